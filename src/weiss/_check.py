@@ -1,0 +1,176 @@
+"""Argument checks and their wording.
+
+Every message says what must hold, what was given, and what to do. ``owner`` is the name a user
+typed (``MeanFieldContrastiveLoss``), so that a traceback deep in a training loop explains itself.
+"""
+
+import difflib
+import math
+from collections.abc import Iterable
+from numbers import Integral, Real
+
+import torch
+from torch import Tensor
+
+
+def suggestion(given: str, options: Iterable[str]) -> str:
+    """Return ``" Did you mean 'x'?"`` for the closest option, or an empty string."""
+    close = difflib.get_close_matches(str(given).lower(), list(options), n=1, cutoff=0.5)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def one_of(name: str, given: object, options: Iterable[str], owner: str) -> str:
+    """Return ``given`` if it is one of ``options``; else say which there are."""
+    options = list(options)
+    if isinstance(given, str) and given in options:
+        return given
+    listed = ", ".join(repr(option) for option in options)
+    hint = suggestion(given, options) if isinstance(given, str) else ""
+    raise ValueError(f"{name} must be one of {listed} for {owner}; got {given!r}.{hint}")
+
+
+def number(name: str, given: object, owner: str, *, above: float = -math.inf) -> float:
+    """Return ``given`` as a finite float greater than ``above``."""
+    value = _real(name, given, owner)
+    if not value > above:
+        raise ValueError(f"{name} must be greater than {above:g} for {owner}; got {given!r}.")
+    return value
+
+
+def not_negative(name: str, given: object, owner: str) -> float:
+    """Return ``given`` as a finite float of at least zero."""
+    value = _real(name, given, owner)
+    if value < 0:
+        raise ValueError(f"{name} must be zero or more for {owner}; got {given!r}.")
+    return value
+
+
+def _real(name: str, given: object, owner: str) -> float:
+    if isinstance(given, bool) or not isinstance(given, Real):
+        raise TypeError(f"{name} must be a number for {owner}; got {given!r}.")
+    value = float(given)
+    if not math.isfinite(value):
+        raise ValueError(f"{name} must be finite for {owner}; got {given!r}.")
+    return value
+
+
+def count(name: str, given: object, owner: str) -> int:
+    """Return ``given`` as an integer of at least one."""
+    if isinstance(given, bool) or not isinstance(given, Integral):
+        raise TypeError(f"{name} must be a whole number for {owner}; got {given!r}.")
+    if given < 1:
+        raise ValueError(f"{name} must be at least 1 for {owner}; got {given!r}.")
+    return int(given)
+
+
+def flag(name: str, given: object, owner: str) -> bool:
+    """Return ``given`` if it is True or False."""
+    if not isinstance(given, bool):
+        raise TypeError(f"{name} must be True or False for {owner}; got {given!r}.")
+    return given
+
+
+def unused(name: str, given: object, why: str, owner: str) -> None:
+    """Refuse an argument of the common signature that this loss cannot give a meaning."""
+    if given is not None:
+        raise ValueError(f"{name} must be None for {owner}: {why}")
+
+
+def embeddings_of_a_batch(given: object, owner: str, embedding_size: int | None = None) -> Tensor:
+    """Return ``given`` if it is a floating-point tensor ``(B, D)`` with B and D at least one."""
+    if not isinstance(given, Tensor):
+        raise TypeError(
+            f"embeddings must be a torch.Tensor of shape (batch, embedding_size) for {owner}; "
+            f"got {type(given).__name__}. Convert it, for example with torch.as_tensor."
+        )
+    shape = tuple(given.shape)
+    if given.ndim != 2:
+        raise ValueError(
+            f"embeddings must have shape (batch, embedding_size) for {owner}; got {shape}. "
+            "Flatten or pool all other dimensions first."
+        )
+    if not given.is_floating_point():
+        raise TypeError(
+            f"embeddings must be floating point for {owner}; got {given.dtype}. "
+            "Pass the output of the network, or convert with embeddings.float()."
+        )
+    if 0 in shape:
+        raise ValueError(
+            f"embeddings must hold at least one row and one column for {owner}; got {shape}. "
+            "Skip empty batches."
+        )
+    if embedding_size is not None and shape[1] != embedding_size:
+        raise ValueError(
+            f"embeddings must have {embedding_size} columns, the embedding_size of this {owner}; "
+            f"got {shape[1]}. Build the loss with embedding_size={shape[1]} or change the network."
+        )
+    return given
+
+
+def same_device(embeddings: Tensor, class_vectors: Tensor, owner: str) -> None:
+    """Refuse embeddings that live on another device than the class vectors."""
+    if embeddings.device != class_vectors.device:
+        raise ValueError(
+            f"embeddings must be on {class_vectors.device}, where the class vectors of this "
+            f"{owner} are; got {embeddings.device}. Move the loss, "
+            f"before the optimiser is made: loss.to({str(embeddings.device)!r})."
+        )
+
+
+def labels_of_a_batch(
+    given: object, embeddings: Tensor, num_classes: int | None, owner: str
+) -> Tensor:
+    """Return labels ``(B,)`` as int64, or multi-hot ``(B, C)`` as they are, on the batch's device.
+
+    Only what the host knows without asking the device is checked here: type, shape, dtype, device.
+    """
+    if not isinstance(given, Tensor):
+        raise TypeError(
+            f"labels must be a torch.Tensor of class indices (batch,) or of 0/1 entries "
+            f"(batch, classes) for {owner}; got {type(given).__name__}. "
+            "Convert them, for example with torch.as_tensor."
+        )
+    batch, shape = len(embeddings), tuple(given.shape)
+    classes = num_classes if num_classes is not None else "classes"
+    if given.ndim not in (1, 2):
+        raise ValueError(
+            f"labels must have shape ({batch},) or ({batch}, {classes}) for {owner}; got {shape}."
+        )
+    if shape[0] != batch:
+        raise ValueError(
+            f"labels must have one row for each of the {batch} embeddings for {owner}; "
+            f"got shape {shape}."
+        )
+    if given.ndim == 2 and (shape[1] == 0 or num_classes not in (None, shape[1])):
+        hint = " For class indices pass labels.squeeze(1)." if shape[1] == 1 else ""
+        raise ValueError(
+            f"multi-hot labels must have shape ({batch}, {classes}) for {owner}; got {shape}.{hint}"
+        )
+    if given.ndim == 1 and (given.is_floating_point() or given.is_complex()):
+        raise TypeError(
+            f"labels must be integer class indices for {owner}; got {given.dtype}. "
+            "Convert them with labels.long()."
+        )
+    if given.ndim == 1 and given.dtype == torch.bool:
+        raise TypeError(
+            f"labels must be integer class indices for {owner}; got torch.bool of shape {shape}. "
+            "Convert them with labels.long(), or pass multi-hot labels of shape (batch, classes)."
+        )
+    # Data loaders leave labels in main memory, where they can only mean this batch; every other
+    # mixture of devices is a mistake and moving it silently would hide it.
+    if given.device != embeddings.device and given.device.type != "cpu":
+        raise ValueError(
+            f"labels must be on {embeddings.device}, where the embeddings are, or on the CPU "
+            f"for {owner}; got {given.device}. Move them with labels.to(embeddings.device)."
+        )
+    given = given.to(embeddings.device)
+    return given.long() if given.ndim == 1 else given
+
+
+def labels_in_range(low: int, high: int, num_classes: int, owner: str) -> None:
+    """Refuse a batch whose smallest or largest class index lies outside ``[0, num_classes)``."""
+    if low < 0 or high >= num_classes:
+        raise ValueError(
+            f"labels must lie in [0, {num_classes}) for {owner}; got {low if low < 0 else high}. "
+            "Re-index classes from 0 or raise num_classes."
+        )

@@ -1,0 +1,59 @@
+"""Distances between two sets of vectors; small is close.
+
+Shapes: N and M rows, D columns. Both distances have a finite gradient everywhere, zero where the
+true gradient does not exist (a vector of length zero under cosine; two equal points under
+Euclidean distance).
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Distance = Callable[[Tensor, Tensor], Tensor]
+
+
+def unit(x_ND: Tensor) -> Tensor:
+    """Scale every row to length one; a row of zeros stays zero and gets no gradient.
+
+    Args:
+        x_ND: ``(N, D)`` vectors.
+
+    Returns:
+        ``(N, D)`` vectors of length one, or zero.
+    """
+    square_N1 = x_ND.square().sum(dim=1, keepdim=True)
+    is_zero_N1 = square_N1 == 0
+    return x_ND * square_N1.masked_fill(is_zero_N1, 1.0).rsqrt().masked_fill(is_zero_N1, 0.0)
+
+
+def cosine_distance(x_ND: Tensor, y_MD: Tensor) -> Tensor:
+    """One minus the cosine of the angle, ``d(x, y) = 1 - x.y / (|x| |y|)``, in [0, 2].
+
+    Args:
+        x_ND: ``(N, D)`` vectors of any length.
+        y_MD: ``(M, D)`` vectors of any length.
+
+    Returns:
+        ``(N, M)`` distances; a zero vector has no direction and is at distance 1 from everything.
+    """
+    return 1.0 - unit(x_ND) @ unit(y_MD).T
+
+
+def euclidean_distance(x_ND: Tensor, y_MD: Tensor) -> Tensor:
+    """Length of the difference, ``d(x, y) = |x - y|``.
+
+    Formed from differences, not from a matrix product: ``|x|^2 + |y|^2 - 2 x.y`` loses half of
+    the digits where points are close, which is where the losses look.
+
+    Args:
+        x_ND: ``(N, D)`` vectors.
+        y_MD: ``(M, D)`` vectors.
+
+    Returns:
+        ``(N, M)`` distances; between equal points the gradient is zero.
+    """
+    return torch.cdist(x_ND, y_MD, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+DISTANCES: dict[str, Distance] = {"cosine": cosine_distance, "euclidean": euclidean_distance}

@@ -1,0 +1,166 @@
+"""The vocabulary of the derivation: attraction, repulsion, link.
+
+A pair loss without anchors says what two samples do to each other as a function of their distance:
+an *attraction* inside a class and a *repulsion* between two classes. The values are averaged over
+all pairs of a class (or of two classes), and the average passes through a *link* before the sum
+over classes: the identity in the contrastive loss, ``log(1 + x)`` in multi-similarity losses.
+
+`Interactions` is that description. `weiss.losses.derivation` turns it into the pair loss and into
+its mean-field child; no loss averages anything itself.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, fields
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from weiss import _check
+
+
+class Link(ABC):
+    """How an average over pairs is taken, and what is done to it before the sum over classes.
+
+    A link owns the *scale* its averages live on, so that one derivation serves plain sums and
+    sums of exponentials that would overflow. `LinearLink` keeps plain values; `LogLink` keeps
+    logarithms. All methods speak in the link's own scale, except calling it, which returns
+    plain values.
+    """
+
+    @abstractmethod
+    def empty(self, dtype: torch.dtype) -> float:
+        """Return what an empty sum is on this scale; adding it to a sum changes nothing."""
+
+    @abstractmethod
+    def sum(self, x: Tensor, dim: int) -> Tensor:
+        """Sum over a dimension."""
+
+    @abstractmethod
+    def segment_sum(self, x_P: Tensor, segment_P: Tensor, num_segments: int) -> Tensor:
+        """Sum the rows ``(P, ...)`` that share a segment; returns ``(num_segments, ...)``."""
+
+    @abstractmethod
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        """Add two sums."""
+
+    @abstractmethod
+    def times(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Multiply a sum by a positive weight given as a plain value."""
+
+    @abstractmethod
+    def __call__(self, x: Tensor) -> Tensor:
+        """Pass averages through the link; the result is a plain value."""
+
+    @abstractmethod
+    def undivided(self, x: Tensor) -> Tensor:
+        """Pass averages through the link without its division: ``log(1 + x)``, not over beta."""
+
+
+@dataclass(frozen=True)
+class LinearLink(Link):
+    """The identity: averages are averages, and ``link(x) = x``."""
+
+    def empty(self, dtype: torch.dtype) -> float:
+        return 0.0
+
+    def sum(self, x: Tensor, dim: int) -> Tensor:
+        return x.sum(dim)
+
+    def segment_sum(self, x_P: Tensor, segment_P: Tensor, num_segments: int) -> Tensor:
+        return x_P.new_zeros(num_segments, *x_P.shape[1:]).index_add(0, segment_P, x_P)
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + y
+
+    def times(self, x: Tensor, weight: Tensor) -> Tensor:
+        return x * weight
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x
+
+    def undivided(self, x: Tensor) -> Tensor:
+        return x
+
+
+@dataclass(frozen=True)
+class LogLink(Link):
+    """``link(x) = log(1 + x) / rate`` for averages of exponentials, kept as logarithms.
+
+    The interaction gives the *exponent*; sums are log-sum-exps and the link is a softplus, so
+    nothing overflows for any rate. An empty sum is a very negative finite number rather than minus
+    infinity: it vanishes in every sum and its gradient is exactly zero, never ``inf - inf``.
+    """
+
+    rate: float
+
+    def empty(self, dtype: torch.dtype) -> float:
+        return torch.finfo(dtype).min / 4
+
+    def sum(self, x: Tensor, dim: int) -> Tensor:
+        return x.logsumexp(dim)
+
+    def segment_sum(self, x_P: Tensor, segment_P: Tensor, num_segments: int) -> Tensor:
+        shape = (num_segments, *x_P.shape[1:])
+        index_P = segment_P.view(-1, *[1] * (x_P.ndim - 1)).expand_as(x_P)
+        top = x_P.new_full(shape, self.empty(x_P.dtype))
+        top = top.scatter_reduce(0, index_P, x_P.detach(), "amax")
+        terms_P = (x_P - top.index_select(0, segment_P)).exp()
+        total = x_P.new_zeros(shape).index_add(0, segment_P, terms_P)
+        # The largest term of a segment is exp(0): only segments without a row sum to less.
+        return total.clamp_min(1.0).log() + top
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.logaddexp(x, y)
+
+    def times(self, x: Tensor, weight: Tensor) -> Tensor:
+        return x + weight.log()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.undivided(x) / self.rate
+
+    def undivided(self, x: Tensor) -> Tensor:
+        # Above 40 softplus(x) and x agree to the last bit even of float64.
+        return functional.softplus(x, threshold=40.0)
+
+
+def rate(default: float) -> float:
+    """Declare a hyper-parameter of `Interactions` that must be greater than 0."""
+    declared: float = field(default=default, metadata={"above": 0.0})
+    return declared
+
+
+@dataclass(frozen=True)
+class Interactions(ABC):
+    """What two samples do to each other, as functions of their distance.
+
+    Write one as a frozen dataclass whose fields are the hyper-parameters: it then prints, pickles
+    and cannot be changed behind a loss's back. Every field must be a finite number, and one
+    declared with `rate` must be greater than 0.
+    """
+
+    def __post_init__(self) -> None:
+        """Refuse hyper-parameters that are not numbers or out of range."""
+        for declared in fields(self):
+            above = declared.metadata.get("above", -math.inf)
+            given = getattr(self, declared.name)
+            _check.number(declared.name, given, type(self).__name__, above=above)
+
+    @property
+    def attraction_link(self) -> Link:
+        """The link of the attraction; the identity unless the class says otherwise."""
+        return LinearLink()
+
+    @property
+    def repulsion_link(self) -> Link:
+        """The link of the repulsion; the identity unless the class says otherwise."""
+        return LinearLink()
+
+    @abstractmethod
+    def attraction(self, dist: Tensor) -> Tensor:
+        """Energy of two samples of one class at this distance, on the scale of its link."""
+
+    @abstractmethod
+    def repulsion(self, dist: Tensor) -> Tensor:
+        """Energy of two samples of different classes at this distance, on the scale of its link."""

@@ -1,0 +1,45 @@
+"""The losses: the derivation, its instances, and the baselines they are compared with."""
+
+from weiss.losses.baselines import Baseline
+from weiss.losses.binomial import (
+    BinomialDeviance,
+    BinomialDevianceLoss,
+    MeanFieldBinomialDevianceLoss,
+)
+from weiss.losses.by_name import LOSSES, LossEntry, make_loss
+from weiss.losses.contrastive import Contrastive, ContrastiveLoss, MeanFieldContrastiveLoss
+from weiss.losses.modules import (
+    MeanFieldArguments,
+    MeanFieldLoss,
+    MeanFieldOptions,
+    PairArguments,
+    PairLoss,
+    PairOptions,
+)
+from weiss.losses.multi_similarity import (
+    ClassWiseMultiSimilarity,
+    ClassWiseMultiSimilarityLoss,
+    MeanFieldClassWiseMultiSimilarityLoss,
+)
+
+__all__ = [
+    "LOSSES",
+    "Baseline",
+    "BinomialDeviance",
+    "BinomialDevianceLoss",
+    "ClassWiseMultiSimilarity",
+    "ClassWiseMultiSimilarityLoss",
+    "Contrastive",
+    "ContrastiveLoss",
+    "LossEntry",
+    "MeanFieldArguments",
+    "MeanFieldBinomialDevianceLoss",
+    "MeanFieldClassWiseMultiSimilarityLoss",
+    "MeanFieldContrastiveLoss",
+    "MeanFieldLoss",
+    "MeanFieldOptions",
+    "PairArguments",
+    "PairLoss",
+    "PairOptions",
+    "make_loss",
+]

@@ -1,0 +1,136 @@
+"""The paper's baselines, from pytorch-metric-learning (PML), as modules that can be trusted.
+
+PML rewrites a loss's class vectors to the dtype of whatever embeddings arrive, so that one step
+under bfloat16 autocast rounds them for good. `Baseline` keeps them: it brings the embeddings to the
+dtype of the class vectors, at least float32, and runs the loss outside autocast. It also keeps a
+loss and its miner together, where they can only be used as a pair.
+
+PML is imported when a baseline is built, not before.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from weiss import _check
+
+
+class Baseline(nn.Module):
+    """A PML loss, with its miner if it has one.
+
+    Args:
+        loss: a loss of `pytorch_metric_learning.losses`.
+        miner: a miner of `pytorch_metric_learning.miners`, or None.
+        num_classes: C for a loss with class vectors, whose labels must lie in [0, C); else None.
+    """
+
+    class_lr_scale = 100.0
+    """Learning rate of proxies over that of the network, for `weiss.parameter_groups`."""
+
+    def __init__(
+        self, loss: nn.Module, miner: nn.Module | None = None, num_classes: int | None = None
+    ) -> None:
+        super().__init__()
+        self.loss = loss
+        self.miner = miner
+        self.num_classes = num_classes
+
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        indices_tuple: tuple[Tensor, ...] | None = None,
+        ref_emb: Tensor | None = None,
+        ref_labels: Tensor | None = None,
+    ) -> Tensor:
+        """Compute the loss of a batch; all arguments as in PML.
+
+        Args:
+            embeddings: ``(B, D)`` floating point.
+            labels: ``(B,)`` class indices.
+            indices_tuple: what a PML miner returned; refused by a baseline with its own miner.
+            ref_emb: ``(N, D)`` a second batch, for the losses that take one.
+            ref_labels: ``(N,)`` its class indices.
+
+        Returns:
+            The loss, a scalar.
+        """
+        owner = type(self.loss).__name__
+        embeddings = self._as_class_vectors(embeddings)
+        labels = _check.labels_of_a_batch(labels, embeddings, self.num_classes, owner)
+        if labels.ndim != 1:
+            raise ValueError(
+                f"labels must be class indices of shape (batch,) for {owner}; got multi-hot labels "
+                f"of shape {tuple(labels.shape)}. Only the losses of Weiss take those."
+            )
+        if self.num_classes is not None:
+            low, high = torch.stack(labels.aminmax()).tolist()
+            _check.labels_in_range(low, high, self.num_classes, owner)
+        if ref_emb is not None:
+            ref_emb = self._as_class_vectors(ref_emb)
+        with torch.autocast(embeddings.device.type, enabled=False):
+            if self.miner is not None:
+                why = "it mines its own tuples."
+                _check.unused("indices_tuple", indices_tuple, why, owner)
+                indices_tuple = self.miner(embeddings, labels, ref_emb, ref_labels)
+            value: Tensor = self.loss(embeddings, labels, indices_tuple, ref_emb, ref_labels)
+            return value
+
+    def get_logits(self, embeddings: Tensor) -> Tensor:
+        """Return PML's ``(B, C)`` logits, for the losses that have class vectors."""
+        embeddings = self._as_class_vectors(embeddings)
+        with torch.autocast(embeddings.device.type, enabled=False):
+            logits: Tensor = self.loss.get_logits(embeddings)  # type: ignore[operator]
+            return logits
+
+    def _as_class_vectors(self, embeddings: Tensor) -> Tensor:
+        owner = type(self.loss).__name__
+        _check.embeddings_of_a_batch(embeddings, owner)
+        vectors = next(self.loss.parameters(), None)
+        if vectors is None:
+            return embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
+        _check.same_device(embeddings, vectors, owner)
+        return embeddings.to(vectors.dtype)
+
+
+def with_class_vectors(name: str, **defaults: Any) -> Callable[..., Baseline]:
+    """Return a builder of the PML loss of this name that holds a vector for every class."""
+
+    def build(num_classes: int, embedding_size: int, **arguments: Any) -> Baseline:
+        from pytorch_metric_learning import losses
+
+        _check.count("num_classes", num_classes, name)
+        _check.count("embedding_size", embedding_size, name)
+        loss = getattr(losses, name)(num_classes, embedding_size, **defaults | arguments)
+        return Baseline(loss, num_classes=num_classes)
+
+    return build
+
+
+def over_pairs(name: str, **defaults: Any) -> Callable[..., Baseline]:
+    """Return a builder of the PML loss of this name, which compares the samples of a batch."""
+
+    def build(**arguments: Any) -> Baseline:
+        from pytorch_metric_learning import losses
+
+        return Baseline(getattr(losses, name)(**defaults | arguments))
+
+    return build
+
+
+def multi_similarity_with_miner(epsilon: float = 0.1, **arguments: Any) -> Baseline:
+    """Build PML's multi-similarity loss behind its miner of margin ``epsilon``."""
+    from pytorch_metric_learning import losses, miners
+
+    loss = losses.MultiSimilarityLoss(**{"alpha": 2, "beta": 50, "base": 0.5} | arguments)
+    return Baseline(loss, miners.MultiSimilarityMiner(epsilon))
+
+
+def semihard_triplet(margin: float = 0.1, **arguments: Any) -> Baseline:
+    """Build PML's triplet margin loss over semi-hard triplets of the same margin."""
+    from pytorch_metric_learning import losses, miners
+
+    loss = losses.TripletMarginLoss(margin=margin, **arguments)
+    return Baseline(loss, miners.TripletMarginMiner(margin, type_of_triplets="semihard"))

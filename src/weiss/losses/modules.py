@@ -1,0 +1,279 @@
+"""The two shapes every loss of the derivation comes in: over pairs, and over mean fields.
+
+`PairLoss` and `MeanFieldLoss` take any `weiss.interactions.Interactions`; the named losses are
+these two with a description filled in. Both are called like the losses of pytorch-metric-learning
+and are plain modules otherwise: no hooks, no global state, parameters never rewritten in `forward`.
+
+Precision: distances and all that follows are computed in at least float32, also under autocast,
+because an exponent of 80 times a bfloat16 distance is noise. Gradients arrive in the dtype of the
+embeddings and of the fields.
+"""
+
+from typing import NotRequired, TypedDict, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from weiss import _check
+from weiss.distances import DISTANCES
+from weiss.interactions import Interactions
+from weiss.losses.derivation import AVERAGES, mean_field_loss, pair_loss, soft_constraint
+from weiss.losses.membership import members_of_a_batch
+
+IMPLEMENTATIONS = ("auto", "reference")
+REG_SCALES = ("paper", "released")
+
+
+class PairOptions(TypedDict):
+    """Keyword arguments that every loss of the derivation takes, with their defaults.
+
+    Attributes:
+        average: ``"classes"`` (the paper's equations) weighs every class of the batch the same;
+            ``"samples"`` (the released program) weighs every sample the same, by putting the
+            mean class size of the batch for each ``n_c``. They agree on balanced batches.
+        check: look at the values of labels and embeddings (range, NaN), at the price of one
+            transfer from the device a step. False trusts them and asks the device for nothing,
+            as a CUDA graph needs.
+        impl: ``"auto"`` or ``"reference"``, the plain formula.
+    """
+
+    average: NotRequired[str]
+    check: NotRequired[bool]
+    impl: NotRequired[str]
+
+
+class MeanFieldOptions(PairOptions):
+    """Further keyword arguments of the mean-field losses.
+
+    Attributes:
+        reg_scale: scale of the soft constraint on the fields, ``"paper"`` or ``"released"``
+            (there divided by ``beta**2``; the same for losses without beta).
+        max_labels_per_sample: the most classes one sample has in multi-hot labels. Only needed
+            with ``check=False`` to do without any transfer; otherwise found in the labels.
+    """
+
+    reg_scale: NotRequired[str]
+    max_labels_per_sample: NotRequired[int | None]
+
+
+class PairArguments(PairOptions):
+    """`PairOptions`, and the distance."""
+
+    distance: NotRequired[str]
+
+
+class MeanFieldArguments(MeanFieldOptions):
+    """`MeanFieldOptions`, the weight of the soft constraint and the distance."""
+
+    reg_weight: NotRequired[float]
+    distance: NotRequired[str]
+
+
+class _DerivedLoss(nn.Module):
+    """What the pair form and the mean-field form have in common: options, checks, precision."""
+
+    def __init__(
+        self,
+        interactions: Interactions,
+        distance: str,
+        average: str = "classes",
+        check: bool = True,
+        impl: str = "auto",
+    ) -> None:
+        super().__init__()
+        self.interactions = interactions
+        self.distance = _check.one_of("distance", distance, DISTANCES, self._owner)
+        self.average = _check.one_of("average", average, AVERAGES, self._owner)
+        self.check = _check.flag("check", check, self._owner)
+        self.impl = _check.one_of("impl", impl, IMPLEMENTATIONS, self._owner)
+
+    @property
+    def _owner(self) -> str:
+        return type(self).__name__
+
+    def _distance(self, x_ND: Tensor, y_MD: Tensor) -> Tensor:
+        dtype = torch.promote_types(torch.promote_types(x_ND.dtype, y_MD.dtype), torch.float32)
+        return DISTANCES[self.distance](x_ND.to(dtype), y_MD.to(dtype))
+
+    def _refuse_unused(self, indices_tuple: object, ref_emb: object, ref_labels: object) -> None:
+        every = "it takes every pair of the batch once"
+        _check.unused("indices_tuple", indices_tuple, f"{every}. Remove the miner.", self._owner)
+        for name, given in (("ref_emb", ref_emb), ("ref_labels", ref_labels)):
+            _check.unused(name, given, f"{every}, with no second batch to compare.", self._owner)
+
+    def extra_repr(self) -> str:
+        """Show the hyper-parameters when the module is printed."""
+        return f"{self.interactions}, distance={self.distance!r}, average={self.average!r}"
+
+
+class PairLoss(_DerivedLoss):
+    """A class-wise loss over all pairs of the batch, from any description of its interactions.
+
+    ``1/|C_B| sum_c phi_a(<a(d_ij)>_{i,j in c} / 2)
+    + 1/(2 |C_B|) sum_{c != c'} phi_r(<r(d_ij)>_{i in c, j in c'})``
+
+    Args:
+        interactions: attraction, repulsion and their links.
+        distance: ``"cosine"`` or ``"euclidean"``.
+        **options: see `PairOptions`.
+    """
+
+    def __init__(
+        self,
+        interactions: Interactions,
+        distance: str = "cosine",
+        **options: Unpack[PairOptions],
+    ) -> None:
+        super().__init__(interactions, distance, **options)
+
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        indices_tuple: None = None,
+        ref_emb: None = None,
+        ref_labels: None = None,
+    ) -> Tensor:
+        """Compute the loss of a batch.
+
+        Args:
+            embeddings: ``(B, D)`` floating point.
+            labels: ``(B,)`` class indices of any integer dtype, or ``(B, C)`` multi-hot.
+            indices_tuple: must be None; part of the common signature.
+            ref_emb: must be None; part of the common signature.
+            ref_labels: must be None; part of the common signature.
+
+        Returns:
+            The loss, a scalar.
+        """
+        owner = self._owner
+        self._refuse_unused(indices_tuple, ref_emb, ref_labels)
+        embeddings = _check.embeddings_of_a_batch(embeddings, owner)
+        labels = _check.labels_of_a_batch(labels, embeddings, None, owner)
+        members = members_of_a_batch(labels, embeddings, None, owner, check=self.check)
+        with torch.autocast(embeddings.device.type, enabled=False):
+            dist_BB = self._distance(embeddings, embeddings)
+            return pair_loss(self.interactions, dist_BB, members, self.average)
+
+
+class MeanFieldLoss(_DerivedLoss):
+    """The mean-field child of a pair loss, from any description of its interactions.
+
+    ``1/|C_B| sum_c phi_a(<a(d(F_i, M_c))>_{i in c})
+    + 1/(2 |C_B|) sum_{c != c'} phi_r(N_cc' + N_c'c)
+    + reg_weight/C sum_{c != c'} phi_r(r(d(M_c, M_c')))^2``, with
+    ``N_cc' = <r(d(F_i, M_c'))>_{i in c}``, or 0 if class c is not in the batch.
+
+    The fields are learned with everything else, but want a far larger learning rate than the
+    network: `weiss.parameter_groups` sets it.
+
+    Args:
+        interactions: attraction, repulsion and their links.
+        num_classes: C, the number of training classes; labels are 0 to C - 1.
+        embedding_size: D.
+        reg_weight: the paper's lambda, weight of the soft constraint on the fields. With a weight
+            of 0 it is not computed; otherwise it costs memory of size C x C.
+        distance: ``"cosine"`` or ``"euclidean"``.
+        reg_scale: see `MeanFieldOptions`.
+        max_labels_per_sample: see `MeanFieldOptions`.
+        **options: see `PairOptions`.
+
+    Attributes:
+        fields: ``(num_classes, embedding_size)`` parameter, one mean field a class, drawn from
+            N(0, 1). Under cosine only the direction of a field matters.
+    """
+
+    class_lr_scale = 2000.0
+    """Learning rate of the fields over that of the network, for `weiss.parameter_groups`."""
+
+    def __init__(
+        self,
+        interactions: Interactions,
+        num_classes: int,
+        embedding_size: int,
+        reg_weight: float = 0.0,
+        distance: str = "cosine",
+        reg_scale: str = "paper",
+        max_labels_per_sample: int | None = None,
+        **options: Unpack[PairOptions],
+    ) -> None:
+        super().__init__(interactions, distance, **options)
+        self.num_classes = _check.count("num_classes", num_classes, self._owner)
+        self.embedding_size = _check.count("embedding_size", embedding_size, self._owner)
+        self.reg_weight = _check.not_negative("reg_weight", reg_weight, self._owner)
+        self.reg_scale = _check.one_of("reg_scale", reg_scale, REG_SCALES, self._owner)
+        if max_labels_per_sample is not None:
+            _check.count("max_labels_per_sample", max_labels_per_sample, self._owner)
+        self.max_labels_per_sample = max_labels_per_sample
+        self.fields = nn.Parameter(torch.randn(self.num_classes, self.embedding_size))
+
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        indices_tuple: None = None,
+        ref_emb: None = None,
+        ref_labels: None = None,
+    ) -> Tensor:
+        """Compute the loss of a batch.
+
+        Args:
+            embeddings: ``(B, D)`` floating point.
+            labels: ``(B,)`` class indices of any integer dtype, or ``(B, C)`` multi-hot.
+            indices_tuple: must be None; part of the common signature.
+            ref_emb: must be None; part of the common signature.
+            ref_labels: must be None; part of the common signature.
+
+        Returns:
+            The loss, a scalar.
+        """
+        owner = self._owner
+        self._refuse_unused(indices_tuple, ref_emb, ref_labels)
+        embeddings = self._checked(embeddings)
+        labels = _check.labels_of_a_batch(labels, embeddings, self.num_classes, owner)
+        members = members_of_a_batch(
+            labels,
+            embeddings,
+            self.num_classes,
+            owner,
+            check=self.check,
+            max_labels_per_sample=self.max_labels_per_sample,
+        )
+        with torch.autocast(embeddings.device.type, enabled=False):
+            dist_BC = self._distance(embeddings, self.fields)
+            loss = mean_field_loss(self.interactions, dist_BC, members, self.average)
+            if self.reg_weight:
+                dist_CC = self._distance(self.fields, self.fields)
+                constraint = soft_constraint(self.interactions, dist_CC, self.reg_scale)
+                loss = loss + self.reg_weight * constraint
+            return loss
+
+    def get_logits(self, embeddings: Tensor) -> Tensor:
+        """Say how close each sample is to each class: the cosine, or minus the distance.
+
+        Args:
+            embeddings: ``(B, D)`` floating point.
+
+        Returns:
+            ``(B, C)``; larger is closer.
+        """
+        embeddings = self._checked(embeddings)
+        with torch.autocast(embeddings.device.type, enabled=False):
+            dist_BC = self._distance(embeddings, self.fields)
+        return 1.0 - dist_BC if self.distance == "cosine" else -dist_BC
+
+    def _checked(self, embeddings: Tensor) -> Tensor:
+        _check.embeddings_of_a_batch(embeddings, self._owner, self.embedding_size)
+        _check.same_device(embeddings, self.fields, self._owner)
+        return embeddings
+
+    def _refuse_unused(self, indices_tuple: object, ref_emb: object, ref_labels: object) -> None:
+        every = "every sample meets every class's field"
+        _check.unused("indices_tuple", indices_tuple, f"{every}. Remove the miner.", self._owner)
+        for name, given in (("ref_emb", ref_emb), ("ref_labels", ref_labels)):
+            _check.unused(name, given, f"{every}, with no second batch to compare.", self._owner)
+
+    def extra_repr(self) -> str:
+        """Show the hyper-parameters when the module is printed."""
+        sizes = f"num_classes={self.num_classes}, embedding_size={self.embedding_size}"
+        return f"{sizes}, {super().extra_repr()}, reg_weight={self.reg_weight:g}"
