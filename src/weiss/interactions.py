@@ -69,7 +69,7 @@ class LinearLink(Link):
         return x.sum(dim)
 
     def segment_sum(self, x_P: Tensor, segment_P: Tensor, num_segments: int) -> Tensor:
-        return x_P.new_zeros(num_segments, *x_P.shape[1:]).index_add(0, segment_P, x_P)
+        return _indicator(segment_P, num_segments, x_P.dtype) @ x_P
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         return x + y
@@ -107,7 +107,7 @@ class LogLink(Link):
         top = x_P.new_full(shape, self.empty(x_P.dtype))
         top = top.scatter_reduce(0, index_P, x_P.detach(), "amax")
         terms_P = (x_P - top.index_select(0, segment_P)).exp()
-        total = x_P.new_zeros(shape).index_add(0, segment_P, terms_P)
+        total = _indicator(segment_P, num_segments, x_P.dtype) @ terms_P
         # The largest term of a segment is exp(0): only segments without a row sum to less.
         return total.clamp_min(1.0).log() + top
 
@@ -123,6 +123,17 @@ class LogLink(Link):
     def undivided(self, x: Tensor) -> Tensor:
         # Above 40 softplus(x) and x agree to the last bit even of float64.
         return functional.softplus(x, threshold=40.0)
+
+
+def _indicator(segment_P: Tensor, num_segments: int, dtype: torch.dtype) -> Tensor:
+    """Return ``(num_segments, P)``, 1 where the row belongs to the segment, else 0.
+
+    Sums by segment are products with this matrix. Unlike ``index_add`` they give the same bits on
+    every run on a GPU, and torch.compile cannot spoil them (its C++ backend, as of torch 2.13,
+    writes to wrong addresses where an ``index_add`` is fused with a transposed read).
+    """
+    segment = torch.arange(num_segments, device=segment_P.device)
+    return (segment[:, None] == segment_P).to(dtype)
 
 
 def rate(default: float) -> float:

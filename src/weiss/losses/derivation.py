@@ -33,21 +33,21 @@ AVERAGES = ("classes", "samples")
 
 
 def pair_loss(
-    interactions: Interactions, dist_BB: Tensor, members: Membership, average: str
+    interactions: Interactions, dist_PP: Tensor, members: Membership, average: str
 ) -> Tensor:
     """All pairs of the batch, self-pairs included: line (pairs) above.
 
     Args:
         interactions: attraction, repulsion and their links.
-        dist_BB: ``(B, B)`` distances between the samples.
+        dist_PP: ``(P, P)`` distances between the samples of the memberships; with class indices,
+            between the samples.
         members: the classes of the samples.
         average: ``"classes"``, or ``"samples"`` to put the mean class size for each ``n_c``.
 
     Returns:
         The loss, a scalar.
     """
-    dist_PP = members.rows(members.rows(dist_BB).T)
-    weight_K, num_present = _weights(members, dist_BB.dtype, average)
+    weight_K, num_present = _weights(members, dist_PP.dtype, average)
 
     link = interactions.attraction_link
     other_class_PP = members.slot_P[:, None] != members.slot_P
@@ -75,8 +75,8 @@ def mean_field_loss(
     """Every sample against every class's field: line (fields) above.
 
     Nothing of size C x C is formed. An ordered pair of classes of which only one is in the batch
-    contributes ``phi(N_cc')``, and there are two such orders, hence the 2 for absent columns; only
-    the block of classes that are both present couples ``N_cc'`` with ``N_c'c``.
+    contributes ``phi(N_cc')``, and there are two such orders, which cancel the 1/2; only the small
+    block of classes that are both present couples ``N_cc'`` with ``N_c'c``.
 
     Args:
         interactions: attraction, repulsion and their links.
@@ -97,22 +97,35 @@ def mean_field_loss(
     pull_K = link(link.times(pull_K, weight_K))
     attraction = pull_K.masked_fill(~members.used_K, 0.0).sum()
 
-    link = interactions.repulsion_link
     own_BC = members.own(num_classes)
-    push_BC = interactions.repulsion(dist_BC)
-    # A class never repels its own members.
-    push_BC = push_BC.masked_fill(own_BC, link.empty(push_BC.dtype))
-    push_KC = link.segment_sum(members.rows(push_BC), members.slot_P, members.num_slots)
-    push_KC = link.times(push_KC, weight_K[:, None])
+    push_KC = _push(interactions, dist_BC, own_BC, members, weight_K)
+    is_one_sided_KC = members.used_K[:, None] & ~own_BC.any(dim=0)
+    link = interactions.repulsion_link
+    one_sided = link(push_KC).masked_fill(~is_one_sided_KC, 0.0).sum()
 
-    # In `one_sided` the columns of present classes, and rows of unused slots, do not count.
-    counts_KC = members.used_K[:, None] & ~own_BC.any(dim=0)
-    one_sided = link(push_KC).masked_fill(~counts_KC, 0.0).sum()
-    push_KK = push_KC.index_select(1, members.class_K)
+    # The present classes once more, on their own: cheap, and free of a gather on (K, C).
+    dist_BK, own_BK = dist_BC[:, members.class_K], own_BC[:, members.class_K]
+    push_KK = _push(interactions, dist_BK, own_BK, members, weight_K)
     two_sided_KK = link(link.add(push_KK, push_KK.T))
     two_sided = two_sided_KK.masked_fill(~_different(members), 0.0).sum() / 2
 
     return (attraction + one_sided + two_sided) / num_present
+
+
+def _push(
+    interactions: Interactions,
+    dist_BC: Tensor,
+    own_BC: Tensor,
+    members: Membership,
+    weight_K: Tensor,
+) -> Tensor:
+    """Return ``N_cc'``, the push of each present class against each column, ``(K, C)``."""
+    link = interactions.repulsion_link
+    push_BC = interactions.repulsion(dist_BC)
+    # A class never repels its own members.
+    push_BC = push_BC.masked_fill(own_BC, link.empty(push_BC.dtype))
+    push_KC = link.segment_sum(members.rows(push_BC), members.slot_P, members.num_slots)
+    return link.times(push_KC, weight_K[:, None])
 
 
 def soft_constraint(interactions: Interactions, dist_CC: Tensor, reg_scale: str) -> Tensor:

@@ -152,8 +152,9 @@ class PairLoss(_DerivedLoss):
         labels = _check.labels_of_a_batch(labels, embeddings, None, owner)
         members = members_of_a_batch(labels, embeddings, None, owner, check=self.check)
         with torch.autocast(embeddings.device.type, enabled=False):
-            dist_BB = self._distance(embeddings, embeddings)
-            return pair_loss(self.interactions, dist_BB, members, self.average)
+            embeddings_PD = members.rows(embeddings)
+            dist_PP = self._distance(embeddings_PD, embeddings_PD)
+            return pair_loss(self.interactions, dist_PP, members, self.average)
 
 
 class MeanFieldLoss(_DerivedLoss):
