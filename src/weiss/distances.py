@@ -22,9 +22,14 @@ def unit(x_ND: Tensor) -> Tensor:
     Returns:
         ``(N, D)`` vectors of length one, or zero.
     """
-    square_N1 = x_ND.square().sum(dim=1, keepdim=True)
-    is_zero_N1 = square_N1 == 0
-    return x_ND * square_N1.masked_fill(is_zero_N1, 1.0).rsqrt().masked_fill(is_zero_N1, 0.0)
+    return x_ND * _inverse_length(x_ND)[:, None]
+
+
+def _inverse_length(x_ND: Tensor) -> Tensor:
+    """Return ``(N,)`` one over the length of each row; 0, with gradient 0, for a row of zeros."""
+    length_N = torch.linalg.vector_norm(x_ND, dim=1)
+    is_zero_N = length_N == 0
+    return length_N.masked_fill(is_zero_N, 1.0).reciprocal().masked_fill(is_zero_N, 0.0)
 
 
 def cosine_distance(x_ND: Tensor, y_MD: Tensor) -> Tensor:
@@ -37,7 +42,8 @@ def cosine_distance(x_ND: Tensor, y_MD: Tensor) -> Tensor:
     Returns:
         ``(N, M)`` distances; a zero vector has no direction and is at distance 1 from everything.
     """
-    return 1.0 - unit(x_ND) @ unit(y_MD).T
+    # The second argument holds the fields, which may be many: no normalised copy of them is made.
+    return 1.0 - (unit(x_ND) @ y_MD.T) * _inverse_length(y_MD)
 
 
 def euclidean_distance(x_ND: Tensor, y_MD: Tensor) -> Tensor:

@@ -106,7 +106,7 @@ class LogLink(Link):
         index_P = segment_P.view(-1, *[1] * (x_P.ndim - 1)).expand_as(x_P)
         top = x_P.new_full(shape, self.empty(x_P.dtype))
         top = top.scatter_reduce(0, index_P, x_P.detach(), "amax")
-        terms_P = (x_P - top.index_select(0, segment_P)).exp()
+        terms_P = (x_P - top.index_select(0, segment_P)).exp_()
         total = _indicator(segment_P, num_segments, x_P.dtype) @ terms_P
         # The largest term of a segment is exp(0): only segments without a row sum to less.
         return total.clamp_min(1.0).log() + top

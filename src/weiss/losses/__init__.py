@@ -9,10 +9,10 @@ from weiss.losses.binomial import (
 from weiss.losses.by_name import LOSSES, LossEntry, make_loss
 from weiss.losses.contrastive import Contrastive, ContrastiveLoss, MeanFieldContrastiveLoss
 from weiss.losses.modules import (
-    MeanFieldArguments,
+    MeanFieldArgs,
     MeanFieldLoss,
     MeanFieldOptions,
-    PairArguments,
+    PairArgs,
     PairLoss,
     PairOptions,
 )
@@ -32,13 +32,13 @@ __all__ = [
     "Contrastive",
     "ContrastiveLoss",
     "LossEntry",
-    "MeanFieldArguments",
+    "MeanFieldArgs",
     "MeanFieldBinomialDevianceLoss",
     "MeanFieldClassWiseMultiSimilarityLoss",
     "MeanFieldContrastiveLoss",
     "MeanFieldLoss",
     "MeanFieldOptions",
-    "PairArguments",
+    "PairArgs",
     "PairLoss",
     "PairOptions",
     "make_loss",

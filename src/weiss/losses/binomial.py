@@ -14,7 +14,7 @@ from typing import Unpack
 from torch import Tensor
 
 from weiss.interactions import Interactions, LogLink, rate
-from weiss.losses.modules import MeanFieldArguments, MeanFieldLoss, PairArguments, PairLoss
+from weiss.losses.modules import MeanFieldArgs, MeanFieldLoss, PairArgs, PairLoss
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,7 @@ class BinomialDevianceLoss(PairLoss):
     """Class-wise binomial deviance over all pairs of the batch; arguments as in CWMS."""
 
     def __init__(
-        self,
-        alpha: float = 2.0,
-        beta: float = 50.0,
-        delta: float = 0.5,
-        **rest: Unpack[PairArguments],
+        self, alpha: float = 2.0, beta: float = 50.0, delta: float = 0.5, **rest: Unpack[PairArgs]
     ) -> None:
         super().__init__(BinomialDeviance(alpha, beta, delta), **rest)
 
@@ -57,6 +53,6 @@ class MeanFieldBinomialDevianceLoss(MeanFieldLoss):
         alpha: float = 2.0,
         beta: float = 50.0,
         delta: float = 0.5,
-        **rest: Unpack[MeanFieldArguments],
+        **rest: Unpack[MeanFieldArgs],
     ) -> None:
         super().__init__(BinomialDeviance(alpha, beta, delta), num_classes, embedding_size, **rest)

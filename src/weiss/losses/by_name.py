@@ -55,7 +55,8 @@ LOSSES: dict[str, LossEntry] = {
     "mf_cwms": _with_fields("MFCWMS", MeanFieldClassWiseMultiSimilarityLoss),
     "mf_binomial": _with_fields("MFBinomial", MeanFieldBinomialDevianceLoss),
     # From here on pytorch-metric-learning, with the settings of the paper's released program; what
-    # it does not set is PML's default.
+    # it does not set is PML's default. ProxyNCA's softmax underflows at this scale, to NaN, for a
+    # sample opposite to its proxy; in hundreds of dimensions no sample starts there.
     "contrastive_pml": _over_pairs("Contrastive (PML)", baselines.over_pairs("ContrastiveLoss")),
     "ms": _over_pairs(
         "MS", baselines.over_pairs("MultiSimilarityLoss", alpha=2, beta=50, base=0.5)

@@ -56,13 +56,13 @@ class MeanFieldOptions(PairOptions):
     max_labels_per_sample: NotRequired[int | None]
 
 
-class PairArguments(PairOptions):
+class PairArgs(PairOptions):
     """`PairOptions`, and the distance."""
 
     distance: NotRequired[str]
 
 
-class MeanFieldArguments(MeanFieldOptions):
+class MeanFieldArgs(MeanFieldOptions):
     """`MeanFieldOptions`, the weight of the soft constraint and the distance."""
 
     reg_weight: NotRequired[float]

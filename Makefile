@@ -1,0 +1,46 @@
+# Weiss. `make` alone lists what there is to make.
+PYTHON ?= python3
+BIN := .venv/bin
+.DEFAULT_GOAL := help
+
+.PHONY: help setup demo test test-slow test-gpu check format bench clean
+
+help: ## list these targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# One install, so that the pinned CPU build of torch is chosen before anything asks for another.
+.venv/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Weiss needs Python 3.11 or newer; $(PYTHON) is `$(PYTHON) --version`. Try: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+setup: .venv/.installed ## create .venv and install Weiss with everything its tests need
+
+demo: setup ## train 2-D embeddings with both mean-field losses and draw them settling
+	$(BIN)/python examples/settling.py --out demo
+
+test: setup ## run the tests (about two minutes on two cores)
+	$(BIN)/pytest -q
+
+test-slow: setup ## run the tests that take long or need much memory
+	$(BIN)/pytest -q -m slow
+
+test-gpu: setup ## run the tests that need a CUDA device
+	$(BIN)/pytest -q -m gpu
+
+check: setup ## lint, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup ## rewrite the code in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup ## measure the losses against their rivals; writes benchmarks/results
+	$(BIN)/python benchmarks/bench_multi_similarity.py
+
+clean: ## remove the environment and every cache
+	rm -rf .venv demo .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,191 @@
+"""MFCWMS: this package's loss against the dense form of its formula, forward + backward.
+
+The rival is the equation as it is printed: an exponential for every sample and class, class
+averages as a C x C matrix, a logarithm of its symmetrised whole. It is right (the benchmark checks
+that both give the same value and gradients) and it is what one writes first.
+
+Every measurement has a process of its own. Time: the median of several steps after a warm-up. Extra
+memory: what one step needs at its peak beyond inputs, fields and library, read from the largest
+resident size on the CPU (with malloc told to give freed blocks back at once) and from torch's own
+count on CUDA.
+
+    python benchmarks/bench_multi_similarity.py                  # the size of SOP, on the CPU
+    python benchmarks/bench_multi_similarity.py --device cuda
+    python benchmarks/bench_multi_similarity.py --smoke          # a few seconds, for the tests
+"""
+
+import argparse
+import csv
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from weiss import MeanFieldClassWiseMultiSimilarityLoss
+
+ALPHA, BETA, DELTA = 0.01, 80.0, 0.2
+CONTENDERS = ("weiss", "dense")
+MIB = 2**20
+
+
+def dense_mfcwms(embeddings: Tensor, labels: Tensor, fields: Tensor) -> Tensor:
+    """The formula of MFCWMS with all C x C pairs of classes written out; lambda = 0."""
+    num_classes = len(fields)
+    unit_embeddings = torch.nn.functional.normalize(embeddings)
+    dist_BC = 1 - unit_embeddings @ torch.nn.functional.normalize(fields).T
+    hot_BC = torch.nn.functional.one_hot(labels, num_classes).to(dist_BC.dtype)
+    count_C = hot_BC.sum(0)
+    present_C = count_C > 0
+    weight_C = torch.where(present_C, 1 / count_C.clamp_min(1), 0.0)
+    pull_C = (torch.exp(ALPHA * (dist_BC - DELTA)) * hot_BC).sum(0) * weight_C
+    attraction = torch.log(1 + pull_C)[present_C].sum() / ALPHA
+    push_CC = (hot_BC.T @ torch.exp(-BETA * (dist_BC - DELTA))) * weight_C[:, None]
+    same_CC = torch.eye(num_classes, dtype=torch.bool, device=fields.device)
+    pair_CC = torch.log(1 + push_CC + push_CC.T).masked_fill(same_CC, 0.0)
+    return (attraction + pair_CC.sum() / (2 * BETA)) / present_C.sum()
+
+
+def make_step(
+    contender: str, batch: int, num_classes: int, size: int, device: str
+) -> Callable[[], list[Tensor]]:
+    """Return a function that does one forward + backward pass: value and both gradients."""
+    torch.manual_seed(0)
+    embeddings = torch.randn(batch, size).to(device).requires_grad_()
+    labels = torch.randint(num_classes, (batch,)).to(device)
+    loss = MeanFieldClassWiseMultiSimilarityLoss(num_classes, size, ALPHA, BETA, DELTA).to(device)
+
+    def step() -> list[Tensor]:
+        if contender == "weiss":
+            value = loss(embeddings, labels)
+        else:
+            value = dense_mfcwms(embeddings, labels, loss.fields)
+        return [value, *torch.autograd.grad(value, [embeddings, loss.fields])]
+
+    return step
+
+
+def measure(what: str, step: Callable[[], list[Tensor]], device: str, repeats: int) -> float:
+    """Return the median seconds of a step, the MiB it needs at its peak, or a checksum of it."""
+    if what == "checksum":
+        value, *gradients = step()
+        return value.item() + sum(gradient.norm().item() for gradient in gradients)
+    if what == "memory":
+        before = _peak_bytes(device)
+        step()
+        return (_peak_bytes(device) - before) / MIB
+    seconds = []
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        step()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[1:])
+
+
+def _peak_bytes(device: str) -> int:
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def in_own_process(what: str, contender: str, sizes: list[int], device: str) -> float:
+    """Measure one thing in a fresh process."""
+    words = [what, contender, *map(str, sizes), device]
+    environment = dict(os.environ)
+    if what == "memory":
+        environment["MALLOC_MMAP_THRESHOLD_"] = "65536"
+    command = [sys.executable, __file__, "--measure", *words]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    return float(done.stdout)
+
+
+def hardware(device: str) -> str:
+    """Name the processor, and the number of cores torch uses."""
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    model = platform.processor() or platform.machine()
+    if os.path.exists("/proc/cpuinfo"):
+        with open("/proc/cpuinfo") as file:
+            names = [line.split(":")[1].strip() for line in file if line.startswith("model name")]
+        model = names[0] if names else model
+    return f"{model}, {torch.get_num_threads()} threads"
+
+
+def keep(path: Path, rows: list[dict[str, str | float]]) -> None:
+    """Write the rows as CSV, under a temporary name first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    temporary.replace(path)
+    print(f"kept in {path}")
+
+
+def main() -> None:
+    """Compare, print the table, and keep the result."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--smoke", action="store_true", help="small sizes, nothing is kept")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--measure", nargs=7, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.measure:
+        what, contender, *numbers, device = arguments.measure
+        batch, num_classes, size, repeats = (int(number) for number in numbers)
+        make_step(contender, 4, 8, 4, device)()  # loads the library's kernels
+        step = make_step(contender, batch, num_classes, size, device)
+        print(measure(what, step, device, repeats))
+        return
+
+    sizes = [16, 300, 32, 2] if arguments.smoke else [180, 11318, 512, 10]
+    found = {
+        (what, contender): in_own_process(what, contender, sizes, arguments.device)
+        for what in ("checksum", "time", "memory")
+        for contender in CONTENDERS
+    }
+    if abs(found["checksum", "weiss"] / found["checksum", "dense"] - 1) > 1e-5:
+        raise SystemExit("the contenders disagree on the value or the gradients")
+    faster = found["time", "dense"] / found["time", "weiss"]
+    leaner = found["memory", "dense"] / max(found["memory", "weiss"], 1.0)
+    print("MFCWMS forward + backward, batch {}, {} classes, {} dimensions".format(*sizes))
+    print(f"{hardware(arguments.device)}; torch {torch.__version__}")
+    for contender in CONTENDERS:
+        seconds, extra = found["time", contender], found["memory", contender]
+        print(f"  {contender:>6}: {1e3 * seconds:.2f} ms, {extra:.0f} MiB extra")
+    print(f"  {faster:.1f} times faster, {leaner:.1f} times less extra memory")
+    if not arguments.smoke:
+        names = ("batch", "num_classes", "embedding_size", "steps")
+        rows: list[dict[str, str | float]] = []
+        for contender in CONTENDERS:
+            seconds, extra = found["time", contender], found["memory", contender]
+            row: dict[str, str | float] = {
+                "contender": contender,
+                "time_over_weiss": round(seconds / found["time", "weiss"], 2),
+                "memory_over_weiss": round(extra / found["memory", "weiss"], 2),
+                "extra_mib": round(extra, 1),
+                **dict(zip(names, sizes, strict=True)),
+                "hardware": hardware(arguments.device),
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+            }
+            # A time by the clock says something only where the hardware is one others can have.
+            if arguments.device == "cuda":
+                row["seconds"] = round(seconds, 6)
+            rows.append(row)
+        keep(arguments.out / f"multi_similarity_{arguments.device}_{date.today()}.csv", rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Every figure of the package; the only file that imports matplotlib."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+
+def settling(
+    runs: dict[str, Sequence[tuple[int, Tensor, Tensor]]], labels: Tensor, path: Path
+) -> None:
+    """Draw points and mean fields on the circle at several steps of training, a row a loss.
+
+    Points stand on the unit circle, those of a class in one colour; each field is an arrow of its
+    class's colour. The figure is written under a temporary name and renamed.
+
+    Args:
+        runs: for each title, moments of ``(step, (N, 2) embeddings, (C, 2) fields)``.
+        labels: ``(N,)`` class indices.
+        path: where to write the PNG; its folder is made.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    columns = max(len(moments) for moments in runs.values())
+    figure = Figure(figsize=(2.6 * columns, 2.75 * len(runs) + 0.35), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(runs), columns, squeeze=False)
+    colours = _class_colours(int(labels.max()) + 1)
+    for row, (title, moments) in zip(axes, runs.items(), strict=True):
+        for axis, (step, embeddings, fields) in zip(row, moments, strict=True):
+            _circle(axis, embeddings, fields, labels, colours)
+            axis.set_title(f"step {step}", fontsize=9)
+        row[0].set_ylabel(title, fontsize=10)
+    figure.suptitle("Samples (dots) and the mean field of their class (arrows)", fontsize=11)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.png")
+    figure.savefig(temporary, dpi=110)
+    temporary.replace(path)
+
+
+def _circle(axis: Any, embeddings: Tensor, fields: Tensor, labels: Tensor, colours: Any) -> None:
+    from matplotlib.patches import Circle
+
+    axis.add_patch(Circle((0, 0), 1, fill=False, color="0.85", linewidth=1, zorder=0))
+    points = embeddings / embeddings.norm(dim=1, keepdim=True)
+    # A little off the circle, by sample, so that points on one spot can be told apart.
+    points = points * (1 + 0.07 * ((labels.new_ones(len(points)).cumsum(0) % 7)[:, None] - 3) / 3)
+    axis.scatter(*points.T.tolist(), c=colours[labels.numpy()], s=12, linewidths=0)
+    arrows = 0.8 * fields / fields.norm(dim=1, keepdim=True)
+    for tip, colour in zip(arrows.tolist(), colours, strict=True):
+        style = {"color": colour, "arrowstyle": "-|>", "linewidth": 2, "mutation_scale": 11}
+        axis.annotate("", tip, (0, 0), arrowprops=style)
+    axis.set(xlim=(-1.25, 1.25), ylim=(-1.25, 1.25), aspect="equal", xticks=[], yticks=[])
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+
+
+def _class_colours(number: int) -> Any:
+    from matplotlib import colormaps
+
+    # tab10 keeps its colours apart for most eyes; more classes run around the colour circle.
+    if number <= 10:
+        return colormaps["tab10"](range(number))
+    return colormaps["hsv"]([c / number for c in range(number)])

@@ -1,0 +1,115 @@
+"""The baselines: PML's values, the paper's settings, and class vectors that stay as they are."""
+
+import warnings
+
+import pytest
+import torch
+
+import weiss
+from weiss.losses import Baseline
+
+with warnings.catch_warnings(action="ignore"):
+    from pytorch_metric_learning import losses, miners
+
+X = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
+Y = torch.arange(12) % 5
+PML = {
+    "contrastive_pml": lambda: losses.ContrastiveLoss(pos_margin=0, neg_margin=1),
+    "ms": lambda: losses.MultiSimilarityLoss(alpha=2, beta=50, base=0.5),
+    "arcface": lambda: losses.ArcFaceLoss(5, 4, margin=28.6, scale=64),
+    "cosface": lambda: losses.CosFaceLoss(5, 4, margin=0.35, scale=64),
+    "proxy_nca": lambda: losses.ProxyNCALoss(5, 4, softmax_scale=32),
+    "proxy_anchor": lambda: losses.ProxyAnchorLoss(5, 4, margin=0.1, alpha=32),
+    "norm_softmax": lambda: losses.NormalizedSoftmaxLoss(5, 4, temperature=0.05),
+}
+CLASS_VECTORS = [n for n, entry in weiss.LOSSES.items() if entry.class_lr_scale is not None]
+PROXIES = [name for name in CLASS_VECTORS if not name.startswith("mf_")]
+
+
+@pytest.mark.parametrize("name", PML)
+def test_a_baseline_has_the_value_of_pml_with_the_papers_settings(name):
+    torch.manual_seed(0)
+    expected = PML[name]()
+    torch.manual_seed(0)
+    loss = weiss.make_loss(name, 5, 4)
+    assert isinstance(loss, Baseline)
+    torch.testing.assert_close(loss(X, Y), expected(X, Y))
+
+
+def test_ms_miner_mines_with_epsilon_a_tenth():
+    mined = miners.MultiSimilarityMiner(epsilon=0.1)(X, Y)
+    expected = losses.MultiSimilarityLoss(alpha=2, beta=50, base=0.5)(X, Y, mined)
+    assert weiss.make_loss("ms_miner", 5, 4)(X, Y).item() == pytest.approx(expected.item())
+    assert weiss.make_loss("ms", 5, 4)(X, Y).item() != pytest.approx(expected.item())
+
+
+def test_triplet_takes_semihard_triplets_of_its_margin():
+    mined = miners.TripletMarginMiner(margin=0.1, type_of_triplets="semihard")(X, Y)
+    expected = losses.TripletMarginLoss(margin=0.1)(X, Y, mined)
+    assert expected > 0
+    assert weiss.make_loss("triplet", 5, 4)(X, Y).item() == pytest.approx(expected.item())
+
+
+def test_a_baseline_with_a_miner_refuses_other_tuples():
+    with pytest.raises(ValueError, match="indices_tuple must be None .*mines its own"):
+        weiss.make_loss("triplet", 5, 4)(X, Y, (Y, Y, Y))
+
+
+@pytest.mark.parametrize("name", PROXIES)
+def test_labels_out_of_range_are_refused(name):
+    with pytest.raises(ValueError, match=r"labels must lie in \[0, 5\) .*; got 5\."):
+        weiss.make_loss(name, 5, 4)(X, Y + 1)
+
+
+def test_multi_hot_labels_are_refused():
+    with pytest.raises(ValueError, match="Only the losses of Weiss take those"):
+        weiss.make_loss("proxy_anchor", 5, 4)(X, torch.eye(5)[Y])
+
+
+@pytest.mark.parametrize("name", CLASS_VECTORS)
+def test_logits_are_larger_for_closer_classes(name):
+    loss = weiss.make_loss(name, 5, 4)
+    vector = next(loss.parameters()).detach()
+    vector = vector if vector.shape == (5, 4) else vector.T
+    if name == "proxy_nca":
+        return  # PML's ProxyNCA returns distances here, small for close
+    assert loss.get_logits(vector).argmax(dim=1).tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("name", weiss.LOSSES)
+def test_every_loss_says_how_it_samples_and_how_fast_its_class_vectors_learn(name):
+    entry = weiss.LOSSES[name]
+    loss = weiss.make_loss(name, 5, 4)
+    has_class_vectors = any(True for _ in loss.parameters())
+    assert (entry.class_lr_scale is not None) == has_class_vectors
+    assert entry.sampling == ("classes" if has_class_vectors else "pairs")
+    if has_class_vectors:
+        assert entry.class_lr_scale == (2000 if name.startswith("mf_") else 100)
+        assert loss.class_lr_scale == entry.class_lr_scale
+
+
+@pytest.mark.parametrize("name", weiss.LOSSES)
+def test_every_loss_trains(name):
+    torch.manual_seed(0)
+    centres = torch.randn(5, 6)
+    inputs = centres[Y].repeat(2, 1) + 0.2 * torch.randn(24, 6)
+    labels = Y.repeat(2)
+    # In few dimensions a sample may start opposite to its proxy, where PML's ProxyNCA underflows.
+    model, loss = torch.nn.Linear(6, 32), weiss.make_loss(name, 5, 32)
+    optimizer = torch.optim.AdamW(weiss.parameter_groups(model, loss, lr=1e-3))
+    values = []
+    for _ in range(40):
+        optimizer.zero_grad()
+        value = loss(model(inputs), labels)
+        value.backward()
+        optimizer.step()
+        values.append(value.item())
+    assert min(values[-5:]) < values[0]
+
+
+def test_the_names_are_those_recipes_rely_on():
+    assert set(weiss.LOSSES) == {
+        *("contrastive", "cwms", "mf_contrastive", "mf_cwms", "binomial", "mf_binomial"),
+        *("contrastive_pml", "ms", "ms_miner", "arcface", "cosface", "proxy_nca"),
+        *("proxy_anchor", "norm_softmax", "triplet"),
+    }

@@ -1,0 +1,120 @@
+"""The shape of the code: imports point down, heavy libraries stay in their layer, and lazily."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import weiss
+
+SOURCE = Path(weiss.__file__).parent
+# From the top to the bottom; the order of the map in ARCHITECTURE.md. A package is one entry.
+LAYERS = ["__init__", "plots", "losses", "optim", "interactions", "distances", "_check"]
+# Inside a package the same rule holds between its files.
+INSIDE = {
+    "losses": [
+        "__init__",
+        "by_name",
+        "baselines",
+        "binomial",
+        "multi_similarity",
+        "contrastive",
+        "modules",
+        "derivation",
+        "membership",
+    ]
+}
+# Files of one kind that must not know each other, though the list has to order them.
+SIBLINGS = [{"binomial", "multi_similarity", "contrastive", "baselines"}]
+# Which file may import a heavy library, and never at import time.
+HEAVY = {
+    "pytorch_metric_learning": "losses/baselines.py",
+    "matplotlib": "plots.py",
+}
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def parts(path):
+    return path.relative_to(SOURCE).with_suffix("").parts
+
+
+def imported_modules(path):
+    """Every `weiss` module this file imports, as parts below the package, wherever it does."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports hide where they point"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            if name.split(".")[0] == "weiss":
+                yield _module_parts(name.split(".")[1:])
+
+
+def _module_parts(names):
+    """Cut a dotted name after its module: weiss.optim.parameter_groups is the module optim."""
+    found = []
+    for name in names:
+        here = SOURCE.joinpath(*found, name)
+        if here.is_dir() or here.with_suffix(".py").exists():
+            found.append(name)
+    return tuple(found) or ("__init__",)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: "/".join(parts(path)))
+def test_imports_point_down(path):
+    here = parts(path)
+    assert here[0] in LAYERS, f"{path.name} has no place in the map: add it to LAYERS"
+    for there in imported_modules(path):
+        if there[0] != here[0]:
+            assert LAYERS.index(there[0]) > LAYERS.index(here[0]), f"{here} imports {there}"
+            continue
+        order = INSIDE[here[0]]
+        inner, outer = (*there, "__init__")[1], (*here, "__init__")[1]
+        assert order.index(inner) > order.index(outer), f"{here} imports {there}"
+        for siblings in SIBLINGS:
+            assert not {inner, outer} <= siblings, f"{here} imports its sibling {there}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: "/".join(parts(path)))
+def test_heavy_libraries_are_imported_in_one_file_and_lazily(path):
+    tree = ast.parse(path.read_text())
+    at_import_time = {id(node) for node in tree.body}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            libraries = {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            libraries = {(node.module or "").split(".")[0]}
+        else:
+            continue
+        for library in libraries & set(HEAVY):
+            assert path == SOURCE / HEAVY[library], f"{library} belongs in {HEAVY[library]}"
+            assert id(node) not in at_import_time, f"{path.name} imports {library} at import time"
+
+
+def test_importing_weiss_costs_torch_and_little_more():
+    code = "import sys, torch; before = set(sys.modules); import weiss; print(*sorted({"
+    code += "m.split('.')[0] for m in set(sys.modules) - before}))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert not set(loaded) & {"pytorch_metric_learning", "matplotlib", "scipy", "sklearn", "pandas"}
+
+
+def test_the_public_names_exist_and_have_docstrings():
+    assert sorted(weiss.__all__) == sorted(set(weiss.__all__))
+    for name in weiss.__all__:
+        value = getattr(weiss, name)
+        if callable(value):
+            assert value.__doc__, name
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: "/".join(parts(path)))
+def test_files_stay_small_or_say_why(path):
+    lines = path.read_text().count("\n")
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    assert lines <= 400 or "one piece" in docstring

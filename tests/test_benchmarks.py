@@ -1,0 +1,34 @@
+"""Benchmarks run, so that they cannot rot, and keep what they promise at full size."""
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FILES = sorted((ROOT / "benchmarks").glob("bench_*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_benchmark_has_a_smoke_run(path):
+    done = subprocess.run([sys.executable, path, "--smoke"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "times faster" in done.stdout
+
+
+@pytest.mark.slow
+def test_mfcwms_is_ten_times_faster_and_twenty_times_leaner_than_its_dense_form(tmp_path):
+    script = ROOT / "benchmarks" / "bench_multi_similarity.py"
+    subprocess.run([sys.executable, script, "--out", tmp_path], check=True)
+    (result,) = tmp_path.glob("*.csv")
+    weiss, dense = csv.DictReader(result.read_text().splitlines())
+    assert (weiss["contender"], dense["contender"]) == ("weiss", "dense")
+    assert (dense["batch"], dense["num_classes"], dense["embedding_size"]) == (
+        "180",
+        "11318",
+        "512",
+    )
+    assert float(dense["time_over_weiss"]) >= 10
+    assert float(dense["memory_over_weiss"]) >= 20

@@ -1,0 +1,155 @@
+"""What can only be seen on a CUDA device."""
+
+import pytest
+import torch
+
+import weiss
+
+pytestmark = pytest.mark.gpu
+MEAN_FIELD = ["mf_contrastive", "mf_cwms", "mf_binomial"]
+OURS = ["contrastive", "cwms", "binomial", *MEAN_FIELD]
+
+
+def batch(multi_hot=False):
+    torch.manual_seed(0)
+    labels = torch.randint(50, (64,))
+    if multi_hot:
+        labels = torch.nn.functional.one_hot(labels, 50) | torch.nn.functional.one_hot(
+            labels.flip(0), 50
+        )
+    return torch.randn(64, 32).cuda(), labels.cuda()
+
+
+@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("kind", ["cosine", "euclidean"])
+@pytest.mark.parametrize("multi_hot", [False, True])
+def test_the_device_gives_the_value_and_gradient_of_the_cpu(name, kind, multi_hot):
+    embeddings, labels = batch(multi_hot)
+    loss = weiss.make_loss(name, 50, 32, distance=kind).double()
+    results = []
+    for device in ("cpu", "cuda"):
+        loss = loss.to(device)
+        x = embeddings.double().to(device).requires_grad_()
+        value = loss(x, labels.to(device))
+        gradients = torch.autograd.grad(value, [x, *loss.parameters()])
+        results.append([value.cpu(), *(gradient.cpu() for gradient in gradients)])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", MEAN_FIELD)
+@pytest.mark.parametrize("multi_hot", [False, True])
+def test_without_checks_nothing_synchronises(name, multi_hot):
+    embeddings, labels = batch(multi_hot)
+    extra = {"max_labels_per_sample": 2} if multi_hot else {}
+    loss = weiss.make_loss(name, 50, 32, check=False, reg_weight=1.0, **extra).cuda()
+    loss(embeddings, labels)  # the first call loads kernels
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        loss(embeddings.requires_grad_(), labels).backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("name", MEAN_FIELD)
+@pytest.mark.parametrize("multi_hot", [False, True])
+def test_with_checks_the_device_is_asked_once(name, multi_hot):
+    embeddings, labels = batch(multi_hot)
+    loss = weiss.make_loss(name, 50, 32).cuda()
+    loss(embeddings, labels)
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with pytest.warns(UserWarning, match="synchronizing") as caught:
+            loss(embeddings, labels)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert len([w for w in caught if "synchronizing" in str(w.message)]) == 1
+
+
+@pytest.mark.parametrize("name", MEAN_FIELD)
+@pytest.mark.parametrize("kind", ["cosine", "euclidean"])
+def test_a_cuda_graph_captures_forward_and_backward(name, kind):
+    embeddings, labels = batch()
+    embeddings.requires_grad_()
+    loss = weiss.make_loss(name, 50, 32, check=False, distance=kind).cuda()
+    inputs = [embeddings, loss.fields]
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            torch.autograd.grad(loss(embeddings, labels), inputs)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        value = loss(embeddings, labels)
+        gradients = torch.autograd.grad(value, inputs)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            embeddings.copy_(torch.randn(64, 32))
+            labels.copy_(torch.randint(seed + 1, 50, (64,)))
+        graph.replay()
+        expected = loss(embeddings, labels)
+        torch.testing.assert_close(value, expected)
+        for a, b in zip(gradients, torch.autograd.grad(expected, inputs), strict=True):
+            torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("name", MEAN_FIELD)
+def test_every_run_gives_the_same_bits(name):
+    embeddings, labels = batch()
+    loss = weiss.make_loss(name, 50, 32).cuda()
+    runs = []
+    for _ in range(5):
+        x = embeddings.clone().requires_grad_()
+        value = loss(x, labels)
+        runs.append([value, *torch.autograd.grad(value, [x, loss.fields])])
+    for run in runs[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(run, runs[0], strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", OURS)
+def test_autocast_is_within_a_thousandth_of_float64(name, dtype):
+    embeddings, labels = batch()
+    embeddings = embeddings.to(dtype).float()
+    loss = weiss.make_loss(name, 50, 32).cuda()
+    x = embeddings.clone().requires_grad_()
+    with torch.autocast("cuda", dtype=dtype):
+        value = loss(x, labels)
+    gradients = torch.autograd.grad(value, [x, *loss.parameters()])
+    y, exact = embeddings.double().requires_grad_(), loss.double()
+    expected = exact(y, labels)
+    for a, b in zip(
+        gradients, torch.autograd.grad(expected, [y, *exact.parameters()]), strict=True
+    ):
+        assert (a.double() - b).norm() / b.norm() < 1e-3
+    assert abs(value.item() - expected.item()) / abs(expected.item()) < 1e-3
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_labels_left_on_the_cpu_are_moved(name):
+    embeddings, labels = batch()
+    loss = weiss.make_loss(name, 50, 32).cuda()
+    assert torch.equal(loss(embeddings, labels.cpu()), loss(embeddings, labels))
+
+
+@pytest.mark.parametrize("name", MEAN_FIELD)
+def test_a_loss_left_on_the_cpu_is_refused(name):
+    embeddings, labels = batch()
+    with pytest.raises(ValueError, match="embeddings must be on cpu.*got cuda"):
+        weiss.make_loss(name, 50, 32)(embeddings, labels)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_compiled_loss_gives_the_same_value_and_gradient(name):
+    embeddings, labels = batch()
+    loss = weiss.make_loss(name, 50, 32, check=False).cuda()
+    compiled = torch.compile(loss, fullgraph=True)
+    results = []
+    for function in (loss, compiled):
+        x = embeddings.clone().requires_grad_()
+        value = function(x, labels)
+        results.append([value, *torch.autograd.grad(value, [x, *loss.parameters()])])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)

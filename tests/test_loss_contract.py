@@ -1,0 +1,261 @@
+"""Laws that every loss of the derivation keeps; swept over all of them."""
+
+import copy
+import io
+import pickle
+import warnings
+
+import loops
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedFakeTensorException
+
+import weiss
+
+PAIR = ["contrastive", "cwms", "binomial"]
+MEAN_FIELD = ["mf_contrastive", "mf_cwms", "mf_binomial"]
+OURS = PAIR + MEAN_FIELD
+KINDS = ["cosine", "euclidean"]
+INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
+
+
+def make(name, num_classes=5, size=3, **arguments):
+    torch.manual_seed(0)
+    return weiss.make_loss(name, num_classes, size, **arguments).double()
+
+
+def every_loss(names=OURS):
+    return pytest.mark.parametrize("name", names)
+
+
+@every_loss()
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("labels_each", [None, 2])
+def test_gradients_are_those_of_the_value(name, kind, labels_each):
+    embeddings, labels, fields = loops.random_batch(3, labels_each=labels_each)
+    extra = {} if name in PAIR else {"reg_weight": 0.5}
+    # Gentle rates: central differences of e^{-80 d} would not resolve anything.
+    rates = {} if "contrastive" in name else {"alpha": 2.0, "beta": 5.0, "delta": 0.6}
+    loss = make(name, distance=kind, **extra, **rates)
+    inputs = [embeddings.requires_grad_()]
+    if name in MEAN_FIELD:
+        inputs.append(fields.requires_grad_())
+
+    def value(x, m=None):
+        if m is None:
+            return loss(x, labels)
+        return torch.func.functional_call(loss, {"fields": m}, (x, labels))
+
+    assert torch.autograd.gradcheck(value, inputs)
+
+
+@every_loss()
+@pytest.mark.parametrize("kind", KINDS)
+def test_equal_points_and_zero_vectors_have_finite_gradients(name, kind):
+    loss = make(name, distance=kind)
+    embeddings = torch.zeros(4, 3, dtype=torch.float64)
+    embeddings[1:3] = 1.0
+    if name in MEAN_FIELD:
+        with torch.no_grad():
+            loss.fields[0] = 1.0
+            loss.fields[1] = 0.0
+    embeddings.requires_grad_()
+    loss(embeddings, torch.tensor([0, 0, 0, 1])).backward()
+    assert embeddings.grad.isfinite().all()
+    assert embeddings.grad.abs().max() < 100
+    assert name in PAIR or loss.fields.grad.isfinite().all()
+
+
+@every_loss()
+def test_the_order_of_the_batch_does_not_matter(name):
+    loss = make(name)
+    embeddings, labels, _ = loops.random_batch(4, batch=9)
+    order = torch.randperm(9)
+    a, b = loss(embeddings, labels), loss(embeddings[order], labels[order])
+    torch.testing.assert_close(a, b, rtol=1e-13, atol=0)
+
+
+@every_loss()
+def test_one_hot_labels_give_exactly_the_values_of_class_indices(name):
+    loss = make(name)
+    embeddings, labels, _ = loops.random_batch(5)
+    hot = torch.nn.functional.one_hot(labels, 5)
+    for multi_hot in (hot, hot.bool(), hot.float(), hot.to(torch.uint8)):
+        results = []
+        for given in (labels, multi_hot):
+            x = embeddings.clone().requires_grad_()
+            value = loss(x, given)
+            results.append((value, *torch.autograd.grad(value, x)))
+        assert torch.equal(results[0][0], results[1][0])
+        assert torch.equal(results[0][1], results[1][1])
+
+
+@every_loss()
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_class_indices_may_have_any_integer_dtype(name, dtype):
+    loss = make(name)
+    embeddings, labels, _ = loops.random_batch(6)
+    assert torch.equal(loss(embeddings, labels.to(dtype)), loss(embeddings, labels))
+
+
+@every_loss(MEAN_FIELD)
+@pytest.mark.parametrize("labels_each", [None, 3])
+def test_without_checks_the_value_is_the_same(name, labels_each):
+    embeddings, labels, _ = loops.random_batch(7, labels_each=labels_each)
+    extra = {} if labels_each is None else {"max_labels_per_sample": 4}
+    checked, unchecked = make(name), make(name, check=False, **extra)
+    results = []
+    for loss in (checked, unchecked):
+        x = embeddings.clone().requires_grad_()
+        value = loss(x, labels)
+        results.append((value, *torch.autograd.grad(value, [x, loss.fields])))
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+
+
+@every_loss(MEAN_FIELD)
+@pytest.mark.parametrize("labels_each", [None, 2])
+def test_without_checks_the_forward_pass_asks_the_device_for_nothing(name, labels_each):
+    # Fake tensors have no values: whatever needs one on the host raises.
+    extra = {} if labels_each is None else {"max_labels_per_sample": labels_each}
+    with FakeTensorMode(allow_non_fake_inputs=False):
+        embeddings, labels, _ = _fake_batch(labels_each)
+        loss = weiss.make_loss(name, 5, 3, check=False, reg_weight=1.0, **extra)
+        loss(embeddings, labels).backward()
+        with pytest.raises((UnsupportedFakeTensorException, RuntimeError, AttributeError)):
+            weiss.make_loss(name, 5, 3)(embeddings, labels)
+
+
+def _fake_batch(labels_each):
+    labels = torch.randint(5, (7,)) if labels_each is None else torch.randint(2, (7, 5))
+    return torch.randn(7, 3, requires_grad=True), labels, None
+
+
+@every_loss(MEAN_FIELD)
+@pytest.mark.parametrize("labels_each", [None, 2])
+def test_with_checks_there_is_one_transfer(name, labels_each, monkeypatch):
+    transfers = []
+    for reading in ("tolist", "item", "__bool__", "__int__", "__float__", "__index__", "nonzero"):
+        original = getattr(torch.Tensor, reading)
+
+        def counted(self, *args, _reading=reading, _original=original, **kwargs):
+            transfers.append(_reading)
+            return _original(self, *args, **kwargs)
+
+        monkeypatch.setattr(torch.Tensor, reading, counted)
+    embeddings, labels, _ = loops.random_batch(8, labels_each=labels_each)
+    loss = make(name)
+    transfers.clear()
+    loss(embeddings, labels)
+    assert transfers == ["tolist"]
+
+
+@every_loss()
+def test_a_compiled_loss_gives_the_same_value(name):
+    with warnings.catch_warnings(action="ignore"):  # the compiler's own imports warn
+        torch._dynamo.reset()
+        loss = make(name, check=False).float()
+        compiled = torch.compile(loss, fullgraph=True)
+        embeddings, labels, _ = loops.random_batch(9, batch=13)
+        results = []
+        for function in (compiled, loss):
+            x = embeddings.float().requires_grad_()
+            value = function(x, labels)
+            results.append((value, *torch.autograd.grad(value, [x, *loss.parameters()])))
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+@every_loss()
+def test_a_compiled_loss_with_checks_gives_the_same_value(name):
+    with warnings.catch_warnings(action="ignore"):
+        torch._dynamo.reset()
+        loss = make(name)
+        embeddings, labels, _ = loops.random_batch(9, batch=13)
+        value = torch.compile(loss, backend="aot_eager")(embeddings, labels)
+    torch.testing.assert_close(value, loss(embeddings, labels))
+
+
+@every_loss()
+def test_inputs_and_parameters_are_never_changed(name):
+    loss = make(name)
+    embeddings, labels, _ = loops.random_batch(10)
+    before = embeddings.clone(), labels.clone(), copy.deepcopy(loss.state_dict())
+    loss(embeddings, labels)
+    assert torch.equal(embeddings, before[0])
+    assert torch.equal(labels, before[1])
+    for key, tensor in loss.state_dict().items():
+        assert torch.equal(tensor, before[2][key])
+
+
+@every_loss()
+def test_state_dicts_and_pickles_round_trip(name):
+    loss = make(name)
+    embeddings, labels, _ = loops.random_batch(11)
+    expected = loss(embeddings, labels)
+    assert set(loss.state_dict()) == (set() if name in PAIR else {"fields"})
+    file = io.BytesIO()
+    torch.save(loss.state_dict(), file)
+    file.seek(0)
+    other = make(name)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    assert torch.equal(other(embeddings, labels), expected)
+    assert torch.equal(pickle.loads(pickle.dumps(loss))(embeddings, labels), expected)
+    assert torch.equal(copy.deepcopy(loss)(embeddings, labels), expected)
+
+
+@every_loss(MEAN_FIELD)
+def test_fields_are_one_parameter_and_move_with_to(name):
+    loss = weiss.make_loss(name, 5, 3)
+    assert isinstance(loss.fields, torch.nn.Parameter)
+    assert loss.fields.shape == (5, 3)
+    assert [key for key, _ in loss.named_parameters()] == ["fields"]
+    assert loss.to(torch.bfloat16).fields.dtype == torch.bfloat16
+    assert loss.to("meta").fields.device.type == "meta"
+
+
+@every_loss()
+def test_one_class_one_sample_is_legal_and_repels_nothing(name):
+    loss = make(name, num_classes=1)
+    embeddings = torch.randn(1, 3).double()
+    value = loss(embeddings, torch.tensor([0]))
+    assert value.isfinite()
+    if name == "contrastive":
+        assert value.item() == 0.0
+    if name == "mf_contrastive":
+        gap = 1 - torch.cosine_similarity(embeddings, loss.fields).item()
+        assert value.item() == pytest.approx(max(gap - 0.02, 0))
+
+
+@every_loss(MEAN_FIELD)
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_are_larger_for_closer_classes(name, kind):
+    loss = make(name, distance=kind)
+    embeddings, _, _ = loops.random_batch(12)
+    logits = loss.get_logits(embeddings)
+    assert logits.shape == (7, 5)
+    for i in range(7):
+        for c in range(5):
+            gap = loops.distance(kind, embeddings[i], loss.fields[c]).item()
+            expected = 1 - gap if kind == "cosine" else -gap
+            assert logits[i, c].item() == pytest.approx(expected, abs=1e-12)
+
+
+@every_loss()
+def test_printing_a_loss_shows_its_settings(name):
+    text = repr(make(name))
+    assert "distance='cosine'" in text
+    assert ("neg_margin" in text) or ("beta" in text)
+    assert name in PAIR or "num_classes=5" in text
+
+
+@every_loss()
+def test_a_second_backward_pass_is_independent_of_the_first(name):
+    loss = make(name)
+    embeddings, labels, _ = loops.random_batch(13)
+    gradients = []
+    for _ in range(2):
+        x = embeddings.clone().requires_grad_()
+        loss(x, labels).backward()
+        gradients.append(x.grad)
+    assert torch.equal(*gradients)

@@ -1,0 +1,56 @@
+"""The README's code runs and prints what it says; its commands exist."""
+
+import contextlib
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"```python\n(?P<code>.*?)```(\n+```text\n(?P<output>.*?)```)?", re.DOTALL)
+BLOCKS = [
+    pytest.param(match["code"], match["output"], id=f"{path.stem}-{number}")
+    for path in DOCUMENTS
+    for number, match in enumerate(BLOCK.finditer(path.read_text()), start=1)
+]
+
+
+@pytest.mark.parametrize(("code", "output"), BLOCKS)
+def test_a_code_block_runs_and_prints_what_follows_it(code, output):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, "block", "exec"), {"__name__": "block"})
+    if output is not None:
+        assert printed.getvalue() == output
+
+
+def test_the_readme_has_code_with_output():
+    assert any(parameter.values[1] for parameter in BLOCKS)
+
+
+def test_every_make_target_the_readme_names_exists():
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    named = set(re.findall(r"`?make ([a-z-]+)", README)) - {"it"}
+    assert {"demo", "test"} <= named <= targets
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_to_files_lead_somewhere(path):
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
+        if not target.startswith("http"):
+            assert (path.parent / target).exists(), target
+
+
+def test_the_demo_writes_its_picture(tmp_path):
+    script = ROOT / "examples" / "settling.py"
+    command = [sys.executable, script, "--out", tmp_path, "--steps", "30"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "settling.png").stat().st_size > 10_000
+    assert str(tmp_path / "settling.png") in done.stdout
