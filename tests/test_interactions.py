@@ -25,7 +25,7 @@ def test_sums_on_the_scale_of_a_link_are_plain_sums_elsewhere(name):
     torch.testing.assert_close(link.add(x, x), to_scale(2 * plain))
     torch.testing.assert_close(link.times(x, torch.tensor(0.3)), to_scale(0.3 * plain))
     value = torch.log1p(plain) / 3 if name == "log" else plain
-    torch.testing.assert_close(link(x), value)
+    torch.testing.assert_close(link.apply(x), value)
     undivided = torch.log1p(plain) if name == "log" else plain
     torch.testing.assert_close(link.undivided(x), undivided)
 
@@ -36,7 +36,7 @@ def test_an_empty_sum_adds_nothing_and_has_no_gradient(name):
     nothing = torch.full((2,), link.empty(torch.float32), requires_grad=True)
     something = torch.tensor([-50.0, 3.0])
     assert torch.equal(link.add(something, nothing), something)
-    value = link(link.add(nothing, nothing))
+    value = link.apply(link.add(nothing, nothing))
     assert value.tolist() == [0.0, 0.0]
     if name == "log":
         value.sum().backward()

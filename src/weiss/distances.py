@@ -27,7 +27,7 @@ def unit(x_ND: Tensor) -> Tensor:
 
 def _inverse_length(x_ND: Tensor) -> Tensor:
     """Return ``(N,)`` one over the length of each row; 0, with gradient 0, for a row of zeros."""
-    length_N = torch.linalg.vector_norm(x_ND, dim=1)
+    length_N: Tensor = torch.linalg.vector_norm(x_ND, dim=1)
     is_zero_N = length_N == 0
     return length_N.masked_fill(is_zero_N, 1.0).reciprocal().masked_fill(is_zero_N, 0.0)
 

@@ -25,8 +25,8 @@ class Link(ABC):
 
     A link owns the *scale* its averages live on, so that one derivation serves plain sums and
     sums of exponentials that would overflow. `LinearLink` keeps plain values; `LogLink` keeps
-    logarithms. All methods speak in the link's own scale, except calling it, which returns
-    plain values.
+    logarithms. All methods speak in the link's own scale, except `apply` and `undivided`, which
+    return plain values.
     """
 
     @abstractmethod
@@ -50,7 +50,7 @@ class Link(ABC):
         """Multiply a sum by a positive weight given as a plain value."""
 
     @abstractmethod
-    def __call__(self, x: Tensor) -> Tensor:
+    def apply(self, x: Tensor) -> Tensor:
         """Pass averages through the link; the result is a plain value."""
 
     @abstractmethod
@@ -58,7 +58,6 @@ class Link(ABC):
         """Pass averages through the link without its division: ``log(1 + x)``, not over beta."""
 
 
-@dataclass(frozen=True)
 class LinearLink(Link):
     """The identity: averages are averages, and ``link(x) = x``."""
 
@@ -77,23 +76,26 @@ class LinearLink(Link):
     def times(self, x: Tensor, weight: Tensor) -> Tensor:
         return x * weight
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def apply(self, x: Tensor) -> Tensor:
         return x
 
     def undivided(self, x: Tensor) -> Tensor:
         return x
 
 
-@dataclass(frozen=True)
 class LogLink(Link):
     """``link(x) = log(1 + x) / rate`` for averages of exponentials, kept as logarithms.
 
     The interaction gives the *exponent*; sums are log-sum-exps and the link is a softplus, so
     nothing overflows for any rate. An empty sum is a very negative finite number rather than minus
     infinity: it vanishes in every sum and its gradient is exactly zero, never ``inf - inf``.
+
+    Args:
+        rate: what the link divides its result by, greater than 0.
     """
 
-    rate: float
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
 
     def empty(self, dtype: torch.dtype) -> float:
         return torch.finfo(dtype).min / 4
@@ -117,7 +119,7 @@ class LogLink(Link):
     def times(self, x: Tensor, weight: Tensor) -> Tensor:
         return x + weight.log()
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def apply(self, x: Tensor) -> Tensor:
         return self.undivided(x) / self.rate
 
     def undivided(self, x: Tensor) -> Tensor:

@@ -27,11 +27,11 @@ class BinomialDeviance(Interactions):
 
     def attraction(self, dist: Tensor) -> Tensor:
         """Pull like a hinge at ``delta``, rounded over a distance of ``1 / alpha``."""
-        return LogLink(self.alpha)(self.alpha * (dist - self.delta))
+        return LogLink(self.alpha).apply(self.alpha * (dist - self.delta))
 
     def repulsion(self, dist: Tensor) -> Tensor:
         """Push like a hinge at ``delta``, rounded over a distance of ``1 / beta``."""
-        return LogLink(self.beta)(self.beta * (self.delta - dist))
+        return LogLink(self.beta).apply(self.beta * (self.delta - dist))
 
 
 class BinomialDevianceLoss(PairLoss):

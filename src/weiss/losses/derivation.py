@@ -54,7 +54,7 @@ def pair_loss(
     pull_PP = interactions.attraction(dist_PP)
     pull_P = link.sum(pull_PP.masked_fill(other_class_PP, link.empty(pull_PP.dtype)), dim=1)
     pull_K = link.segment_sum(pull_P, members.slot_P, members.num_slots)
-    pull_K = link(link.times(pull_K, weight_K.square() / 2))
+    pull_K = link.apply(link.times(pull_K, weight_K.square() / 2))
     attraction = pull_K.masked_fill(~members.used_K, 0.0).sum()
 
     link = interactions.repulsion_link
@@ -63,7 +63,7 @@ def pair_loss(
     push_PP = push_PP.masked_fill(members.sharing(), link.empty(push_PP.dtype))
     push_KP = link.segment_sum(push_PP, members.slot_P, members.num_slots)
     push_KK = link.segment_sum(push_KP.T, members.slot_P, members.num_slots)
-    push_KK = link(link.times(push_KK, weight_K[:, None] * weight_K))
+    push_KK = link.apply(link.times(push_KK, weight_K[:, None] * weight_K))
     repulsion = push_KK.masked_fill(~_different(members), 0.0).sum() / 2
 
     return (attraction + repulsion) / num_present
@@ -94,19 +94,19 @@ def mean_field_loss(
     column_P1 = members.class_P.clamp_max(num_classes - 1)[:, None]  # padding is masked below
     pull_P = interactions.attraction(members.rows(dist_BC).gather(1, column_P1).squeeze(1))
     pull_K = link.segment_sum(pull_P, members.slot_P, members.num_slots)
-    pull_K = link(link.times(pull_K, weight_K))
+    pull_K = link.apply(link.times(pull_K, weight_K))
     attraction = pull_K.masked_fill(~members.used_K, 0.0).sum()
 
     own_BC = members.own(num_classes)
     push_KC = _push(interactions, dist_BC, own_BC, members, weight_K)
     is_one_sided_KC = members.used_K[:, None] & ~own_BC.any(dim=0)
     link = interactions.repulsion_link
-    one_sided = link(push_KC).masked_fill(~is_one_sided_KC, 0.0).sum()
+    one_sided = link.apply(push_KC).masked_fill(~is_one_sided_KC, 0.0).sum()
 
     # The present classes once more, on their own: cheap, and free of a gather on (K, C).
     dist_BK, own_BK = dist_BC[:, members.class_K], own_BC[:, members.class_K]
     push_KK = _push(interactions, dist_BK, own_BK, members, weight_K)
-    two_sided_KK = link(link.add(push_KK, push_KK.T))
+    two_sided_KK = link.apply(link.add(push_KK, push_KK.T))
     two_sided = two_sided_KK.masked_fill(~_different(members), 0.0).sum() / 2
 
     return (attraction + one_sided + two_sided) / num_present
@@ -145,7 +145,7 @@ def soft_constraint(interactions: Interactions, dist_CC: Tensor, reg_scale: str)
     """
     link = interactions.repulsion_link
     push_CC = interactions.repulsion(dist_CC)
-    push_CC = link.undivided(push_CC) if reg_scale == "paper" else link(push_CC)
+    push_CC = link.undivided(push_CC) if reg_scale == "paper" else link.apply(push_CC)
     itself_CC = torch.eye(len(dist_CC), dtype=torch.bool, device=dist_CC.device)
     return push_CC.square().masked_fill(itself_CC, 0.0).sum() / len(dist_CC)
 
