@@ -18,6 +18,7 @@ import argparse
 import csv
 import os
 import platform
+import re
 import resource
 import statistics
 import subprocess
@@ -184,7 +185,8 @@ def main() -> None:
             if arguments.device == "cuda":
                 row["seconds"] = round(seconds, 6)
             rows.append(row)
-        keep(arguments.out / f"multi_similarity_{arguments.device}_{date.today()}.csv", rows)
+        machine = re.sub(r"[^a-z0-9]+", "-", hardware(arguments.device).lower())
+        keep(arguments.out / f"multi_similarity_{machine}_{date.today()}.csv", rows)
 
 
 if __name__ == "__main__":
