@@ -18,7 +18,7 @@ from weiss import _check
 from weiss.distances import DISTANCES
 from weiss.interactions import Interactions
 from weiss.losses.derivation import AVERAGES, mean_field_loss, pair_loss, soft_constraint
-from weiss.losses.membership import members_of_a_batch
+from weiss.losses.membership import Membership, members_of_a_batch
 
 IMPLEMENTATIONS = ("auto", "reference")
 REG_SCALES = ("paper", "released")
@@ -70,7 +70,12 @@ class MeanFieldArgs(MeanFieldOptions):
 
 
 class _DerivedLoss(nn.Module):
-    """What the pair form and the mean-field form have in common: options, checks, precision."""
+    """What both forms have in common: options, checks, precision. A form adds `_value`."""
+
+    num_classes: int | None = None
+    embedding_size: int | None = None
+    max_labels_per_sample: int | None = None
+    _partners = "it takes every pair of the batch once"
 
     def __init__(
         self,
@@ -81,25 +86,68 @@ class _DerivedLoss(nn.Module):
         impl: str = "auto",
     ) -> None:
         super().__init__()
+        if not isinstance(interactions, Interactions):
+            raise TypeError(
+                f"interactions must be a weiss.interactions.Interactions for {self._owner}; "
+                f"got {interactions!r}. Describe attraction and repulsion in a subclass of it."
+            )
         self.interactions = interactions
         self.distance = _check.one_of("distance", distance, DISTANCES, self._owner)
         self.average = _check.one_of("average", average, AVERAGES, self._owner)
         self.check = _check.flag("check", check, self._owner)
         self.impl = _check.one_of("impl", impl, IMPLEMENTATIONS, self._owner)
 
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        indices_tuple: None = None,
+        ref_emb: None = None,
+        ref_labels: None = None,
+    ) -> Tensor:
+        """Compute the loss of a batch.
+
+        Args:
+            embeddings: ``(B, D)`` floating point.
+            labels: ``(B,)`` class indices of any integer dtype, or ``(B, C)`` multi-hot.
+            indices_tuple: must be None; part of the common signature.
+            ref_emb: must be None; part of the common signature.
+            ref_labels: must be None; part of the common signature.
+
+        Returns:
+            The loss, a scalar.
+        """
+        owner = self._owner
+        unused = {"indices_tuple": indices_tuple, "ref_emb": ref_emb, "ref_labels": ref_labels}
+        for name, given in unused.items():
+            remedy = "Remove the miner." if name == "indices_tuple" else "Pass one batch."
+            _check.unused(name, given, f"{self._partners}. {remedy}", owner)
+        embeddings = self._checked(embeddings)
+        labels = _check.labels_of_a_batch(labels, embeddings, self.num_classes, owner)
+        members = members_of_a_batch(
+            labels,
+            embeddings,
+            self.num_classes,
+            owner,
+            check=self.check,
+            max_labels_per_sample=self.max_labels_per_sample,
+        )
+        with torch.autocast(embeddings.device.type, enabled=False):
+            return self._value(embeddings, members)
+
+    def _value(self, embeddings: Tensor, members: Membership) -> Tensor:
+        raise TypeError(f"{self._owner} is not a loss by itself: use PairLoss or MeanFieldLoss.")
+
     @property
     def _owner(self) -> str:
         return type(self).__name__
 
+    def _checked(self, embeddings: Tensor) -> Tensor:
+        return _check.embeddings_of_a_batch(embeddings, self._owner, self.embedding_size)
+
     def _distance(self, x_ND: Tensor, y_MD: Tensor) -> Tensor:
         dtype = torch.promote_types(torch.promote_types(x_ND.dtype, y_MD.dtype), torch.float32)
         return DISTANCES[self.distance](x_ND.to(dtype), y_MD.to(dtype))
-
-    def _refuse_unused(self, indices_tuple: object, ref_emb: object, ref_labels: object) -> None:
-        every = "it takes every pair of the batch once"
-        _check.unused("indices_tuple", indices_tuple, f"{every}. Remove the miner.", self._owner)
-        for name, given in (("ref_emb", ref_emb), ("ref_labels", ref_labels)):
-            _check.unused(name, given, f"{every}, with no second batch to compare.", self._owner)
 
     def extra_repr(self) -> str:
         """Show the hyper-parameters when the module is printed."""
@@ -126,35 +174,10 @@ class PairLoss(_DerivedLoss):
     ) -> None:
         super().__init__(interactions, distance, **options)
 
-    def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        indices_tuple: None = None,
-        ref_emb: None = None,
-        ref_labels: None = None,
-    ) -> Tensor:
-        """Compute the loss of a batch.
-
-        Args:
-            embeddings: ``(B, D)`` floating point.
-            labels: ``(B,)`` class indices of any integer dtype, or ``(B, C)`` multi-hot.
-            indices_tuple: must be None; part of the common signature.
-            ref_emb: must be None; part of the common signature.
-            ref_labels: must be None; part of the common signature.
-
-        Returns:
-            The loss, a scalar.
-        """
-        owner = self._owner
-        self._refuse_unused(indices_tuple, ref_emb, ref_labels)
-        embeddings = _check.embeddings_of_a_batch(embeddings, owner)
-        labels = _check.labels_of_a_batch(labels, embeddings, None, owner)
-        members = members_of_a_batch(labels, embeddings, None, owner, check=self.check)
-        with torch.autocast(embeddings.device.type, enabled=False):
-            embeddings_PD = members.rows(embeddings)
-            dist_PP = self._distance(embeddings_PD, embeddings_PD)
-            return pair_loss(self.interactions, dist_PP, members, self.average)
+    def _value(self, embeddings: Tensor, members: Membership) -> Tensor:
+        embeddings_PD = members.rows(embeddings)
+        dist_PP = self._distance(embeddings_PD, embeddings_PD)
+        return pair_loss(self.interactions, dist_PP, members, self.average)
 
 
 class MeanFieldLoss(_DerivedLoss):
@@ -186,6 +209,7 @@ class MeanFieldLoss(_DerivedLoss):
 
     class_lr_scale = 2000.0
     """Learning rate of the fields over that of the network, for `weiss.parameter_groups`."""
+    _partners = "every sample meets every class's field"
 
     def __init__(
         self,
@@ -199,55 +223,24 @@ class MeanFieldLoss(_DerivedLoss):
         **options: Unpack[PairOptions],
     ) -> None:
         super().__init__(interactions, distance, **options)
-        self.num_classes = _check.count("num_classes", num_classes, self._owner)
-        self.embedding_size = _check.count("embedding_size", embedding_size, self._owner)
+        num_classes = _check.count("num_classes", num_classes, self._owner)
+        embedding_size = _check.count("embedding_size", embedding_size, self._owner)
+        self.num_classes, self.embedding_size = num_classes, embedding_size
         self.reg_weight = _check.not_negative("reg_weight", reg_weight, self._owner)
         self.reg_scale = _check.one_of("reg_scale", reg_scale, REG_SCALES, self._owner)
         if max_labels_per_sample is not None:
             _check.count("max_labels_per_sample", max_labels_per_sample, self._owner)
         self.max_labels_per_sample = max_labels_per_sample
-        self.fields = nn.Parameter(torch.randn(self.num_classes, self.embedding_size))
+        self.fields = nn.Parameter(torch.randn(num_classes, embedding_size))
 
-    def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        indices_tuple: None = None,
-        ref_emb: None = None,
-        ref_labels: None = None,
-    ) -> Tensor:
-        """Compute the loss of a batch.
-
-        Args:
-            embeddings: ``(B, D)`` floating point.
-            labels: ``(B,)`` class indices of any integer dtype, or ``(B, C)`` multi-hot.
-            indices_tuple: must be None; part of the common signature.
-            ref_emb: must be None; part of the common signature.
-            ref_labels: must be None; part of the common signature.
-
-        Returns:
-            The loss, a scalar.
-        """
-        owner = self._owner
-        self._refuse_unused(indices_tuple, ref_emb, ref_labels)
-        embeddings = self._checked(embeddings)
-        labels = _check.labels_of_a_batch(labels, embeddings, self.num_classes, owner)
-        members = members_of_a_batch(
-            labels,
-            embeddings,
-            self.num_classes,
-            owner,
-            check=self.check,
-            max_labels_per_sample=self.max_labels_per_sample,
-        )
-        with torch.autocast(embeddings.device.type, enabled=False):
-            dist_BC = self._distance(embeddings, self.fields)
-            loss = mean_field_loss(self.interactions, dist_BC, members, self.average)
-            if self.reg_weight:
-                dist_CC = self._distance(self.fields, self.fields)
-                constraint = soft_constraint(self.interactions, dist_CC, self.reg_scale)
-                loss = loss + self.reg_weight * constraint
-            return loss
+    def _value(self, embeddings: Tensor, members: Membership) -> Tensor:
+        dist_BC = self._distance(embeddings, self.fields)
+        loss = mean_field_loss(self.interactions, dist_BC, members, self.average)
+        if self.reg_weight:
+            dist_CC = self._distance(self.fields, self.fields)
+            constraint = soft_constraint(self.interactions, dist_CC, self.reg_scale)
+            loss = loss + self.reg_weight * constraint
+        return loss
 
     def get_logits(self, embeddings: Tensor) -> Tensor:
         """Say how close each sample is to each class: the cosine, or minus the distance.
@@ -264,15 +257,9 @@ class MeanFieldLoss(_DerivedLoss):
         return 1.0 - dist_BC if self.distance == "cosine" else -dist_BC
 
     def _checked(self, embeddings: Tensor) -> Tensor:
-        _check.embeddings_of_a_batch(embeddings, self._owner, self.embedding_size)
+        embeddings = super()._checked(embeddings)
         _check.same_device(embeddings, self.fields, self._owner)
         return embeddings
-
-    def _refuse_unused(self, indices_tuple: object, ref_emb: object, ref_labels: object) -> None:
-        every = "every sample meets every class's field"
-        _check.unused("indices_tuple", indices_tuple, f"{every}. Remove the miner.", self._owner)
-        for name, given in (("ref_emb", ref_emb), ("ref_labels", ref_labels)):
-            _check.unused(name, given, f"{every}, with no second batch to compare.", self._owner)
 
     def extra_repr(self) -> str:
         """Show the hyper-parameters when the module is printed."""
