@@ -11,7 +11,21 @@ import weiss
 
 SOURCE = Path(weiss.__file__).parent
 # From the top to the bottom; the order of the map in ARCHITECTURE.md. A package is one entry.
-LAYERS = ["__init__", "plots", "losses", "optim", "interactions", "distances", "_check"]
+LAYERS = [
+    "__init__",
+    "evaluation",
+    "plots",
+    "losses",
+    "optim",
+    "neighbours",
+    "relevance",
+    "interactions",
+    "metrics",
+    "statistics",
+    "distances",
+    "progress",
+    "_check",
+]
 # Inside a package the same rule holds between its files.
 INSIDE = {
     "losses": [
@@ -32,6 +46,8 @@ SIBLINGS = [{"binomial", "multi_similarity", "contrastive", "baselines"}]
 HEAVY = {
     "pytorch_metric_learning": "losses/baselines.py",
     "matplotlib": "plots.py",
+    "sklearn": "evaluation.py",
+    "rich": "progress.py",
 }
 FILES = sorted(SOURCE.rglob("*.py"))
 

@@ -45,5 +45,14 @@ def test_a_zero_vector_is_orthogonal_to_everything_and_gets_no_gradient():
     assert not x.grad.any()
 
 
-def test_unit_vectors_have_length_one():
-    torch.testing.assert_close(unit(torch.randn(9, 5) * 1e3).norm(dim=1), torch.ones(9))
+@pytest.mark.parametrize("length", [1e-15, 1e-5, 1.0, 1e5, 1e15])
+def test_the_cosine_does_not_depend_on_the_length_of_vectors(length):
+    torch.manual_seed(0)
+    x, y = torch.randn(9, 5), torch.randn(7, 5)
+    scaled = (x * length).requires_grad_()
+    given = cosine_distance(scaled, y / length)
+    torch.testing.assert_close(given, cosine_distance(x, y))
+    given.sum().backward()
+    assert scaled.grad.isfinite().all()
+    assert scaled.grad.any()
+    torch.testing.assert_close(unit(scaled).norm(dim=1), torch.ones(9))

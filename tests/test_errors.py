@@ -5,6 +5,7 @@ import torch
 
 import weiss
 from weiss import MeanFieldClassWiseMultiSimilarityLoss, MeanFieldContrastiveLoss
+from weiss.losses import Contrastive
 
 OURS = ["contrastive", "cwms", "binomial", "mf_contrastive", "mf_cwms", "mf_binomial"]
 MEAN_FIELD = [name for name in OURS if name.startswith("mf_")]
@@ -28,6 +29,8 @@ BAD_FOR_ALL = {
     "integer embeddings": (X.long(), Y, TypeError, "must be floating point .* got torch.int64"),
     "empty batch": (X[:0], Y[:0], ValueError, r"at least one row .* \(0, 3\).*Skip empty"),
     "labels elsewhere": (X, Y.to("meta"), ValueError, "labels must be on cpu.*got meta"),
+    "sparse": (X, torch.eye(4).to_sparse(), TypeError, "labels must be a dense .*sparse_coo"),
+    "complex": (X, torch.eye(4) * 1j, TypeError, "dense tensor of real numbers .*complex64"),
     "half-hot": (X, torch.full((4, 5), 0.5), ValueError, "must be 0 or 1 .* got 0.5"),
     "counts": (X, torch.full((4, 5), 2), ValueError, "must be 0 or 1 .* got 2"),
     "nan label": (X, torch.full((4, 5), float("nan")), ValueError, "must be 0 or 1 .* got nan"),
@@ -115,13 +118,19 @@ BAD_ARGUMENTS = [
     ("mf_contrastive", {"check": "yes"}, TypeError, "check must be True or False .*'yes'"),
     ("mf_contrastive", {"reg_weight": -1}, ValueError, "reg_weight must be zero or more .*-1"),
     ("mf_contrastive", {"reg_scale": "papers"}, ValueError, "reg_scale .*mean 'paper'"),
-    ("mf_contrastive", {"pos_margin": "0.02"}, TypeError, "pos_margin must be a number .*'0.02'"),
-    ("contrastive", {"neg_margin": float("nan")}, ValueError, "neg_margin must be finite .*nan"),
-    ("mf_cwms", {"beta": -80}, ValueError, "beta must be greater than 0 .*got -80"),
-    ("mf_cwms", {"alpha": 0}, ValueError, "alpha must be greater than 0 .*got 0"),
+    (
+        "mf_contrastive",
+        {"pos_margin": "0.02"},
+        TypeError,
+        "pos_margin must be a number; got",
+    ),
+    ("contrastive", {"neg_margin": float("nan")}, ValueError, "neg_margin must be finite; got nan"),
+    ("mf_cwms", {"beta": -80}, ValueError, "beta must be greater than 0; got -80"),
+    ("mf_cwms", {"alpha": 0}, ValueError, "alpha must be greater than 0; got 0"),
     ("cwms", {"delta": float("inf")}, ValueError, "delta must be finite .*inf"),
     ("cwms", {"delta_as": "angle"}, ValueError, "delta_as must be one of 'distance', 'cosine'"),
-    ("binomial", {"beta": True}, TypeError, "beta must be a number .*True"),
+    ("binomial", {"beta": True}, TypeError, "beta must be a number; got True"),
+    ("cwms", {"delta": 1e36}, ValueError, "delta must be at most 1e\\+09 in size; got 1e\\+36"),
     ("mf_cwms", {"max_labels_per_sample": 0}, ValueError, "max_labels_per_sample must be at"),
 ]
 
@@ -164,6 +173,28 @@ def test_what_the_common_signature_has_and_the_loss_cannot_use_is_refused(name, 
         loss_named(name)(X, Y, **{argument: (Y, Y, Y)})
 
 
-def test_an_unknown_keyword_is_refused():
-    with pytest.raises(TypeError, match="margin"):
-        MeanFieldClassWiseMultiSimilarityLoss(5, 3, margin=0.1)
+def test_an_unknown_keyword_gets_a_suggestion():
+    with pytest.raises(TypeError, match="Loss has no argument 'betta'. Did you mean 'beta'") as e:
+        MeanFieldClassWiseMultiSimilarityLoss(5, 3, betta=0.1)
+    assert "MeanFieldClassWiseMultiSimilarityLoss" in str(e.value)
+    with pytest.raises(TypeError, match="ContrastiveLoss has no argument 'avarage'.*'average'"):
+        weiss.ContrastiveLoss(avarage="samples")
+
+
+@pytest.mark.parametrize("form", [weiss.PairLoss, lambda given: weiss.MeanFieldLoss(given, 5, 3)])
+@pytest.mark.parametrize("given", ["contrastive", Contrastive])
+def test_a_description_must_be_an_instance(form, given):
+    with pytest.raises(TypeError, match=r"instance of weiss.interactions.Interactions .*not Sq"):
+        form(given)
+
+
+@pytest.mark.parametrize("name", ["contrastive", "cwms", "binomial"])
+def test_a_column_of_class_indices_is_refused_by_pair_losses(name):
+    for labels in (Y[:, None], torch.ones(4, 1)):
+        with pytest.raises(ValueError, match=r"got \(4, 1\).*pass labels.squeeze\(1\)"):
+            loss_named(name)(X, labels)
+
+
+def test_a_column_of_zeros_for_a_single_class_gets_the_right_advice():
+    with pytest.raises(ValueError, match=r"row 0 .* pass labels.squeeze\(1\)"):
+        MeanFieldContrastiveLoss(1, 3)(X, torch.zeros(4, 1))

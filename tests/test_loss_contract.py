@@ -9,6 +9,7 @@ import loops
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedFakeTensorException
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import weiss
 
@@ -16,7 +17,8 @@ PAIR = ["contrastive", "cwms", "binomial"]
 MEAN_FIELD = ["mf_contrastive", "mf_cwms", "mf_binomial"]
 OURS = PAIR + MEAN_FIELD
 KINDS = ["cosine", "euclidean"]
-INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
+INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16]
+INTEGERS += [torch.uint32, torch.uint64]
 
 
 def make(name, num_classes=5, size=3, **arguments):
@@ -80,7 +82,8 @@ def test_one_hot_labels_give_exactly_the_values_of_class_indices(name):
     loss = make(name)
     embeddings, labels, _ = loops.random_batch(5)
     hot = torch.nn.functional.one_hot(labels, 5)
-    for multi_hot in (hot, hot.bool(), hot.float(), hot.to(torch.uint8)):
+    kinds = [hot.bool(), hot.float(), hot.bfloat16(), *(hot.to(dtype) for dtype in INTEGERS)]
+    for multi_hot in kinds:
         results = []
         for given in (labels, multi_hot):
             x = embeddings.clone().requires_grad_()
@@ -129,6 +132,29 @@ def test_without_checks_the_forward_pass_asks_the_device_for_nothing(name, label
 def _fake_batch(labels_each):
     labels = torch.randint(5, (7,)) if labels_each is None else torch.randint(2, (7, 5))
     return torch.randn(7, 3, requires_grad=True), labels, None
+
+
+class LargestTensor(TorchDispatchMode):
+    """Remember the largest tensor any operation returns."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        result = function(*arguments, **(keywords or {}))
+        for tensor in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(tensor, torch.Tensor):
+                self.numel = max(self.numel, tensor.numel())
+        return result
+
+
+@every_loss(MEAN_FIELD)
+@pytest.mark.parametrize("check", [True, False])
+def test_nothing_larger_than_batch_by_classes_is_ever_formed(name, check):
+    loss = weiss.make_loss(name, 400, 4, check=check)
+    embeddings, labels = torch.randn(8, 4, requires_grad=True), torch.randint(400, (8,))
+    with LargestTensor() as largest:
+        loss(embeddings, labels).backward()
+    assert largest.numel <= 8 * 401
 
 
 @every_loss(MEAN_FIELD)

@@ -49,6 +49,18 @@ def test_frozen_parameters_are_left_out():
         parameter_groups(model, weiss.ContrastiveLoss(), lr=1e-4)
 
 
+def test_a_model_and_a_loss_in_the_wrong_order_are_refused():
+    with pytest.raises(ValueError, match="model must be the network .*got the loss MeanField"):
+        parameter_groups(MeanFieldContrastiveLoss(9, 4), nn.Linear(8, 4), lr=1e-4)
+
+
+def test_parameters_of_a_loss_that_are_no_class_vectors_learn_like_the_network():
+    loss = nn.Module()
+    loss.temperature, loss.inner = nn.Parameter(torch.ones(())), MeanFieldContrastiveLoss(9, 4)
+    groups = parameter_groups(nn.Linear(8, 4), loss, lr=1e-4, class_lr=0.5)
+    assert rates(groups) == {"network": 1e-4, "loss": 1e-4, "fields": 0.5}
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

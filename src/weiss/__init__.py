@@ -3,6 +3,12 @@
 Every pair-against-pair loss becomes points-against-class-fields.
 """
 
+from weiss.evaluation import (
+    Retrieval,
+    concatenate_embeddings,
+    evaluate_retrieval,
+    retrieval_metrics,
+)
 from weiss.losses import (
     LOSSES,
     BinomialDevianceLoss,
@@ -29,7 +35,11 @@ __all__ = [
     "MeanFieldContrastiveLoss",
     "MeanFieldLoss",
     "PairLoss",
+    "Retrieval",
     "__version__",
+    "concatenate_embeddings",
+    "evaluate_retrieval",
     "make_loss",
     "parameter_groups",
+    "retrieval_metrics",
 ]

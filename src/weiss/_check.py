@@ -1,7 +1,8 @@
 """Argument checks and their wording.
 
 Every message says what must hold, what was given, and what to do. ``owner`` is the name a user
-typed (``MeanFieldContrastiveLoss``), so that a traceback deep in a training loop explains itself.
+typed (``MeanFieldContrastiveLoss``), so that a traceback deep in a training loop explains itself;
+where that name is not known the owner is empty and left out.
 """
 
 import difflib
@@ -33,7 +34,10 @@ def number(name: str, given: object, owner: str, *, above: float = -math.inf) ->
     """Return ``given`` as a finite float greater than ``above``."""
     value = _real(name, given, owner)
     if not value > above:
-        raise ValueError(f"{name} must be greater than {above:g} for {owner}; got {given!r}.")
+        raise ValueError(
+            f"{name} must be greater than {above:g}{_for(owner)}; got {given!r}. "
+            f"Pass a number above {above:g}."
+        )
     return value
 
 
@@ -41,33 +45,47 @@ def not_negative(name: str, given: object, owner: str) -> float:
     """Return ``given`` as a finite float of at least zero."""
     value = _real(name, given, owner)
     if value < 0:
-        raise ValueError(f"{name} must be zero or more for {owner}; got {given!r}.")
+        raise ValueError(
+            f"{name} must be zero or more{_for(owner)}; got {given!r}. Pass 0 to switch it off."
+        )
     return value
 
 
 def _real(name: str, given: object, owner: str) -> float:
     if isinstance(given, bool) or not isinstance(given, Real):
-        raise TypeError(f"{name} must be a number for {owner}; got {given!r}.")
+        raise TypeError(
+            f"{name} must be a number{_for(owner)}; got {given!r}. Pass an int or a float."
+        )
     value = float(given)
     if not math.isfinite(value):
-        raise ValueError(f"{name} must be finite for {owner}; got {given!r}.")
+        raise ValueError(
+            f"{name} must be finite{_for(owner)}; got {given!r}. Pass an ordinary number."
+        )
     return value
 
 
 def count(name: str, given: object, owner: str) -> int:
     """Return ``given`` as an integer of at least one."""
     if isinstance(given, bool) or not isinstance(given, Integral):
-        raise TypeError(f"{name} must be a whole number for {owner}; got {given!r}.")
+        raise TypeError(f"{name} must be a whole number{_for(owner)}; got {given!r}. Pass an int.")
     if given < 1:
-        raise ValueError(f"{name} must be at least 1 for {owner}; got {given!r}.")
+        raise ValueError(
+            f"{name} must be at least 1{_for(owner)}; got {given!r}. Pass a positive number."
+        )
     return int(given)
 
 
 def flag(name: str, given: object, owner: str) -> bool:
     """Return ``given`` if it is True or False."""
     if not isinstance(given, bool):
-        raise TypeError(f"{name} must be True or False for {owner}; got {given!r}.")
+        raise TypeError(
+            f"{name} must be True or False{_for(owner)}; got {given!r}. Pass one of the two."
+        )
     return given
+
+
+def _for(owner: str) -> str:
+    return f" for {owner}" if owner else ""
 
 
 def unused(name: str, given: object, why: str, owner: str) -> None:
@@ -134,19 +152,28 @@ def labels_of_a_batch(
     classes = num_classes if num_classes is not None else "classes"
     if given.ndim not in (1, 2):
         raise ValueError(
-            f"labels must have shape ({batch},) or ({batch}, {classes}) for {owner}; got {shape}."
+            f"labels must have shape ({batch},) or ({batch}, {classes}) for {owner}; got {shape}. "
+            "Flatten class indices, or pass one 0/1 entry a class."
+        )
+    if given.layout != torch.strided or given.is_complex():
+        kind = given.dtype if given.is_complex() else given.layout
+        raise TypeError(
+            f"labels must be a dense tensor of real numbers for {owner}; got {kind}. "
+            "Convert them, for example with labels.to_dense()."
         )
     if shape[0] != batch:
         raise ValueError(
             f"labels must have one row for each of the {batch} embeddings for {owner}; "
-            f"got shape {shape}."
+            f"got shape {shape}. Pass the labels of this batch."
         )
-    if given.ndim == 2 and (shape[1] == 0 or num_classes not in (None, shape[1])):
+    # One column: class indices that were not flattened, unless there is just one class.
+    is_column = num_classes is None and shape[1:] == (1,)
+    if given.ndim == 2 and (is_column or shape[1] == 0 or num_classes not in (None, shape[1])):
         hint = " For class indices pass labels.squeeze(1)." if shape[1] == 1 else ""
         raise ValueError(
             f"multi-hot labels must have shape ({batch}, {classes}) for {owner}; got {shape}.{hint}"
         )
-    if given.ndim == 1 and (given.is_floating_point() or given.is_complex()):
+    if given.ndim == 1 and given.is_floating_point():
         raise TypeError(
             f"labels must be integer class indices for {owner}; got {given.dtype}. "
             "Convert them with labels.long()."
@@ -164,7 +191,7 @@ def labels_of_a_batch(
             f"for {owner}; got {given.device}. Move them with labels.to(embeddings.device)."
         )
     given = given.to(embeddings.device)
-    return given.long() if given.ndim == 1 else given
+    return given if given.is_floating_point() or given.dtype == torch.bool else given.long()
 
 
 def labels_in_range(low: int, high: int, num_classes: int, owner: str) -> None:

@@ -19,6 +19,9 @@ from torch.nn import functional
 
 from weiss import _check
 
+LARGEST = 1e9
+"""The largest hyper-parameter; products of two, squared and summed over classes, stay finite."""
+
 
 class Link(ABC):
     """How an average over pairs is taken, and what is done to it before the sum over classes.
@@ -149,16 +152,21 @@ class Interactions(ABC):
     """What two samples do to each other, as functions of their distance.
 
     Write one as a frozen dataclass whose fields are the hyper-parameters: it then prints, pickles
-    and cannot be changed behind a loss's back. Every field must be a finite number, and one
-    declared with `rate` must be greater than 0.
+    and cannot be changed behind a loss's back. Every field must be a number of at most 1e9 in size,
+    and one declared with `rate` must be greater than 0.
     """
 
     def __post_init__(self) -> None:
         """Refuse hyper-parameters that are not numbers or out of range."""
         for declared in fields(self):
             above = declared.metadata.get("above", -math.inf)
-            given = getattr(self, declared.name)
-            _check.number(declared.name, given, type(self).__name__, above=above)
+            # No owner: the user typed the name of a loss, which is not known here.
+            value = _check.number(declared.name, getattr(self, declared.name), "", above=above)
+            if abs(value) > LARGEST:
+                raise ValueError(
+                    f"{declared.name} must be at most {LARGEST:g} in size; got {value:g}. "
+                    "Beyond it float32 overflows; distances are of order one."
+                )
 
     @property
     def attraction_link(self) -> Link:

@@ -2,8 +2,8 @@
 
 PML rewrites a loss's class vectors to the dtype of whatever embeddings arrive, so that one step
 under bfloat16 autocast rounds them for good. `Baseline` keeps them: it brings the embeddings to the
-dtype of the class vectors, at least float32, and runs the loss outside autocast. It also keeps a
-loss and its miner together, where they can only be used as a pair.
+dtype of the class vectors (without any, to at least float32) and runs the loss outside autocast. It
+also keeps a loss and its miner together, where they can only be used as a pair.
 
 PML is imported when a baseline is built, not before.
 """
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from weiss import _check
+from weiss.optim import PROXY_LR_SCALE
 
 
 class Baseline(nn.Module):
@@ -24,18 +25,24 @@ class Baseline(nn.Module):
         loss: a loss of `pytorch_metric_learning.losses`.
         miner: a miner of `pytorch_metric_learning.miners`, or None.
         num_classes: C for a loss with class vectors, whose labels must lie in [0, C); else None.
+        embedding_size: D for a loss with class vectors; else None.
     """
 
-    class_lr_scale = 100.0
+    class_lr_scale = PROXY_LR_SCALE
     """Learning rate of proxies over that of the network, for `weiss.parameter_groups`."""
 
     def __init__(
-        self, loss: nn.Module, miner: nn.Module | None = None, num_classes: int | None = None
+        self,
+        loss: nn.Module,
+        miner: nn.Module | None = None,
+        num_classes: int | None = None,
+        embedding_size: int | None = None,
     ) -> None:
         super().__init__()
         self.loss = loss
         self.miner = miner
         self.num_classes = num_classes
+        self.embedding_size = embedding_size
 
     def forward(
         self,
@@ -79,15 +86,25 @@ class Baseline(nn.Module):
             return value
 
     def get_logits(self, embeddings: Tensor) -> Tensor:
-        """Return PML's ``(B, C)`` logits, for the losses that have class vectors."""
+        """Return PML's ``(B, C)`` logits, larger for closer classes.
+
+        Args:
+            embeddings: ``(B, D)`` floating point.
+        """
+        if self.num_classes is None:
+            raise TypeError(
+                f"get_logits needs a loss with class vectors; {type(self.loss).__name__} compares "
+                "samples with each other. Use a classification or mean-field loss."
+            )
         embeddings = self._as_class_vectors(embeddings)
         with torch.autocast(embeddings.device.type, enabled=False):
             logits: Tensor = self.loss.get_logits(embeddings)  # type: ignore[operator]
-            return logits
+        # ProxyNCA returns distances, which are smaller for closer classes.
+        return logits if self.loss.distance.is_inverted else -logits  # type: ignore[union-attr]
 
     def _as_class_vectors(self, embeddings: Tensor) -> Tensor:
         owner = type(self.loss).__name__
-        _check.embeddings_of_a_batch(embeddings, owner)
+        _check.embeddings_of_a_batch(embeddings, owner, self.embedding_size)
         vectors = next(self.loss.parameters(), None)
         if vectors is None:
             return embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
@@ -104,7 +121,7 @@ def with_class_vectors(name: str, **defaults: Any) -> Callable[..., Baseline]:
         _check.count("num_classes", num_classes, name)
         _check.count("embedding_size", embedding_size, name)
         loss = getattr(losses, name)(num_classes, embedding_size, **defaults | arguments)
-        return Baseline(loss, num_classes=num_classes)
+        return Baseline(loss, num_classes=num_classes, embedding_size=embedding_size)
 
     return build
 

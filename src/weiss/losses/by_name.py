@@ -14,6 +14,7 @@ from weiss.losses.multi_similarity import (
     ClassWiseMultiSimilarityLoss,
     MeanFieldClassWiseMultiSimilarityLoss,
 )
+from weiss.optim import FIELD_LR_SCALE, PROXY_LR_SCALE
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,8 @@ class LossEntry:
 
     Attributes:
         title: the name people use.
-        build: takes ``(num_classes, embedding_size, **arguments)`` if the loss has class vectors,
-            else ``(**arguments)``.
+        build: takes ``(num_classes, embedding_size, **arguments)``; a loss over pairs does not use
+            the first two.
         sampling: ``"pairs"`` if a batch must hold several samples of a class for the loss to
             attract anything, ``"classes"`` if it may hold one of each.
         class_lr_scale: learning rate of its class vectors over the network's; None without any.
@@ -36,15 +37,19 @@ class LossEntry:
 
 
 def _over_pairs(title: str, build: Callable[..., nn.Module]) -> LossEntry:
-    return LossEntry(title, build, "pairs", None)
+    def build_alike(num_classes: int, embedding_size: int, **arguments: Any) -> nn.Module:
+        return build(**arguments)
+
+    return LossEntry(title, build_alike, "pairs", None)
 
 
-def _with_fields(title: str, build: type[nn.Module]) -> LossEntry:
-    return LossEntry(title, build, "classes", 2000.0)
+def _with_fields(title: str, build: Callable[..., nn.Module]) -> LossEntry:
+    return LossEntry(title, build, "classes", FIELD_LR_SCALE)
 
 
 def _with_proxies(title: str, name: str, **defaults: Any) -> LossEntry:
-    return LossEntry(title, baselines.with_class_vectors(name, **defaults), "classes", 100.0)
+    build = baselines.with_class_vectors(name, **defaults)
+    return LossEntry(title, build, "classes", PROXY_LR_SCALE)
 
 
 LOSSES: dict[str, LossEntry] = {
@@ -89,6 +94,4 @@ def make_loss(name: str, num_classes: int, embedding_size: int, **arguments: Any
         torch.Size([98, 512])
     """
     entry = LOSSES[_check.one_of("name", name, LOSSES, "make_loss")]
-    if entry.class_lr_scale is None:
-        return entry.build(**arguments)
     return entry.build(num_classes, embedding_size, **arguments)

@@ -15,10 +15,12 @@ the soft constraint), which gives
 
     L = 1/|C_B| sum_{c in C_B} phi_a( <a(d(F_i, M_c))>_{i in c} )
       + 1/(2 |C_B|) sum_{c != c'} phi_r( N_cc' + N_c'c )                                (fields)
-      + lambda/C sum_{c != c'} phi_r( r(d(M_c, M_c')) )^2                               (constraint)
+      + lambda/C sum_{c != c'} psi_r( r(d(M_c, M_c')) )^2                               (constraint)
 
 with ``N_cc' = <r(d(F_i, M_c'))>_{i in c}`` for a class in the batch and 0 for one that is not;
-``c'`` runs over all C classes. docs/theory.md goes through every step.
+``c'`` runs over all C classes; ``psi_r`` is ``phi_r`` without its division by beta, as the paper
+prints it, or ``phi_r`` itself, as the released program has it. docs/theory.md goes through every
+step.
 
 Dimensions: B batch, C classes, P memberships, K slots (classes present), as in `membership`.
 """
@@ -131,9 +133,9 @@ def _push(
 def soft_constraint(interactions: Interactions, dist_CC: Tensor, reg_scale: str) -> Tensor:
     """Keep the fields apart, so that the dropped term ``g(M_c, M_c')`` is small.
 
-    ``1/C sum_{c != c'} phi_r(r(d(M_c, M_c')))^2``. The paper prints ``phi_r`` without its division
-    by beta (``reg_scale="paper"``), the released program divides (``"released"``); for losses with
-    a linear link the two are the same.
+    ``1/C sum_{c != c'} psi_r(r(d(M_c, M_c')))^2``, where ``psi_r`` is the link without its division
+    by beta (``reg_scale="paper"``) or with it (``"released"``, smaller by ``beta^2``); for losses
+    with a linear link the two are the same.
 
     Args:
         interactions: attraction, repulsion and their links.

@@ -144,9 +144,12 @@ def _from_multi_hot(
                 _refuse_not_binary(labels_BC, owner)
             if fewest == 0:
                 row = int((num_labels_B == 0).nonzero()[0])
+                remedy = "Leave such samples out of the batch."
+                if num_classes == 1:
+                    remedy = "For class indices pass labels.squeeze(1)."
                 raise ValueError(
                     f"every sample must belong to at least one class for {owner}; row {row} of the "
-                    "multi-hot labels is all 0. Leave such samples out of the batch."
+                    f"multi-hot labels is all 0. {remedy}"
                 )
             if most is not None and found > most:
                 raise ValueError(

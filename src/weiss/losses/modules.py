@@ -6,9 +6,10 @@ and are plain modules otherwise: no hooks, no global state, parameters never rew
 
 Precision: distances and all that follows are computed in at least float32, also under autocast,
 because an exponent of 80 times a bfloat16 distance is noise. Gradients arrive in the dtype of the
-embeddings and of the fields.
+embeddings and of the fields. (TF32, where it is allowed, applies: see `weiss.distances`.)
 """
 
+from inspect import signature
 from typing import NotRequired, TypedDict, Unpack
 
 import torch
@@ -19,6 +20,7 @@ from weiss.distances import DISTANCES
 from weiss.interactions import Interactions
 from weiss.losses.derivation import AVERAGES, mean_field_loss, pair_loss, soft_constraint
 from weiss.losses.membership import Membership, members_of_a_batch
+from weiss.optim import FIELD_LR_SCALE
 
 IMPLEMENTATIONS = ("auto", "reference")
 REG_SCALES = ("paper", "released")
@@ -32,8 +34,9 @@ class PairOptions(TypedDict):
             ``"samples"`` (the released program) weighs every sample the same, by putting the
             mean class size of the batch for each ``n_c``. They agree on balanced batches.
         check: look at the values of labels and embeddings (range, NaN), at the price of one
-            transfer from the device a step. False trusts them and asks the device for nothing,
-            as a CUDA graph needs.
+            transfer from the device a step. False asks the device for nothing, as a CUDA graph
+            needs, and trusts: a label out of range, a sample without a class or with more than
+            ``max_labels_per_sample`` then gives a wrong value without a word.
         impl: ``"auto"`` or ``"reference"``, the plain formula.
     """
 
@@ -84,12 +87,19 @@ class _DerivedLoss(nn.Module):
         average: str = "classes",
         check: bool = True,
         impl: str = "auto",
+        **unknown: object,
     ) -> None:
         super().__init__()
+        for name in unknown:
+            known = {*signature(type(self)).parameters, *MeanFieldArgs.__annotations__}
+            raise TypeError(
+                f"{self._owner} has no argument {name!r}.{_check.suggestion(name, known)}"
+            )
         if not isinstance(interactions, Interactions):
             raise TypeError(
-                f"interactions must be a weiss.interactions.Interactions for {self._owner}; "
-                f"got {interactions!r}. Describe attraction and repulsion in a subclass of it."
+                f"interactions must be an instance of weiss.interactions.Interactions for "
+                f"{self._owner}; got {interactions!r}. Describe attraction and repulsion in a "
+                "subclass, and pass an instance: SquaredHinge(), not SquaredHinge."
             )
         self.interactions = interactions
         self.distance = _check.one_of("distance", distance, DISTANCES, self._owner)
@@ -185,8 +195,9 @@ class MeanFieldLoss(_DerivedLoss):
 
     ``1/|C_B| sum_c phi_a(<a(d(F_i, M_c))>_{i in c})
     + 1/(2 |C_B|) sum_{c != c'} phi_r(N_cc' + N_c'c)
-    + reg_weight/C sum_{c != c'} phi_r(r(d(M_c, M_c')))^2``, with
-    ``N_cc' = <r(d(F_i, M_c'))>_{i in c}``, or 0 if class c is not in the batch.
+    + reg_weight/C sum_{c != c'} psi_r(r(d(M_c, M_c')))^2``, with
+    ``N_cc' = <r(d(F_i, M_c'))>_{i in c}``, or 0 if class c is not in the batch, and ``psi_r`` the
+    link ``phi_r`` without its division (``log(1 + x)``, not over beta; see ``reg_scale``).
 
     The fields are learned with everything else, but want a far larger learning rate than the
     network: `weiss.parameter_groups` sets it.
@@ -207,7 +218,7 @@ class MeanFieldLoss(_DerivedLoss):
             N(0, 1). Under cosine only the direction of a field matters.
     """
 
-    class_lr_scale = 2000.0
+    class_lr_scale = FIELD_LR_SCALE
     """Learning rate of the fields over that of the network, for `weiss.parameter_groups`."""
     _partners = "every sample meets every class's field"
 

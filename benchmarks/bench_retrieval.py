@@ -1,0 +1,291 @@
+"""Retrieval evaluation: `weiss.retrieval_metrics` against its rivals on the same embeddings.
+
+Tasks, with the sizes of real test sets (embeddings are synthetic: class centres plus noise):
+
+    sop       60,502 x 512 among themselves, 11,316 classes    (Stanford Online Products)
+    inshop    14,218 queries against 12,612 items, 3,985 classes, 512 dimensions    (In-Shop)
+    million   1,000,000 x 256 among themselves, 20,000 classes of 50
+
+Rivals: `plain`, a blocked product + torch.topk written out below; `faiss`, an exact flat index with
+the same metrics; `pml`, pytorch-metric-learning's AccuracyCalculator with k="max_bin_count". All
+compute P@1, R-precision and MAP@R, and the benchmark stops if they disagree.
+
+On the CPU each contender runs in a process of its own, and extra memory is the largest resident
+size beyond that before its first call. On CUDA all share one process, are warmed up, and are timed to
+synchronisation; time is the median of the repeats.
+
+    python benchmarks/bench_retrieval.py --task sop --rivals plain,faiss,pml
+    python benchmarks/bench_retrieval.py --task million --device cuda --rivals plain
+    python benchmarks/bench_retrieval.py --smoke
+"""
+
+import argparse
+import csv
+import json
+import os
+import platform
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weiss import metrics, retrieval_metrics
+
+Batch = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
+TASKS = {  # queries, items (0: the queries themselves), classes, dimensions
+    "sop": (60502, 0, 11316, 512),
+    "inshop": (14218, 12612, 3985, 512),
+    "million": (1_000_000, 0, 20_000, 256),
+    "smoke": (400, 0, 60, 16),
+}
+NAMES = ("precision_at_1", "r_precision", "map_at_r")
+AGREEMENT = 1e-4
+"""Contenders sum in different orders, so that a few near ties among thousands may fall either way."""
+
+
+def make_batch(task: str, device: str) -> Batch:
+    """Return query, its labels, gallery and its labels."""
+    queries, items, classes, size = TASKS[task]
+    generator = torch.Generator(device).manual_seed(0)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, device=device)
+
+    centres = draw(classes, size)
+
+    def embed(labels: Tensor) -> Tensor:
+        return torch.nn.functional.normalize(centres[labels] + 2.0 * draw(len(labels), size))
+
+    if task == "million":
+        labels = torch.arange(queries, device=device) % classes
+    else:
+        labels = torch.randint(classes, (queries,), generator=generator, device=device)
+    if not items:
+        return embed(labels), labels, None, None
+    gallery_labels = torch.randint(classes, (items,), generator=generator, device=device)
+    return embed(labels), labels, embed(gallery_labels), gallery_labels
+
+
+def weiss(batch: Batch) -> dict[str, float]:
+    """This package, as a user calls it."""
+    found = retrieval_metrics(*batch)
+    return {name: float(found[name]) for name in NAMES}
+
+
+def plain(batch: Batch) -> dict[str, float]:
+    """Blocks of a product, torch.topk, and the metrics: what one writes by hand."""
+    query, labels, gallery, gallery_labels = batch
+    items, item_labels = (query, labels) if gallery is None else (gallery, gallery_labels)
+    assert item_labels is not None
+    relevant = _relevant(labels, item_labels, gallery is None)
+    deepest, height = int(relevant.max()), 2048
+    if len(items) > 500_000:
+        height = 512
+    neighbours = []
+    for start in range(0, len(query), height):
+        scores = query[start : start + height] @ items.T
+        if gallery is None:
+            here = torch.arange(len(scores), device=query.device)
+            scores[here, here + start] = -torch.inf
+        neighbours.append(scores.topk(deepest, dim=1).indices)
+    return _summary(torch.cat(neighbours), labels, item_labels, relevant)
+
+
+def faiss(batch: Batch) -> dict[str, float]:
+    """An exact flat index of inner products."""
+    import faiss as library
+
+    query, labels, gallery, gallery_labels = batch
+    items, item_labels = (query, labels) if gallery is None else (gallery, gallery_labels)
+    assert item_labels is not None
+    relevant = _relevant(labels, item_labels, gallery is None)
+    deepest = int(relevant.max()) + (gallery is None)
+    index = library.IndexFlatIP(items.shape[1])
+    index.add(items.numpy())
+    neighbours = torch.from_numpy(index.search(query.numpy(), deepest)[1])
+    if gallery is None:  # its results hold the query itself, somewhere
+        itself = torch.arange(len(query))[:, None]
+        order = (neighbours == itself).int().argsort(dim=1, stable=True)
+        neighbours = neighbours.gather(1, order)[:, : deepest - 1]
+    return _summary(neighbours, labels, item_labels, relevant)
+
+
+def pml(batch: Batch) -> dict[str, float]:
+    """The calculator of pytorch-metric-learning."""
+    with warnings.catch_warnings(action="ignore"):
+        from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+
+        include = ("precision_at_1", "r_precision", "mean_average_precision_at_r")
+        calculator = AccuracyCalculator(include=include, k="max_bin_count")
+        given = [part for part in batch if part is not None]
+        found = calculator.get_accuracy(*given)
+    return {name: float(found[theirs]) for name, theirs in zip(NAMES, include, strict=True)}
+
+
+CONTENDERS: dict[str, Callable[[Batch], dict[str, float]]] = {
+    "weiss": weiss,
+    "plain": plain,
+    "faiss": faiss,
+    "pml": pml,
+}
+
+
+def _relevant(labels: Tensor, item_labels: Tensor, itself: bool) -> Tensor:
+    size = torch.bincount(item_labels, minlength=int(labels.max()) + 1)
+    return size[labels] - int(itself)
+
+
+def _summary(
+    neighbours: Tensor, labels: Tensor, item_labels: Tensor, relevant: Tensor
+) -> dict[str, float]:
+    counts = relevant > 0
+    hits, relevant = (item_labels[neighbours] == labels[:, None])[counts], relevant[counts]
+    return {
+        "precision_at_1": metrics.precision_at(hits, 1).mean().item(),
+        "r_precision": metrics.r_precision(hits, relevant).mean().item(),
+        "map_at_r": metrics.average_precision_at_r(hits, relevant).mean().item(),
+    }
+
+
+def timed(
+    contender: str, batch: Batch, device: str, repeats: int
+) -> tuple[float, dict[str, float]]:
+    """Return the median seconds and what was found."""
+    found, seconds = {}, []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        found = CONTENDERS[contender](batch)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds), found
+
+
+def on_cpu(contender: str, task: str, repeats: int) -> dict[str, Any]:
+    """Measure one contender in a fresh process."""
+    command = [sys.executable, __file__, "--measure", contender, "--task", task]
+    command += ["--repeats", str(repeats)]
+    environment = dict(os.environ, MALLOC_MMAP_THRESHOLD_="1048576")
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def measure_here(contender: str, task: str, repeats: int) -> None:
+    """Measure one contender in this process and print the result."""
+    CONTENDERS[contender](make_batch("smoke", "cpu"))  # loads libraries
+    batch = make_batch(task, "cpu")
+    before = _resident()
+    seconds, found = timed(contender, batch, "cpu", repeats)
+    extra = (_resident() - before) / 2**20
+    print(json.dumps({"seconds": seconds, "extra_mib": extra, "found": found}))
+
+
+def _resident() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def on_cuda(contender: str, batch: Batch, repeats: int) -> dict[str, Any]:
+    """Measure one contender on the device, warmed up."""
+    CONTENDERS[contender](make_batch("smoke", "cuda"))
+    if len(batch[0]) < 500_000:
+        CONTENDERS[contender](batch)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    seconds, found = timed(contender, batch, "cuda", repeats)
+    extra = (torch.cuda.max_memory_allocated() - before) / 2**20
+    return {"seconds": seconds, "extra_mib": extra, "found": found}
+
+
+def hardware(device: str) -> str:
+    """Name the processor, and the number of cores torch uses."""
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    model = platform.processor() or platform.machine()
+    if os.path.exists("/proc/cpuinfo"):
+        with open("/proc/cpuinfo") as file:
+            names = [line.split(":")[1].strip() for line in file if line.startswith("model name")]
+        model = names[0] if names else model
+    return f"{model}, {torch.get_num_threads()} threads"
+
+
+def main() -> None:
+    """Compare, print the table, and keep the result."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--task", choices=TASKS, default="sop")
+    parser.add_argument("--rivals", default="plain,faiss")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--smoke", action="store_true", help="small sizes, nothing is kept")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.measure:
+        measure_here(arguments.measure, arguments.task, arguments.repeats)
+        return
+    task = "smoke" if arguments.smoke else arguments.task
+    rivals = ["plain", "faiss", "pml"] if arguments.smoke else arguments.rivals.split(",")
+    names = ["weiss", *rivals]
+    batch = make_batch(task, "cuda") if arguments.device == "cuda" else None
+    results = {}
+    for name in names:
+        if batch is not None:
+            results[name] = on_cuda(name, batch, arguments.repeats)
+        else:
+            results[name] = on_cpu(name, task, arguments.repeats)
+        if (
+            abs(results[name]["found"]["map_at_r"] - results["weiss"]["found"]["map_at_r"])
+            > AGREEMENT
+        ):
+            raise SystemExit(f"{name} disagrees: {results[name]} against {results['weiss']}")
+    print(f"retrieval evaluation, {task}: {TASKS[task]} (queries, items, classes, dimensions)")
+    print(f"{hardware(arguments.device)}; torch {torch.__version__}")
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        ratio = results[name]["seconds"] / results["weiss"]["seconds"]
+        extra = results[name]["extra_mib"]
+        print(f"  {name:>6}: {results[name]['seconds']:.3f} s, {extra:.0f} MiB extra")
+        if name != "weiss":
+            print(f"          {ratio:.2f} times faster than {name}")
+        row = {
+            "task": task,
+            "contender": name,
+            "time_over_weiss": round(ratio, 3),
+            "extra_mib": round(extra, 1),
+            **{key: round(value, 6) for key, value in results[name]["found"].items()},
+            **dict(zip(("queries", "items", "classes", "dimensions"), TASKS[task], strict=True)),
+            "hardware": hardware(arguments.device),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        }
+        if arguments.device == "cuda":
+            row["seconds"] = round(results[name]["seconds"], 4)
+        rows.append(row)
+    if not arguments.smoke:
+        machine = re.sub(r"[^a-z0-9]+", "-", hardware(arguments.device).lower())
+        path = arguments.out / f"retrieval-{task}_{machine}_{date.today()}.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(".tmp")
+        with temporary.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+        temporary.replace(path)
+        print(f"kept in {path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,270 @@
+"""Exact nearest neighbours by blocked matrix products, never the whole Q x G matrix.
+
+Dimensions: Q queries, G gallery items, D embedding size, k neighbours; q and g rows of a block.
+
+Why not ``torch.topk`` on every block of scores: on a GPU selecting 50 of a million costs more than
+computing the million. There a block of scores is cut into chunks of columns, and only the largest
+score of each chunk is looked at first. The k best scores of a row lie in at most k chunks, and
+those are the chunks with the largest maxima; all others are never looked at again. What is selected
+is exact. (On a CPU the product costs ten times the selection, and ``topk`` does.)
+
+Ties: of two items at the same computed distance the one with the lower index comes first. The
+top k+1 scores tell whether the k-th place is contested; the few rows where it is are settled by
+counting from the left.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weiss.distances import unit
+
+Embeddings = Tensor | np.ndarray[Any, Any]
+
+CPU_BUDGET = 256 * 2**20
+ROWS = 16384
+"""How many rows are read together where all rows are only looked at."""
+NOBODY = -1
+"""Stands for a neighbour that does not exist, where k is larger than the gallery."""
+
+
+def default_budget(device: torch.device) -> int:
+    """Return how many bytes a search may take beside its inputs: more where there is more."""
+    if device.type != "cuda":
+        return CPU_BUDGET
+    free, _ = torch.cuda.mem_get_info(device)
+    return min(free // 4, 8 * 2**30)
+
+
+def nearest_neighbours(
+    query: Embeddings,
+    gallery: Embeddings,
+    num_neighbours: np.ndarray[Any, Any],
+    *,
+    distance: str,
+    leave_one_out: bool,
+    device: torch.device,
+    budget: int,
+    rows: np.ndarray[Any, Any],
+) -> Iterator[tuple[np.ndarray[Any, Any], Tensor]]:
+    """Find the nearest gallery items of some queries, block by block.
+
+    Args:
+        query: ``(Q, D)`` tensor, array or memory map.
+        gallery: ``(G, D)`` likewise.
+        num_neighbours: ``(Q,)`` how many neighbours each query needs. Queries with like needs
+            share a block, so that one large class does not make every query expensive.
+        distance: ``"cosine"`` or ``"euclidean"``.
+        leave_one_out: the gallery is the query set, and no query finds itself.
+        device: where to compute.
+        budget: bytes the search may take beside its inputs, about.
+        rows: the queries to search for; the others are left out.
+
+    Yields:
+        Rows of queries, and the ``(q, k)`` indices of their neighbours, nearest first; k is the
+        largest need among them. `NOBODY` fills up where the gallery is too small.
+    """
+    prepared = _Gallery(gallery, _compute_dtype(query, gallery), distance, device, budget // 2)
+    rows = rows[np.argsort(num_neighbours[rows], kind="stable")]
+    height, width = prepared.block_shape(len(rows), budget // 2)
+    for start in range(0, len(rows), height):
+        block = rows[start : start + height]
+        yield (
+            block,
+            _search(query, block, prepared, int(num_neighbours[block].max()), width, leave_one_out),
+        )
+
+
+def _search(
+    query: Embeddings,
+    block: np.ndarray[Any, Any],
+    gallery: "_Gallery",
+    k: int,
+    width: int,
+    leave_one_out: bool,
+) -> Tensor:
+    query_qD = gallery.like(take(query, block))
+    itself_q = torch.from_numpy(block).to(query_qD.device)
+    best: tuple[Tensor, Tensor] | None = None
+    for start in range(0, len(gallery), width):
+        score_qg = gallery.score(query_qD, start, start + width)
+        if leave_one_out:
+            _forget_itself(score_qg, itself_q - start)
+        found = _largest(score_qg, k)
+        found = found[0], found[1] + start
+        best = found if best is None else _merged(best, found, k)
+    assert best is not None
+    score_qk, index_qk = best
+    index_qk = index_qk.masked_fill(score_qk == -math.inf, NOBODY)
+    return torch.nn.functional.pad(index_qk, (0, k - index_qk.shape[1]), value=NOBODY)
+
+
+class _Gallery:
+    """Gallery items made ready so that ``query @ items.T + bias`` is larger for closer items."""
+
+    def __init__(
+        self,
+        items: Embeddings,
+        dtype: torch.dtype,
+        distance: str,
+        device: torch.device,
+        budget: int,
+    ) -> None:
+        self.items, self.dtype, self.distance, self.device = items, dtype, distance, device
+        self.itemsize = torch.finfo(dtype).bits // 8
+        self.origin = self._origin() if distance == "euclidean" else None
+        whole = items.shape[0] * items.shape[1] * self.itemsize
+        self.ready = self._prepare(0, len(items)) if whole <= budget else None
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def block_shape(self, num_rows: int, budget: int) -> tuple[int, int]:
+        """Choose q and g so that a block of scores, with what selection copies, fits the budget."""
+        cells = max(budget // (2 * self.itemsize), 1)
+        width = max(cells // 64, 1024)
+        if self.ready is None:  # items are read, converted and scaled block by block as well
+            width = min(width, max(budget // (4 * self.items.shape[1] * self.itemsize), 64))
+        width = min(width, len(self))
+        return max(min(num_rows, cells // width), 1), width
+
+    def like(self, rows_nD: Tensor) -> Tensor:
+        """Bring rows to the form of the items: unit length, or centred."""
+        rows_nD = rows_nD.to(self.device, self.dtype)
+        return unit(rows_nD) if self.origin is None else rows_nD - self.origin
+
+    def score(self, query_qD: Tensor, start: int, stop: int) -> Tensor:
+        """Return ``(q, g)`` scores of the items from start to stop; larger is closer."""
+        if self.ready is None:
+            items_gD, bias_g = self._prepare(start, min(stop, len(self)))
+        else:
+            items_gD, bias = self.ready[0][start:stop], self.ready[1]
+            bias_g = None if bias is None else bias[start:stop]
+        if bias_g is None:
+            return query_qD @ items_gD.T
+        return torch.addmm(bias_g, query_qD, items_gD.T)
+
+    def _prepare(self, start: int, stop: int) -> tuple[Tensor, Tensor | None]:
+        items_gD = self.like(take(self.items, slice(start, stop)))
+        if self.origin is None:
+            return items_gD, None
+        # -|q - x|^2 / 2 = q.x - |x|^2 / 2 - |q|^2 / 2, and the last term ranks nothing.
+        return items_gD, items_gD.square().sum(dim=1) / -2
+
+    def _origin(self) -> Tensor:
+        """Return a point near the mean: distances do not change, but squares cancel less there.
+
+        It is the mean rounded to a power of two about as large as the spread, so that subtracting
+        it is exact for most data, points on a grid among them, and equal distances stay equal.
+        """
+        total_D = torch.zeros(self.items.shape[1], dtype=torch.float64, device=self.device)
+        square_D = torch.zeros_like(total_D)
+        for start in range(0, len(self), ROWS):
+            rows_nD = take(self.items, slice(start, start + ROWS)).to(self.device).double()
+            total_D += rows_nD.sum(dim=0)
+            square_D += rows_nD.square().sum(dim=0)
+        mean_D = total_D / len(self)
+        spread = (square_D / len(self) - mean_D.square()).clamp_min(0).mean().sqrt().item()
+        step = 2.0 ** math.ceil(math.log2(max(2 * spread, 1e-30)))
+        return (torch.round(mean_D / step) * step).to(self.dtype)
+
+
+def _largest(score_qg: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k largest scores of each row and their columns, ties by column."""
+    width = score_qg.shape[1]
+    if k >= width:
+        score_qk, index_qk = score_qg.sort(dim=1, descending=True, stable=True)
+        return score_qk, index_qk
+    score_qk, index_qk = _top(score_qg, k + 1)
+    is_contested_q = score_qk[:, k - 1] == score_qk[:, k]
+    score_qk, index_qk = score_qk[:, :k], index_qk[:, :k]
+    contested = is_contested_q.nonzero().squeeze(1)
+    if len(contested):
+        row_index = _settle(score_qg[contested], score_qk[contested, k - 1], k)
+        index_qk = index_qk.index_copy(0, contested, row_index)
+        score_qk = score_qk.index_copy(0, contested, score_qg[contested].gather(1, row_index))
+    # By index first, then stably by score: equal scores stay in the order of their indices.
+    index_qk, order_qk = index_qk.sort(dim=1)
+    score_qk, order_qk = score_qk.gather(1, order_qk).sort(dim=1, descending=True, stable=True)
+    return score_qk, index_qk.gather(1, order_qk)
+
+
+def _top(score_qg: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k largest scores of each row and their columns; ties in any order."""
+    chunk, num_chunks = _chunks(score_qg.shape[1], k)
+    reads_less = num_chunks + k * chunk < score_qg.shape[1] / 3
+    if score_qg.device.type == "cuda" and reads_less:
+        return _top_by_chunks(score_qg, k)
+    return score_qg.topk(k, dim=1)
+
+
+def _chunks(width: int, k: int) -> tuple[int, int]:
+    """Choose the size and number of chunks so that maxima and candidates are about as many."""
+    chunk = 2 ** round(math.log2(max(math.sqrt(width / k), 1.0)))
+    return chunk, width // chunk
+
+
+def _top_by_chunks(score_qg: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    height, width = score_qg.shape
+    chunk, num_chunks = _chunks(width, k)
+    even = num_chunks * chunk
+    score_qmc = score_qg[:, :even].view(height, num_chunks, chunk)
+    chunk_qk = score_qmc.amax(dim=2).topk(k, dim=1, sorted=False).indices
+    candidate_qkc = score_qmc.gather(1, chunk_qk[:, :, None].expand(-1, -1, chunk))
+    # The columns that fill no chunk are candidates all.
+    candidate = torch.cat([candidate_qkc.flatten(1), score_qg[:, even:]], dim=1)
+    score_qk, place_qk = candidate.topk(k, dim=1)
+    chosen_qk = chunk_qk.gather(1, (place_qk // chunk).clamp_max(k - 1))
+    in_chunk_qk = chosen_qk * chunk + place_qk % chunk
+    in_rest_qk = place_qk - k * chunk + even
+    return score_qk, torch.where(place_qk < k * chunk, in_chunk_qk, in_rest_qk)
+
+
+def _settle(score_ng: Tensor, last_n: Tensor, k: int) -> Tensor:
+    """Return the k columns of rows whose k-th score is shared: all above it, then from the left."""
+    above_ng = score_ng > last_n[:, None]
+    level_ng = score_ng == last_n[:, None]
+    free_n1 = k - above_ng.sum(dim=1, keepdim=True)
+    chosen_ng = above_ng | (level_ng & (level_ng.cumsum(dim=1, dtype=torch.int32) <= free_n1))
+    return chosen_ng.nonzero()[:, 1].view(len(score_ng), k)
+
+
+def _merged(
+    best: tuple[Tensor, Tensor], found: tuple[Tensor, Tensor], k: int
+) -> tuple[Tensor, Tensor]:
+    """Join two lists of best scores; of equal scores the first list's, with lower indices, win."""
+    score = torch.cat([best[0], found[0]], dim=1)
+    index = torch.cat([best[1], found[1]], dim=1)
+    score, order = score.sort(dim=1, descending=True, stable=True)
+    return score[:, :k], index.gather(1, order)[:, :k]
+
+
+def _forget_itself(score_qg: Tensor, column_q: Tensor) -> None:
+    """Make each query's own column the worst, where it lies in this block."""
+    inside_q = (column_q >= 0) & (column_q < score_qg.shape[1])
+    column_q1 = column_q.clamp(0, score_qg.shape[1] - 1)[:, None]
+    kept_q1 = score_qg.gather(1, column_q1)
+    score_qg.scatter_(1, column_q1, kept_q1.masked_fill(inside_q[:, None], -math.inf))
+
+
+def _compute_dtype(*embeddings: Embeddings) -> torch.dtype:
+    """At least float32, and float64 where any input is."""
+    dtype = torch.float32
+    for given in embeddings:
+        dtype = torch.promote_types(dtype, take(given, slice(0, 1)).dtype)
+    return dtype
+
+
+def take(embeddings: Embeddings, rows: Any) -> Tensor:
+    """Return some rows (a slice, or an array of indices) as a tensor, reading no others."""
+    if isinstance(embeddings, Tensor):
+        if isinstance(rows, np.ndarray):
+            rows = torch.from_numpy(rows).to(embeddings.device)
+        return embeddings.detach()[rows]
+    array = np.ascontiguousarray(embeddings[rows])
+    # torch warns of read-only memory, which it cannot protect; a block is copied instead.
+    return torch.from_numpy(array if array.flags.writeable else array.copy())

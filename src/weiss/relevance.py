@@ -1,0 +1,146 @@
+"""Which gallery items are relevant to which queries, for any kind of label.
+
+Class labels may be integers of any size, whole floats or strings: an item is relevant to a query of
+the same class. Multi-hot labels ``(N, C)`` make an item relevant when it shares a class.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Array = np.ndarray[Any, Any]
+Labels = Tensor | Array | list[Any] | tuple[Any, ...]
+CELLS = 16_000_000
+"""How many label comparisons are made at a time: tens of megabytes."""
+
+
+class Relevance:
+    """Relevance of gallery items to queries.
+
+    Args:
+        query_labels: labels of the Q queries.
+        gallery_labels: labels of the G gallery items; None if the gallery is the query set, where
+            no item is relevant to itself.
+        num_queries: Q, to check the length.
+        num_items: G, likewise.
+        device: where neighbours will be.
+
+    Attributes:
+        num_relevant: ``(Q,)`` R, the number of relevant gallery items of each query.
+    """
+
+    def __init__(
+        self,
+        query_labels: Labels,
+        gallery_labels: Labels | None,
+        num_queries: int,
+        num_items: int,
+        device: torch.device,
+    ) -> None:
+        itself = gallery_labels is None
+        self.query_labels = _as_array(query_labels, "query_labels", num_queries)
+        query = self.query_labels
+        gallery = query if itself else _as_array(gallery_labels, "gallery_labels", num_items)
+        if query.ndim != gallery.ndim or (query.ndim == 2 and query.shape[1] != gallery.shape[1]):
+            raise ValueError(
+                "query_labels and gallery_labels must be of one kind, both classes or both "
+                f"multi-hot of one width; got shapes {query.shape} and {gallery.shape}."
+            )
+        self.is_multi_hot = query.ndim == 2
+        if not self.is_multi_hot:
+            query, gallery = _as_class_ids(query, gallery)
+        self._query = torch.from_numpy(query).to(device)
+        self._gallery = self._query if itself else torch.from_numpy(gallery).to(device)
+        self.num_relevant = self._count(itself).cpu().numpy()
+
+    def _count(self, itself: bool) -> Tensor:
+        if not self.is_multi_hot:
+            num_classes = int(max(self._query.max(), self._gallery.max())) + 1
+            size_C = torch.bincount(self._gallery, minlength=num_classes)
+            return size_C[self._query] - int(itself)
+        gallery_CG = self._gallery.T.float()
+        blocks = torch.split(self._query, max(CELLS // len(self._gallery), 1))
+        count_Q = torch.cat([(block.float() @ gallery_CG > 0).sum(dim=1) for block in blocks])
+        # A query without any class is relevant to nothing, itself included.
+        return count_Q - (self._query.any(dim=1).long() if itself else 0)
+
+    def hits(self, rows: Array, index_qk: Tensor) -> Tensor:
+        """Return ``(q, k)`` bool: is this neighbour of this query relevant?
+
+        Args:
+            rows: ``(q,)`` which queries.
+            index_qk: ``(q, k)`` gallery indices, negative where there is no neighbour.
+        """
+        query_q = self._query[torch.from_numpy(rows).to(index_qk.device)]
+        exists_qk, index_qk = index_qk >= 0, index_qk.clamp_min(0)
+        if not self.is_multi_hot:
+            return (self._gallery[index_qk] == query_q[:, None]) & exists_qk
+        height = max(CELLS // (index_qk.shape[1] * query_q.shape[1]), 1)
+        shared = [
+            (self._gallery[index] & query[:, None]).any(dim=2)
+            for index, query in zip(
+                torch.split(index_qk, height), torch.split(query_q, height), strict=True
+            )
+        ]
+        return torch.cat(shared) & exists_qk
+
+
+def _as_array(labels: Any, name: str, length: int) -> Array:
+    """Return classes ``(N,)`` as int64 or strings, or multi-hot ``(N, C)`` as bool."""
+    if isinstance(labels, Tensor):
+        labels = labels.detach().cpu().numpy() if labels.dtype != torch.bfloat16 else labels.float()
+    array = np.asarray(labels)
+    if array.ndim not in (1, 2):
+        raise ValueError(
+            f"{name} must be classes of shape (N,) or multi-hot of shape (N, C); got {array.shape}."
+        )
+    if len(array) != length:
+        raise ValueError(
+            f"{name} must have one row for each of the {length} embeddings; got {len(array)}."
+        )
+    if array.ndim == 2:
+        if array.dtype.kind not in "biuf" or not np.isin(array, (0, 1)).all():
+            raise ValueError(
+                f"multi-hot {name} must be 0 or 1; got other values. "
+                "For one class a row pass shape (N,)."
+            )
+        return array.astype(bool)
+    if array.dtype.kind == "O" and all(isinstance(label, str) for label in array):
+        return array.astype(str)
+    if array.dtype.kind in "US":
+        return array.astype(str)
+    if array.dtype.kind in "biuf":
+        return _as_integers(array, name)
+    raise TypeError(
+        f"{name} must be integers or strings; got {array.dtype}. Convert them, for example to str."
+    )
+
+
+def _as_integers(array: Array, name: str) -> Array:
+    # Beyond 2^53 neighbouring integers share a float, so such a label cannot be told apart.
+    if array.dtype.kind == "f" and not (
+        np.isfinite(array).all() and (array == np.rint(array)).all() and np.abs(array).max() < 2**53
+    ):
+        raise ValueError(
+            f"{name} must be whole numbers; got {array.dtype} with other values. "
+            "Pass class indices as integers, or names as strings."
+        )
+    if array.dtype.kind == "u" and len(array) and array.max() > np.iinfo(np.int64).max:
+        raise ValueError(f"{name} must fit 64-bit signed integers; got {array.max()}.")
+    return array.astype(np.int64)
+
+
+def _as_class_ids(query: Array, gallery: Array) -> tuple[Array, Array]:
+    """Number the classes of both from 0."""
+    if query.dtype.kind != gallery.dtype.kind:
+        raise TypeError(
+            "query_labels and gallery_labels must both be integers or both be strings; "
+            f"got {query.dtype} and {gallery.dtype}."
+        )
+    if gallery is query:
+        ids = np.unique(query, return_inverse=True)[1].astype(np.int64)
+        return ids, ids
+    ids = np.unique(np.concatenate([query, gallery]), return_inverse=True)[1].astype(np.int64)
+    return ids[: len(query)], ids[len(query) :]
