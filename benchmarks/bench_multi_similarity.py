@@ -15,20 +15,17 @@ count on CUDA.
 """
 
 import argparse
-import csv
 import os
-import platform
-import re
 import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 
 import torch
+from record import RESULTS, hardware, keep
 from torch import Tensor
 
 from weiss import MeanFieldClassWiseMultiSimilarityLoss
@@ -110,36 +107,12 @@ def in_own_process(what: str, contender: str, sizes: list[int], device: str) -> 
     return float(done.stdout)
 
 
-def hardware(device: str) -> str:
-    """Name the processor, and the number of cores torch uses."""
-    if device == "cuda":
-        return torch.cuda.get_device_name()
-    model = platform.processor() or platform.machine()
-    if os.path.exists("/proc/cpuinfo"):
-        with open("/proc/cpuinfo") as file:
-            names = [line.split(":")[1].strip() for line in file if line.startswith("model name")]
-        model = names[0] if names else model
-    return f"{model}, {torch.get_num_threads()} threads"
-
-
-def keep(path: Path, rows: list[dict[str, str | float]]) -> None:
-    """Write the rows as CSV, under a temporary name first."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    temporary.replace(path)
-    print(f"kept in {path}")
-
-
 def main() -> None:
     """Compare, print the table, and keep the result."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--smoke", action="store_true", help="small sizes, nothing is kept")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--measure", nargs=7, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
@@ -168,25 +141,20 @@ def main() -> None:
     print(f"  {faster:.1f} times faster, {leaner:.1f} times less extra memory")
     if not arguments.smoke:
         names = ("batch", "num_classes", "embedding_size", "steps")
-        rows: list[dict[str, str | float]] = []
-        for contender in CONTENDERS:
-            seconds, extra = found["time", contender], found["memory", contender]
-            row: dict[str, str | float] = {
+        rows = [
+            {
                 "contender": contender,
-                "time_over_weiss": round(seconds / found["time", "weiss"], 2),
-                "memory_over_weiss": round(extra / found["memory", "weiss"], 2),
-                "extra_mib": round(extra, 1),
+                "time_over_weiss": round(found["time", contender] / found["time", "weiss"], 2),
+                "memory_over_weiss": round(
+                    found["memory", contender] / found["memory", "weiss"], 2
+                ),
+                "seconds": round(found["time", contender], 6),
+                "extra_mib": round(found["memory", contender], 1),
                 **dict(zip(names, sizes, strict=True)),
-                "hardware": hardware(arguments.device),
-                "torch": torch.__version__,
-                "python": platform.python_version(),
             }
-            # A time by the clock says something only where the hardware is one others can have.
-            if arguments.device == "cuda":
-                row["seconds"] = round(seconds, 6)
-            rows.append(row)
-        machine = re.sub(r"[^a-z0-9]+", "-", hardware(arguments.device).lower())
-        keep(arguments.out / f"multi_similarity_{machine}_{date.today()}.csv", rows)
+            for contender in CONTENDERS
+        ]
+        keep(arguments.out, "multi_similarity", arguments.device, rows)
 
 
 if __name__ == "__main__":

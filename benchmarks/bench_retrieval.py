@@ -11,8 +11,8 @@ the same metrics; `pml`, pytorch-metric-learning's AccuracyCalculator with k="ma
 compute P@1, R-precision and MAP@R, and the benchmark stops if they disagree.
 
 On the CPU each contender runs in a process of its own, and extra memory is the largest resident
-size beyond that before its first call. On CUDA all share one process, are warmed up, and are timed to
-synchronisation; time is the median of the repeats.
+size beyond that before its first call. On CUDA all share one process, are warmed up, and are timed
+to synchronisation; time is the median of the repeats.
 
     python benchmarks/bench_retrieval.py --task sop --rivals plain,faiss,pml
     python benchmarks/bench_retrieval.py --task million --device cuda --rivals plain
@@ -20,11 +20,8 @@ synchronisation; time is the median of the repeats.
 """
 
 import argparse
-import csv
 import json
 import os
-import platform
-import re
 import resource
 import statistics
 import subprocess
@@ -32,12 +29,11 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from record import RESULTS, hardware, keep
 from torch import Tensor
 
 from weiss import metrics, retrieval_metrics
@@ -51,7 +47,7 @@ TASKS = {  # queries, items (0: the queries themselves), classes, dimensions
 }
 NAMES = ("precision_at_1", "r_precision", "map_at_r")
 AGREEMENT = 1e-4
-"""Contenders sum in different orders, so that a few near ties among thousands may fall either way."""
+"""Contenders sum in different orders: a few near ties among thousands may fall either way."""
 
 
 def make_batch(task: str, device: str) -> Batch:
@@ -209,18 +205,6 @@ def on_cuda(contender: str, batch: Batch, repeats: int) -> dict[str, Any]:
     return {"seconds": seconds, "extra_mib": extra, "found": found}
 
 
-def hardware(device: str) -> str:
-    """Name the processor, and the number of cores torch uses."""
-    if device == "cuda":
-        return torch.cuda.get_device_name()
-    model = platform.processor() or platform.machine()
-    if os.path.exists("/proc/cpuinfo"):
-        with open("/proc/cpuinfo") as file:
-            names = [line.split(":")[1].strip() for line in file if line.startswith("model name")]
-        model = names[0] if names else model
-    return f"{model}, {torch.get_num_threads()} threads"
-
-
 def main() -> None:
     """Compare, print the table, and keep the result."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -229,7 +213,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--smoke", action="store_true", help="small sizes, nothing is kept")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
@@ -259,32 +243,21 @@ def main() -> None:
         print(f"  {name:>6}: {results[name]['seconds']:.3f} s, {extra:.0f} MiB extra")
         if name != "weiss":
             print(f"          {ratio:.2f} times faster than {name}")
-        row = {
-            "task": task,
-            "contender": name,
-            "time_over_weiss": round(ratio, 3),
-            "extra_mib": round(extra, 1),
-            **{key: round(value, 6) for key, value in results[name]["found"].items()},
-            **dict(zip(("queries", "items", "classes", "dimensions"), TASKS[task], strict=True)),
-            "hardware": hardware(arguments.device),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        }
-        if arguments.device == "cuda":
-            row["seconds"] = round(results[name]["seconds"], 4)
-        rows.append(row)
+        rows.append(
+            {
+                "task": task,
+                "contender": name,
+                "time_over_weiss": round(ratio, 3),
+                "seconds": round(results[name]["seconds"], 4),
+                "extra_mib": round(extra, 1),
+                **{key: round(value, 6) for key, value in results[name]["found"].items()},
+                **dict(
+                    zip(("queries", "items", "classes", "dimensions"), TASKS[task], strict=True)
+                ),
+            }
+        )
     if not arguments.smoke:
-        machine = re.sub(r"[^a-z0-9]+", "-", hardware(arguments.device).lower())
-        path = arguments.out / f"retrieval-{task}_{machine}_{date.today()}.csv"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".tmp")
-        with temporary.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
-        temporary.replace(path)
-        print(f"kept in {path}")
+        keep(arguments.out, f"retrieval-{task}", arguments.device, rows)
 
 
 if __name__ == "__main__":
