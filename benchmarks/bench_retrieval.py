@@ -22,7 +22,6 @@ to synchronisation; time is the median of the repeats.
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -39,7 +38,8 @@ from torch import Tensor
 from weiss import metrics, retrieval_metrics
 
 Batch = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
-TASKS = {  # queries, items (0: the queries themselves), classes, dimensions
+SIZES = ("queries", "items", "classes", "dimensions")
+TASKS = {  # 0 items: the queries themselves
     "sop": (60502, 0, 11316, 512),
     "inshop": (14218, 12612, 3985, 512),
     "million": (1_000_000, 0, 20_000, 256),
@@ -182,14 +182,16 @@ def measure_here(contender: str, task: str, repeats: int) -> None:
     """Measure one contender in this process and print the result."""
     CONTENDERS[contender](make_batch("smoke", "cpu"))  # loads libraries
     batch = make_batch(task, "cpu")
-    before = _resident()
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    before = _peak_resident()
     seconds, found = timed(contender, batch, "cpu", repeats)
-    extra = (_resident() - before) / 2**20
+    extra = (_peak_resident() - before) / 2**20
     print(json.dumps({"seconds": seconds, "extra_mib": extra, "found": found}))
 
 
-def _resident() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def _peak_resident() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
 def on_cuda(contender: str, batch: Batch, repeats: int) -> dict[str, Any]:
@@ -234,7 +236,7 @@ def main() -> None:
             > AGREEMENT
         ):
             raise SystemExit(f"{name} disagrees: {results[name]} against {results['weiss']}")
-    print(f"retrieval evaluation, {task}: {TASKS[task]} (queries, items, classes, dimensions)")
+    print(f"retrieval evaluation, {task}: {TASKS[task]} {SIZES}")
     print(f"{hardware(arguments.device)}; torch {torch.__version__}")
     rows: list[dict[str, Any]] = []
     for name in names:

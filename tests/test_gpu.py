@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import weiss
+from weiss import neighbours
 
 pytestmark = pytest.mark.gpu
 MEAN_FIELD = ["mf_contrastive", "mf_cwms", "mf_binomial"]
@@ -167,3 +168,42 @@ def test_a_compiled_loss_gives_the_same_value_and_gradient(name):
             results.append([value, *torch.autograd.grad(value, [x, *loss.parameters()])])
     for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["cosine", "euclidean"])
+@pytest.mark.parametrize("ties", [False, True])
+def test_retrieval_on_the_device_gives_the_numbers_of_the_cpu(kind, ties):
+    torch.manual_seed(0)
+    labels = torch.randint(200, (3000,))
+    if ties:  # along the axes cosines and distances are exact, and tie exactly
+        embeddings = torch.eye(8)[torch.randint(8, (3000,))] * 2.0 ** torch.randint(3, (3000, 1))
+    else:
+        embeddings = torch.randn(200, 32)[labels] + torch.randn(3000, 32)
+    embeddings = embeddings.double()
+    expected = weiss.retrieval_metrics(embeddings, labels, distance=kind, map_at=(5,))
+    for budget in (None, 2_000_000):
+        found = weiss.retrieval_metrics(
+            embeddings.cuda(), labels.cuda(), distance=kind, map_at=(5,), memory_budget=budget
+        )
+        assert found == pytest.approx(expected, abs=1e-12)
+
+
+def test_chunks_select_what_topk_selects():
+    scores = torch.randn(64, 20_011, device="cuda")
+    values, index = neighbours._largest(scores, 20)
+    expected = scores.topk(20, dim=1)
+    assert torch.equal(values, expected.values)
+    assert torch.equal(index, expected.indices)
+
+
+@pytest.mark.parametrize("name", MEAN_FIELD)
+def test_tf32_costs_three_digits_where_it_is_allowed(name):
+    embeddings, labels = batch()
+    loss = weiss.make_loss(name, 50, 32).cuda()
+    exact = loss(embeddings, labels).item()
+    torch.set_float32_matmul_precision("high")
+    try:
+        coarse = loss(embeddings, labels).item()
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert coarse == pytest.approx(exact, rel=2e-2)
