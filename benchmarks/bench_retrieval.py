@@ -21,7 +21,6 @@ to synchronisation; time is the median of the repeats.
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -172,8 +171,7 @@ def on_cpu(contender: str, task: str, repeats: int) -> dict[str, Any]:
     """Measure one contender in a fresh process."""
     command = [sys.executable, __file__, "--measure", contender, "--task", task]
     command += ["--repeats", str(repeats)]
-    environment = dict(os.environ, MALLOC_MMAP_THRESHOLD_="1048576")
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 

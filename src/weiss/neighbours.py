@@ -72,10 +72,8 @@ def nearest_neighbours(
     height, width = prepared.block_shape(len(rows), budget // 2)
     for start in range(0, len(rows), height):
         block = rows[start : start + height]
-        yield (
-            block,
-            _search(query, block, prepared, int(num_neighbours[block].max()), width, leave_one_out),
-        )
+        k = int(num_neighbours[block].max())
+        yield block, _search(query, block, prepared, k, width, leave_one_out)
 
 
 def _search(
@@ -115,6 +113,7 @@ class _Gallery:
     ) -> None:
         self.items, self.dtype, self.distance, self.device = items, dtype, distance, device
         self.itemsize = torch.finfo(dtype).bits // 8
+        self._buffer = torch.empty(0, dtype=dtype, device=device)
         self.origin = self._origin() if distance == "euclidean" else None
         whole = items.shape[0] * items.shape[1] * self.itemsize
         self.ready = self._prepare(0, len(items)) if whole <= budget else None
@@ -143,9 +142,25 @@ class _Gallery:
         else:
             items_gD, bias = self.ready[0][start:stop], self.ready[1]
             bias_g = None if bias is None else bias[start:stop]
-        if bias_g is None:
-            return _product(query_qD, items_gD)
-        return _product(query_qD, items_gD).add_(bias_g)
+        score_qg = self._product(query_qD, items_gD)
+        return score_qg if bias_g is None else score_qg.add_(bias_g)
+
+    def _product(self, query_qD: Tensor, items_gD: Tensor) -> Tensor:
+        """Return ``query @ items.T``, in a buffer that the next call writes over.
+
+        Fresh memory for every block would cost the CPU as much in page faults as the arithmetic.
+        There the product is numpy's, whose library suits every make of processor (torch's was
+        measured at 0.6 times its speed on an AMD EPYC).
+        """
+        shape = len(query_qD), len(items_gD)
+        if self._buffer.numel() < shape[0] * shape[1]:
+            self._buffer = torch.empty(shape[0] * shape[1], dtype=self.dtype, device=self.device)
+        score_qg = self._buffer[: shape[0] * shape[1]].view(shape)
+        if self.device.type == "cpu":
+            np.matmul(query_qD.numpy(), items_gD.numpy().T, out=score_qg.numpy())
+        else:
+            torch.mm(query_qD, items_gD.T, out=score_qg)
+        return score_qg
 
     def _prepare(self, start: int, stop: int) -> tuple[Tensor, Tensor | None]:
         items_gD = self.like(take(self.items, slice(start, stop)))
@@ -170,16 +185,6 @@ class _Gallery:
         spread = (square_D / len(self) - mean_D.square()).clamp_min(0).mean().sqrt().item()
         step = 2.0 ** math.ceil(math.log2(max(2 * spread, 1e-30)))
         return (torch.round(mean_D / step) * step).to(self.dtype)
-
-
-def _product(query_qD: Tensor, items_gD: Tensor) -> Tensor:
-    """Return ``query @ items.T``; on a CPU by numpy, whose library suits every make of processor.
-
-    (Torch's is 1.7 times slower than numpy's on AMD processors.)
-    """
-    if query_qD.device.type != "cpu":
-        return query_qD @ items_gD.T
-    return torch.from_numpy(query_qD.numpy() @ items_gD.numpy().T)
 
 
 def _largest(score_qg: Tensor, k: int) -> tuple[Tensor, Tensor]:
