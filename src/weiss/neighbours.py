@@ -24,7 +24,7 @@ from weiss.distances import unit
 
 Embeddings = Tensor | np.ndarray[Any, Any]
 
-CPU_BUDGET = 256 * 2**20
+CPU_BUDGET = 512 * 2**20
 ROWS = 16384
 """How many rows are read together where all rows are only looked at."""
 NOBODY = -1
@@ -123,7 +123,7 @@ class _Gallery:
 
     def block_shape(self, num_rows: int, budget: int) -> tuple[int, int]:
         """Choose q and g so that a block of scores, with what selection copies, fits the budget."""
-        cells = max(budget // (2 * self.itemsize), 1)
+        cells = max(budget * 3 // 4 // self.itemsize, 1)
         width = max(cells // 64, 1024)
         if self.ready is None:  # items are read, converted and scaled block by block as well
             width = min(width, max(budget // (4 * self.items.shape[1] * self.itemsize), 64))
@@ -197,10 +197,10 @@ def _largest(score_qg: Tensor, k: int) -> tuple[Tensor, Tensor]:
     is_contested_q = score_qk[:, k - 1] == score_qk[:, k]
     score_qk, index_qk = score_qk[:, :k], index_qk[:, :k]
     contested = is_contested_q.nonzero().squeeze(1)
-    if len(contested):
-        row_index = _settle(score_qg[contested], score_qk[contested, k - 1], k)
-        index_qk = index_qk.index_copy(0, contested, row_index)
-        score_qk = score_qk.index_copy(0, contested, score_qg[contested].gather(1, row_index))
+    # A few rows at a time, for settling takes several copies of them.
+    for part in torch.split(contested, max(len(score_qg) // 16, 1)):
+        index_qk[part] = _settle(score_qg[part], score_qk[part, k - 1], k)
+        score_qk[part] = score_qg[part].gather(1, index_qk[part])
     # By index first, then stably by score: equal scores stay in the order of their indices.
     index_qk, order_qk = index_qk.sort(dim=1)
     score_qk, order_qk = score_qk.gather(1, order_qk).sort(dim=1, descending=True, stable=True)
