@@ -39,8 +39,10 @@ format: setup ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup ## measure the losses against their rivals; writes benchmarks/results
+bench: setup ## measure losses and evaluation against rivals; writes benchmarks/results
 	$(BIN)/python benchmarks/bench_multi_similarity.py
+	$(BIN)/python benchmarks/bench_retrieval.py --task inshop --rivals plain,faiss,pml --repeats 5
+	$(BIN)/python benchmarks/bench_retrieval.py --task sop --rivals plain,faiss,pml
 
 clean: ## remove the environment and every cache
 	rm -rf .venv demo .pytest_cache .mypy_cache .ruff_cache
