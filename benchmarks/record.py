@@ -1,10 +1,12 @@
 """What every benchmark does with its result: name the hardware, keep the rows."""
 
+import contextlib
 import csv
 import os
 import platform
 import re
 from datetime import date
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,9 @@ def keep(folder: Path, subject: str, device: str, rows: list[dict[str, Any]]) ->
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
+    for package in ("numpy", "faiss-cpu", "pytorch-metric-learning"):
+        with contextlib.suppress(PackageNotFoundError):
+            versions[package] = version(package)
     rows = [row | versions for row in rows]
     if device != "cuda":
         rows = [{key: row[key] for key in row if key != "seconds"} for row in rows]

@@ -18,6 +18,7 @@ LAYERS = [
     "losses",
     "optim",
     "neighbours",
+    "embeddings",
     "relevance",
     "interactions",
     "metrics",

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
 import textwrap
@@ -333,6 +334,10 @@ BAD = {
     "objects": (X, [None] * 10, {}, "query_labels must be integers or strings"),
     "distance": (X, Y, {"distance": "cosin"}, "distance must be one of .* Did you mean 'cosine'"),
     "k": (X, Y, {"recall_at": (0,)}, "recall_at must be at least 1 .*got 0"),
+    "budget": (X, Y, {"memory_budget": 0}, "memory_budget must be at least 1 .*got 0"),
+    "infinity": (X / 0, Y, {}, "NaN or infinity in rows 0, 1, 2, 3, 4, ..."),
+    "sparse": (X.to_sparse(), Y, {}, "query must be a dense tensor"),
+    "long double": (X.numpy().astype(np.longdouble), Y, {}, "16, 32 or 64 bits .*float128"),
     "one k": (X, Y, {"recall_at": 5}, r"recall_at must be several k, for example \(5,\)"),
     "no labels": (X, Y, {"gallery": X}, "given together; got the embeddings without the labels"),
     "no gallery": (X, Y, {"gallery_labels": Y}, "given together; got the labels without the emb"),
@@ -384,10 +389,106 @@ def test_a_k_beyond_the_gallery_looks_at_all_of_it():
     assert found["precision_at_1000"] == pytest.approx(relevant / 1000)
 
 
+@pytest.mark.parametrize("kind", ["cosine", "euclidean"])
+@pytest.mark.parametrize("scale", [1e-25, 1e-10, 1e10, 1e20])
+def test_the_scale_of_embeddings_does_not_matter(kind, scale):
+    expected = retrieval_metrics(*some_embeddings(), distance=kind)
+    embeddings, labels = some_embeddings()
+    assert retrieval_metrics(embeddings * scale, labels, distance=kind) == expected
+
+
+def test_layouts_of_arrays_do_not_matter():
+    embeddings, labels = some_embeddings()
+    array, labels = embeddings.numpy(), labels.numpy()
+    expected = retrieval_metrics(array, labels)
+    read_only = array.copy()
+    read_only.flags.writeable = False
+    for given in (np.asfortranarray(array), array.astype(">f4"), read_only):
+        assert retrieval_metrics(given, labels) == expected
+        assert retrieval_metrics(given, labels, memory_budget=1) == expected
+    backwards = retrieval_metrics(array[::-1], labels[::-1])
+    assert backwards == pytest.approx(expected)
+    assert retrieval_metrics(embeddings.T.contiguous().T, labels) == expected
+    assert concatenate_embeddings([read_only]).shape == (90, 16)
+
+
+def test_half_precision_parts_are_scaled_in_float32():
+    joined = concatenate_embeddings([torch.full((3, 512), 3000.0).half()])
+    torch.testing.assert_close(joined.norm(dim=1), torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (torch.tensor([256, 257] * 5).bfloat16() + 2, "at most 256, .* got 258"),
+        (torch.full((10,), 5000.0).half(), "at most 2048, .* got 5000"),
+        (np.full(10, 2.0**25, np.float32), "at most 16777216"),
+        (np.full(10, 2.0**60), "at most 9007199254740992"),
+        (np.full(10, 2**64 - 1, np.uint64), "fit 64-bit signed integers"),
+        ([2**70] * 10, "fit 64-bit signed integers"),
+        (["a", 1] * 5, "all be integers or all be strings; got a mixture"),
+        (np.ones((10, 1)), r"got \(10, 1\). Flatten"),
+    ],
+)
+def test_labels_that_cannot_be_told_apart_are_refused(labels, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        retrieval_metrics(X, labels)
+
+
+def test_a_bar_is_shown_for_a_long_search_unless_unwanted(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    clock = iter(range(0, 100_000, 10))
+    monkeypatch.setattr("weiss.progress.time.monotonic", lambda: next(clock))
+    retrieval_metrics(X, Y, progress=False)
+    assert capsys.readouterr().err == ""
+    retrieval_metrics(X, Y)
+    assert "searching" in capsys.readouterr().err
+
+
+MEMORY = {  # embeddings, labels, further arguments
+    "neighbours": "randn(3000, 8), arange(3000) % 2, {'recall_at': (100_000,)}",
+    "queries": "randn(1, 256).repeat(150_000, 1), arange(150_000) % 7, few",
+    "multi-hot": "randn(9000, 8), arange(9000)[:, None] % 1000 == arange(1000), {}",
+    "large classes": "randn(12_000, 8), arange(12_000) % 2, {}",
+}
+
+
+@pytest.mark.parametrize("case", MEMORY)
+def test_a_search_keeps_to_its_budget(case):
+    code = f"""
+        from torch import arange, randn
+        from pathlib import Path
+        from weiss import retrieval_metrics
+        def peak():
+            return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
+        retrieval_metrics(randn(400, 8), arange(400) % 3)
+        few = {{"gallery": randn(20, 256), "gallery_labels": arange(20) % 7}}
+        x, y, o = {MEMORY[case]}
+        Path("/proc/self/clear_refs").write_text("5")
+        before = peak()
+        retrieval_metrics(x, y, memory_budget=64 * 2**20, **o)
+        print(peak() - before)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"},
+    )
+    assert done.returncode == 0, done.stderr
+    # The budget is for the search; labels, relevance and results come beside it.
+    assert float(done.stdout) < 64 + 64
+
+
 def test_comparing_different_queries_is_refused():
     first = evaluate_retrieval(X, Y)
     with pytest.raises(ValueError, match="on the same queries"):
         first.compare(evaluate_retrieval(X[:8], Y[:8]))
+    with pytest.raises(ValueError, match="on the same queries"):
+        first.compare(evaluate_retrieval(X.flip(0), Y.flip(0)))
+    with pytest.raises(ValueError, match="metric must be one of .* for the other system"):
+        evaluate_retrieval(X, Y, map_at=(3,)).compare(first, "map_at_3")
     with pytest.raises(ValueError, match="metric must be one of .* Did you mean 'map_at_r'"):
         first.interval("map_at_")
 

@@ -188,6 +188,19 @@ def test_retrieval_on_the_device_gives_the_numbers_of_the_cpu(kind, ties):
         assert found == pytest.approx(expected, abs=1e-12)
 
 
+def test_retrieval_does_not_follow_tf32():
+    torch.manual_seed(0)
+    labels = torch.randint(500, (4000,), device="cuda")
+    embeddings = torch.randn(500, 64, device="cuda")[labels] + 2 * torch.randn(4000, 64).cuda()
+    expected = weiss.retrieval_metrics(embeddings, labels)
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert weiss.retrieval_metrics(embeddings, labels) == expected
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
 def test_chunks_select_what_topk_selects():
     scores = torch.randn(64, 20_011, device="cuda")
     values, index = neighbours._largest(scores, 20)

@@ -25,6 +25,8 @@ def test_metrics_of_a_worked_example():
     assert metrics.average_precision_at(HITS, RELEVANT, 2).tolist() == pytest.approx([1 / 2, 0.0])
 
 
-def test_too_few_neighbours_are_refused():
-    with pytest.raises(ValueError, match=r"at least k=5 neighbours .* got 4"):
-        metrics.recall_at(HITS, 5)
+def test_neighbours_beyond_the_gallery_are_no_hits():
+    assert metrics.recall_at(HITS, 9).tolist() == [1.0, 1.0]
+    assert metrics.precision_at(HITS, 10).tolist() == [0.3, 0.1]
+    with pytest.raises(ValueError, match="k must be at least 1"):
+        metrics.recall_at(HITS, 0)

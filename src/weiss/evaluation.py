@@ -7,7 +7,7 @@ value of every query behind them: classes one by one, confidence intervals, comp
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NotRequired, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -15,7 +15,8 @@ from torch import Tensor
 
 from weiss import _check, metrics, statistics
 from weiss.distances import DISTANCES, unit
-from weiss.neighbours import ROWS, Embeddings, default_budget, nearest_neighbours, take
+from weiss.embeddings import Embeddings, at_least_float32, check_embeddings, take
+from weiss.neighbours import default_budget, nearest_neighbours
 from weiss.progress import track
 from weiss.relevance import Labels, Relevance
 
@@ -73,7 +74,11 @@ class Retrieval:
     def interval(
         self, metric: str = "map_at_r", *, confidence: float = 0.95, seed: int = 0
     ) -> statistics.Interval:
-        """Bootstrap over queries: the interval of a metric's mean."""
+        """Bootstrap over queries: the interval of a metric's mean for this gallery.
+
+        It says how far the mean would vary with other queries of the same kind; queries of one
+        class share their relevant items, so that the true uncertainty is somewhat larger.
+        """
         values = self.per_query[_check.one_of("metric", metric, self.per_query, OWNER)]
         return statistics.bootstrap_interval(values, confidence=confidence, seed=seed)
 
@@ -88,13 +93,29 @@ class Retrieval:
             seed: of the permutations.
         """
         name = _check.one_of("metric", metric, self.per_query, OWNER)
-        if name not in other.per_query or not np.array_equal(self.query_index, other.query_index):
+        _check.one_of("metric", metric, other.per_query, "the other system's evaluation")
+        if not (
+            np.array_equal(self.query_index, other.query_index)
+            and np.array_equal(self.query_labels, other.query_labels)
+        ):
             raise ValueError(
-                f"both systems must be evaluated on the same queries with the metric {name!r}; "
-                f"got {len(self.query_index)} and {len(other.query_index)} queries. "
-                "Evaluate both with the same labels and settings."
+                "both systems must be evaluated on the same queries in the same order; got "
+                f"{len(self.query_index)} and {len(other.query_index)} queries, or other labels. "
+                "Evaluate both with the same labels."
             )
         return statistics.paired_test(self.per_query[name], other.per_query[name], seed=seed)
+
+
+class RetrievalOptions(TypedDict):
+    """Further options of `retrieval_metrics`; `evaluate_retrieval` says what they mean."""
+
+    precision_at: NotRequired[Iterable[int]]
+    map_at: NotRequired[Iterable[int]]
+    clustering: NotRequired[bool]
+    device: NotRequired[torch.device | str | None]
+    memory_budget: NotRequired[int | None]
+    group: NotRequired[Any]
+    progress: NotRequired[bool]
 
 
 def retrieval_metrics(
@@ -105,7 +126,7 @@ def retrieval_metrics(
     *,
     recall_at: Iterable[int] = (1, 2, 4, 8),
     distance: str = "cosine",
-    **options: Any,
+    **options: Unpack[RetrievalOptions],
 ) -> dict[str, float | int]:
     """Compute retrieval metrics from exact nearest neighbours.
 
@@ -173,17 +194,20 @@ def evaluate_retrieval(
         map_at: every k for ``map_at_k``: average precision of the first k over ``min(k, R)``.
         distance: ``"cosine"`` or ``"euclidean"``.
         clustering: also cluster the queries by k-means, as many clusters as classes, and report
-            ``nmi`` and ``ami``; needs scikit-learn and class labels.
+            ``nmi`` and ``ami``; needs scikit-learn, class labels, and all queries in memory.
         device: where to compute, if not where the tensors are (the CPU for arrays).
         memory_budget: bytes the search may take beside its inputs, about.
-        group: a `torch.distributed` process group. Every process passes the same inputs, searches
-            for its part of the queries, and gets the same result.
+        group: a `torch.distributed` process group. Every process of it passes the same inputs,
+            searches for its part of the queries, and gets the same result.
         progress: show a bar if it takes longer than two seconds.
 
     Returns:
         The `Retrieval`.
     """
     distance = _check.one_of("distance", distance, DISTANCES, OWNER)
+    if memory_budget is not None:
+        _check.count("memory_budget", memory_budget, OWNER)
+    rank, world_size = _place_in(group)
     leave_one_out = gallery is None
     if leave_one_out != (gallery_labels is None):
         given, missing = ("labels", "embeddings") if leave_one_out else ("embeddings", "labels")
@@ -193,9 +217,9 @@ def evaluate_retrieval(
         )
     items = query if gallery is None else gallery
     where = _device(query, items, device)
-    _check_embeddings(query, "query", distance)
+    check_embeddings(query, "query", distance)
     if gallery is not None:
-        _check_embeddings(gallery, "gallery", distance)
+        check_embeddings(gallery, "gallery", distance)
         if gallery.shape[1] != query.shape[1]:
             raise ValueError(
                 f"query and gallery must have the same number of columns; got {query.shape[1]} "
@@ -204,15 +228,16 @@ def evaluate_retrieval(
     relevance = Relevance(query_labels, gallery_labels, len(query), len(items), where)
     rows = np.flatnonzero(relevance.num_relevant > 0)
     if not len(rows):
+        remedy = "Every class has a single member." if leave_one_out else "Compare the class names."
         raise ValueError(
             "at least one query must have a relevant item in the gallery; none of "
-            f"{len(query)} has. Check that both use the same class names."
+            f"{len(query)} has. {remedy}"
         )
     wanted = _metrics(recall_at, precision_at, map_at)
     depth = max([1, *(k for k, _ in wanted.values())])
     num_neighbours = np.maximum(relevance.num_relevant, depth)
 
-    part = rows[_rank(group) :: _world_size(group)]
+    part = rows[rank::world_size]
     values_QM = torch.zeros(len(query), len(wanted), dtype=torch.float64, device=where)
     blocks = nearest_neighbours(
         query,
@@ -225,13 +250,15 @@ def evaluate_retrieval(
         rows=part,
     )
     steps: Iterator[tuple[int, tuple[Array, Tensor]]] = ((len(b[0]), b) for b in blocks)
-    patience = 2.0 if progress else float("inf")
+    patience = 2.0 if progress and rank == 0 else float("inf")
     for block, index_qk in track(steps, len(part), "searching", patience=patience):
         hits_qk = relevance.hits(block, index_qk)
         relevant_q = torch.from_numpy(relevance.num_relevant[block]).to(where)
         columns = [metric(hits_qk, relevant_q) for _, metric in wanted.values()]
         values_QM[torch.from_numpy(block).to(where)] = torch.stack(columns, dim=1)
     if group is not None:
+        if torch.distributed.get_backend(group) == "nccl":  # which knows no other memory
+            values_QM = values_QM.cuda()
         torch.distributed.all_reduce(values_QM, group=group)
 
     values = values_QM.cpu().numpy()[rows]
@@ -251,21 +278,26 @@ def concatenate_embeddings(parts: Sequence[Embeddings]) -> Tensor:
     dimensions become one of 512, in which each model has the same say.
 
     Args:
-        parts: ``(N, D_i)`` embeddings of the same N items.
+        parts: ``(N, D_i)`` embeddings of the same N items; all are read into memory.
 
     Returns:
-        ``(N, sum of D_i)``.
+        ``(N, sum of D_i)``, at least float32.
     """
-    if not parts:
-        raise ValueError("parts must hold at least one embedding to concatenate; got none.")
-    tensors = []
+    if isinstance(parts, Tensor | np.ndarray) or not len(parts):
+        raise ValueError(
+            "parts must be a list of at least one embedding; got "
+            f"{'none' if not len(parts) else type(parts).__name__}. Pass [first, second, ...]."
+        )
     for number, part in enumerate(parts):
-        _check_embeddings(part, f"parts[{number}]", "cosine")
-        tensors.append(torch.as_tensor(part))
-    lengths = [len(tensor) for tensor in tensors]
+        check_embeddings(part, f"parts[{number}]", "cosine")
+    lengths = [len(part) for part in parts]
     if len(set(lengths)) > 1:
-        raise ValueError(f"all parts must embed the same items; got lengths {lengths}.")
-    return torch.cat([unit(tensor) for tensor in tensors], dim=1)
+        raise ValueError(
+            f"all parts must embed the same items; got lengths {lengths}. "
+            "Embed one data set with every model, in one order."
+        )
+    tensors = [take(part, slice(None)) for part in parts]
+    return torch.cat([unit(at_least_float32(tensor)) for tensor in tensors], dim=1)
 
 
 def _metrics(
@@ -310,43 +342,6 @@ def _device(
     return found.pop() if found else torch.device("cpu")
 
 
-def _check_embeddings(given: Any, name: str, distance: str) -> None:
-    """Refuse what cannot be ranked: wrong types and shapes, NaN, and zero vectors under cosine."""
-    if not isinstance(given, Tensor | np.ndarray):
-        raise TypeError(
-            f"{name} must be a torch.Tensor or numpy array of shape (N, D) for {OWNER}; "
-            f"got {type(given).__name__}."
-        )
-    if given.ndim != 2 or 0 in given.shape:
-        raise ValueError(
-            f"{name} must have shape (N, D), N and D at least 1, for {OWNER}; "
-            f"got {tuple(given.shape)}."
-        )
-    is_float = given.is_floating_point() if isinstance(given, Tensor) else given.dtype.kind == "f"
-    if not is_float:
-        raise TypeError(f"{name} must be floating point for {OWNER}; got {given.dtype}.")
-    for start in range(0, len(given), ROWS):
-        rows = take(given, slice(start, start + ROWS))
-        bad = ~rows.isfinite().all(dim=1)
-        if bad.any():
-            raise ValueError(
-                f"{name} must be finite for {OWNER}; got NaN or infinity in {_named(bad, start)}."
-            )
-        if distance == "cosine":
-            zero = ~rows.any(dim=1)
-            if zero.any():
-                raise ValueError(
-                    f"{name} must have no zero vector under the cosine distance, for it has no "
-                    f"direction; got zeros in {_named(zero, start)}. Use distance='euclidean', or "
-                    "find out why the network gives zeros."
-                )
-
-
-def _named(bad: Tensor, start: int) -> str:
-    rows = (bad.nonzero().flatten() + start).tolist()
-    return f"rows {', '.join(map(str, rows[:5]))}{', ...' if len(rows) > 5 else ''}"
-
-
 def _cluster(query: Embeddings, relevance: Relevance, distance: str) -> dict[str, float]:
     """Cluster by k-means and compare with the classes."""
     from sklearn.cluster import KMeans
@@ -354,7 +349,7 @@ def _cluster(query: Embeddings, relevance: Relevance, distance: str) -> dict[str
 
     if relevance.is_multi_hot:
         raise ValueError("clustering must be False with multi-hot labels: clusters are disjoint.")
-    points = torch.as_tensor(query).detach().cpu()
+    points = at_least_float32(take(query, slice(None)).cpu())
     points = unit(points) if distance == "cosine" else points
     classes = relevance.query_labels
     kmeans = KMeans(len(np.unique(classes)), n_init=1, random_state=0)
@@ -365,9 +360,14 @@ def _cluster(query: Embeddings, relevance: Relevance, distance: str) -> dict[str
     }
 
 
-def _rank(group: Any) -> int:
-    return torch.distributed.get_rank(group) if group is not None else 0
-
-
-def _world_size(group: Any) -> int:
-    return torch.distributed.get_world_size(group) if group is not None else 1
+def _place_in(group: Any) -> tuple[int, int]:
+    """Return the rank of this process in the group and the size of the group."""
+    if group is None:
+        return 0, 1
+    rank = torch.distributed.get_rank(group)
+    if rank < 0:
+        raise ValueError(
+            f"this process must belong to the group for {OWNER}; it does not. "
+            "Call it in the processes of the group only."
+        )
+    return rank, torch.distributed.get_world_size(group)

@@ -2,7 +2,8 @@
 
 Dimensions: Q queries, K neighbours looked at, nearest first; ``rel_i`` is 1 where the i-th
 neighbour is relevant (a hit), and R the number of relevant items in the gallery. ``P_i`` is the
-precision of the first i neighbours. A neighbour that does not exist is no hit.
+precision of the first i neighbours. A neighbour that does not exist is no hit: hits may have fewer
+than k columns where they hold the whole gallery.
 
 All return ``(Q,)`` float64; the mean over queries is what papers report.
 """
@@ -17,7 +18,7 @@ def precision_at(hits_QK: Tensor, k: int) -> Tensor:
     """Share of hits among the first k neighbours, ``1/k sum_{i<=k} rel_i``.
 
     Args:
-        hits_QK: ``(Q, K)`` bool, K at least k.
+        hits_QK: ``(Q, K)`` bool.
         k: how many neighbours count.
 
     Example:
@@ -31,7 +32,7 @@ def recall_at(hits_QK: Tensor, k: int) -> Tensor:
     """1 if any of the first k neighbours is a hit, as metric learning uses the word recall.
 
     Args:
-        hits_QK: ``(Q, K)`` bool, K at least k.
+        hits_QK: ``(Q, K)`` bool.
         k: how many neighbours count.
     """
     return _first(hits_QK, k).any(dim=1).double()
@@ -41,7 +42,7 @@ def average_precision_at(hits_QK: Tensor, relevant_Q: Tensor, k: int) -> Tensor:
     """Average precision of the first k, ``1/min(k, R) sum_{i<=k} P_i rel_i``.
 
     Args:
-        hits_QK: ``(Q, K)`` bool, K at least k.
+        hits_QK: ``(Q, K)`` bool.
         relevant_Q: ``(Q,)`` R of each query, at least 1.
         k: how many neighbours count.
     """
@@ -71,13 +72,7 @@ def average_precision_at_r(hits_QK: Tensor, relevant_Q: Tensor) -> Tensor:
 
 
 def _first(hits_QK: Tensor, k: int) -> Tensor:
-    k = _check.count("k", k, "a metric at k")
-    if hits_QK.shape[1] < k:
-        raise ValueError(
-            f"hits must hold at least k={k} neighbours of each query; got {hits_QK.shape[1]}. "
-            "Look at more neighbours."
-        )
-    return hits_QK[:, :k]
+    return hits_QK[:, : _check.count("k", k, "a metric at k")]
 
 
 def _within_r(hits_QK: Tensor, relevant_Q: Tensor) -> Tensor:

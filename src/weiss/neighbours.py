@@ -9,11 +9,16 @@ the chunks with the largest maxima; all others are never looked at again. What i
 
 Ties: of two items at the same computed distance the one with the lower index comes first. The
 top k+1 scores tell whether the k-th place is contested; the few rows where it is are settled by
-counting from the left.
+counting from the left. What is computed is a matrix product: the distances of two equal items may
+come out apart by the last bit, depending on where in a block they stand.
+
+Precision: cosines in the precision of the inputs, at least float32 and never TF32. Euclidean
+distances in float64, since ``|x|^2 - 2 x.y`` cancels digits that float32 does not have.
 """
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -21,14 +26,11 @@ import torch
 from torch import Tensor
 
 from weiss.distances import unit
-
-Embeddings = Tensor | np.ndarray[Any, Any]
+from weiss.embeddings import ROWS, Embeddings, compute_dtype, take
 
 CPU_BUDGET = 512 * 2**20
-ROWS = 16384
-"""How many rows are read together where all rows are only looked at."""
 NOBODY = -1
-"""Stands for a neighbour that does not exist, where k is larger than the gallery."""
+"""Stands for a neighbour that does not exist: of one who is alone, say."""
 
 
 def default_budget(device: torch.device) -> int:
@@ -65,15 +67,24 @@ def nearest_neighbours(
 
     Yields:
         Rows of queries, and the ``(q, k)`` indices of their neighbours, nearest first; k is the
-        largest need among them. `NOBODY` fills up where the gallery is too small.
+        largest need among them, or the size of the gallery. `NOBODY` stands where even that is more
+        than there are.
     """
-    prepared = _Gallery(gallery, _compute_dtype(query, gallery), distance, device, budget // 2)
+    dtype = torch.float64 if distance == "euclidean" else compute_dtype(query, gallery)
+    prepared = _Gallery(gallery, dtype, distance, device, budget // 2)
+    num_neighbours = np.minimum(num_neighbours, len(prepared))
     rows = rows[np.argsort(num_neighbours[rows], kind="stable")]
-    height, width = prepared.block_shape(len(rows), budget // 2)
-    for start in range(0, len(rows), height):
+    width = prepared.block_width(budget // 2)
+    start = 0
+    while start < len(rows):
+        # As many rows as fit if all need as much as the last of those that would fit at first.
+        height = prepared.block_height(width, num_neighbours[rows[start]], budget // 2)
+        k = int(num_neighbours[rows[min(start + height, len(rows)) - 1]])
+        height = prepared.block_height(width, k, budget // 2)
         block = rows[start : start + height]
         k = int(num_neighbours[block].max())
         yield block, _search(query, block, prepared, k, width, leave_one_out)
+        start += height
 
 
 def _search(
@@ -96,8 +107,7 @@ def _search(
         best = found if best is None else _merged(best, found, k)
     assert best is not None
     score_qk, index_qk = best
-    index_qk = index_qk.masked_fill(score_qk == -math.inf, NOBODY)
-    return torch.nn.functional.pad(index_qk, (0, k - index_qk.shape[1]), value=NOBODY)
+    return index_qk.masked_fill(score_qk == -math.inf, NOBODY)
 
 
 class _Gallery:
@@ -121,19 +131,27 @@ class _Gallery:
     def __len__(self) -> int:
         return len(self.items)
 
-    def block_shape(self, num_rows: int, budget: int) -> tuple[int, int]:
-        """Choose q and g so that a block of scores, with what selection copies, fits the budget."""
-        cells = max(budget * 3 // 4 // self.itemsize, 1)
-        width = max(cells // 64, 1024)
+    def block_width(self, budget: int) -> int:
+        """Choose g so that a block of scores can have 64 rows, and be read from disk if need be."""
+        width = max(budget // (64 * self.itemsize), 1024)
         if self.ready is None:  # items are read, converted and scaled block by block as well
             width = min(width, max(budget // (4 * self.items.shape[1] * self.itemsize), 64))
-        width = min(width, len(self))
-        return max(min(num_rows, cells // width), 1), width
+        return min(width, len(self))
+
+    def block_height(self, width: int, k: int, budget: int) -> int:
+        """Choose q so that scores, queries and lists of k neighbours fit the budget."""
+        scores = width * self.itemsize * 4 // 3
+        queries = 3 * self.items.shape[1] * self.itemsize
+        lists = 64 * int(k)  # scores, indices and their orders; hits, ranks and precisions
+        return max(budget // (scores + queries + lists), 1)
 
     def like(self, rows_nD: Tensor) -> Tensor:
         """Bring rows to the form of the items: unit length, or centred."""
         rows_nD = rows_nD.to(self.device, self.dtype)
-        return unit(rows_nD) if self.origin is None else rows_nD - self.origin
+        if self.origin is not None:
+            return rows_nD - self.origin
+        # The largest entry first, so that no square leaves the range of the dtype.
+        return unit(rows_nD / rows_nD.abs().amax(dim=1, keepdim=True))
 
     def score(self, query_qD: Tensor, start: int, stop: int) -> Tensor:
         """Return ``(q, g)`` scores of the items from start to stop; larger is closer."""
@@ -159,7 +177,8 @@ class _Gallery:
         if self.device.type == "cpu":
             np.matmul(query_qD.numpy(), items_gD.numpy().T, out=score_qg.numpy())
         else:
-            torch.mm(query_qD, items_gD.T, out=score_qg)
+            with _without_tf32():
+                torch.mm(query_qD, items_gD.T, out=score_qg)
         return score_qg
 
     def _prepare(self, start: int, stop: int) -> tuple[Tensor, Tensor | None]:
@@ -185,6 +204,17 @@ class _Gallery:
         spread = (square_D / len(self) - mean_D.square()).clamp_min(0).mean().sqrt().item()
         step = 2.0 ** math.ceil(math.log2(max(2 * spread, 1e-30)))
         return (torch.round(mean_D / step) * step).to(self.dtype)
+
+
+@contextmanager
+def _without_tf32() -> Iterator[None]:
+    """Keep full float32 in products, whatever a training script has allowed."""
+    allowed = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(allowed)
 
 
 def _largest(score_qg: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -265,22 +295,3 @@ def _forget_itself(score_qg: Tensor, column_q: Tensor) -> None:
     column_q1 = column_q.clamp(0, score_qg.shape[1] - 1)[:, None]
     kept_q1 = score_qg.gather(1, column_q1)
     score_qg.scatter_(1, column_q1, kept_q1.masked_fill(inside_q[:, None], -math.inf))
-
-
-def _compute_dtype(*embeddings: Embeddings) -> torch.dtype:
-    """At least float32, and float64 where any input is."""
-    dtype = torch.float32
-    for given in embeddings:
-        dtype = torch.promote_types(dtype, take(given, slice(0, 1)).dtype)
-    return dtype
-
-
-def take(embeddings: Embeddings, rows: Any) -> Tensor:
-    """Return some rows (a slice, or an array of indices) as a tensor, reading no others."""
-    if isinstance(embeddings, Tensor):
-        if isinstance(rows, np.ndarray):
-            rows = torch.from_numpy(rows).to(embeddings.device)
-        return embeddings.detach()[rows]
-    array = np.ascontiguousarray(embeddings[rows])
-    # torch warns of read-only memory, which it cannot protect; a block is copied instead.
-    return torch.from_numpy(array if array.flags.writeable else array.copy())

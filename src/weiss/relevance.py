@@ -4,6 +4,7 @@ Class labels may be integers of any size, whole floats or strings: an item is re
 the same class. Multi-hot labels ``(N, C)`` make an item relevant when it shares a class.
 """
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ from torch import Tensor
 
 Array = np.ndarray[Any, Any]
 Labels = Tensor | Array | list[Any] | tuple[Any, ...]
-CELLS = 16_000_000
-"""How many label comparisons are made at a time: tens of megabytes."""
+CELLS = 4_000_000
+"""How many label comparisons are made at a time: some ten megabytes."""
 
 
 class Relevance:
@@ -60,9 +61,13 @@ class Relevance:
             num_classes = int(max(self._query.max(), self._gallery.max())) + 1
             size_C = torch.bincount(self._gallery, minlength=num_classes)
             return size_C[self._query] - int(itself)
-        gallery_CG = self._gallery.T.float()
-        blocks = torch.split(self._query, max(CELLS // len(self._gallery), 1))
-        count_Q = torch.cat([(block.float() @ gallery_CG > 0).sum(dim=1) for block in blocks])
+        height = max(CELLS // (4 * self._query.shape[1]), 1)
+        count_Q = torch.zeros(len(self._query), dtype=torch.int64, device=self._query.device)
+        for start in range(0, len(self._query), height):
+            query_qC = self._query[start : start + height].float()
+            for items_gC in torch.split(self._gallery, height):
+                shared_qg = query_qC @ items_gC.float().T > 0
+                count_Q[start : start + height] += shared_qg.sum(dim=1)
         # A query without any class is relevant to nothing, itself included.
         return count_Q - (self._query.any(dim=1).long() if itself else 0)
 
@@ -89,18 +94,40 @@ class Relevance:
 
 def _as_array(labels: Any, name: str, length: int) -> Array:
     """Return classes ``(N,)`` as int64 or strings, or multi-hot ``(N, C)`` as bool."""
+    largest = 2.0**53
     if isinstance(labels, Tensor):
-        labels = labels.detach().cpu().numpy() if labels.dtype != torch.bfloat16 else labels.float()
+        if labels.is_floating_point():  # beyond this, neighbouring integers share one float
+            largest = 2 / torch.finfo(labels.dtype).eps
+            labels = labels.double()
+        labels = labels.detach().cpu().numpy()
+    elif not isinstance(labels, np.ndarray):
+        labels = list(labels)
+        kinds = {isinstance(label, str) for label in labels}
+        if len(kinds) > 1:
+            raise TypeError(
+                f"{name} must all be integers or all be strings; got a mixture. "
+                "Convert them, for example to str."
+            )
     array = np.asarray(labels)
+    if array.dtype.kind == "f" and array.dtype.itemsize <= 8:
+        largest = min(largest, 2 / float(np.finfo(array.dtype).eps))
+        array = array.astype(np.float64)
     if array.ndim not in (1, 2):
         raise ValueError(
-            f"{name} must be classes of shape (N,) or multi-hot of shape (N, C); got {array.shape}."
+            f"{name} must be classes of shape (N,) or multi-hot of shape (N, C); "
+            f"got {array.shape}. Flatten class labels."
         )
     if len(array) != length:
         raise ValueError(
-            f"{name} must have one row for each of the {length} embeddings; got {len(array)}."
+            f"{name} must have one row for each of the {length} embeddings; got {len(array)}. "
+            "Pass the labels of these embeddings, in their order."
         )
     if array.ndim == 2:
+        if array.shape[1] == 1:
+            raise ValueError(
+                f"{name} must be classes of shape (N,) or multi-hot with several columns; "
+                f"got {array.shape}. Flatten them, for example with reshape(-1)."
+            )
         if array.dtype.kind not in "biuf" or not np.isin(array, (0, 1)).all():
             raise ValueError(
                 f"multi-hot {name} must be 0 or 1; got other values. "
@@ -112,23 +139,35 @@ def _as_array(labels: Any, name: str, length: int) -> Array:
     if array.dtype.kind in "US":
         return array.astype(str)
     if array.dtype.kind in "biuf":
-        return _as_integers(array, name)
+        return _as_integers(array, name, largest)
+    if array.dtype.kind == "O" and all(isinstance(label, Integral) for label in array):
+        if all(abs(int(label)) < 2**63 for label in array):
+            return array.astype(np.int64)
+        raise ValueError(
+            f"{name} must fit 64-bit signed integers; got larger ones. Pass them as strings."
+        )
     raise TypeError(
         f"{name} must be integers or strings; got {array.dtype}. Convert them, for example to str."
     )
 
 
-def _as_integers(array: Array, name: str) -> Array:
-    # Beyond 2^53 neighbouring integers share a float, so such a label cannot be told apart.
+def _as_integers(array: Array, name: str, largest: float) -> Array:
     if array.dtype.kind == "f" and not (
-        np.isfinite(array).all() and (array == np.rint(array)).all() and np.abs(array).max() < 2**53
+        np.isfinite(array).all() and (array == np.rint(array)).all()
     ):
         raise ValueError(
-            f"{name} must be whole numbers; got {array.dtype} with other values. "
+            f"{name} must be whole numbers; got floats with other values. "
             "Pass class indices as integers, or names as strings."
         )
+    if array.dtype.kind == "f" and np.abs(array).max() > largest:
+        raise ValueError(
+            f"{name} given as floats must be at most {largest:.0f}, beyond which this dtype cannot "
+            f"tell classes apart; got {np.abs(array).max():.0f}. Pass integers."
+        )
     if array.dtype.kind == "u" and len(array) and array.max() > np.iinfo(np.int64).max:
-        raise ValueError(f"{name} must fit 64-bit signed integers; got {array.max()}.")
+        raise ValueError(
+            f"{name} must fit 64-bit signed integers; got {array.max()}. Pass them as strings."
+        )
     return array.astype(np.int64)
 
 

@@ -9,6 +9,7 @@ because an exponent of 80 times a bfloat16 distance is noise. Gradients arrive i
 embeddings and of the fields. (TF32, where it is allowed, applies: see `weiss.distances`.)
 """
 
+from abc import ABC, abstractmethod
 from inspect import signature
 from typing import NotRequired, TypedDict, Unpack
 
@@ -72,7 +73,7 @@ class MeanFieldArgs(MeanFieldOptions):
     distance: NotRequired[str]
 
 
-class _DerivedLoss(nn.Module):
+class _DerivedLoss(nn.Module, ABC):
     """What both forms have in common: options, checks, precision. A form adds `_value`."""
 
     num_classes: int | None = None
@@ -145,8 +146,9 @@ class _DerivedLoss(nn.Module):
         with torch.autocast(embeddings.device.type, enabled=False):
             return self._value(embeddings, members)
 
+    @abstractmethod
     def _value(self, embeddings: Tensor, members: Membership) -> Tensor:
-        raise TypeError(f"{self._owner} is not a loss by itself: use PairLoss or MeanFieldLoss.")
+        """Compute the loss of a batch that has been checked; autocast is off."""
 
     @property
     def _owner(self) -> str:
