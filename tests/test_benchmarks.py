@@ -19,6 +19,18 @@ def test_a_benchmark_has_a_smoke_run(path):
 
 
 @pytest.mark.slow
+def test_evaluation_at_the_size_of_sop_takes_at_most_500_mb(tmp_path):
+    script = ROOT / "benchmarks" / "bench_retrieval.py"
+    command = [sys.executable, script, "--task", "sop", "--rivals", "plain", "--out", tmp_path]
+    subprocess.run(command, check=True)
+    (result,) = tmp_path.glob("*.csv")
+    weiss, plain = csv.DictReader(result.read_text().splitlines())
+    assert (weiss["contender"], weiss["queries"]) == ("weiss", "60502")
+    assert float(weiss["extra_mib"]) * 2**20 <= 500e6
+    assert float(plain["time_over_weiss"]) > 1
+
+
+@pytest.mark.slow
 def test_mfcwms_is_ten_times_faster_and_twenty_times_leaner_than_its_dense_form(tmp_path):
     script = ROOT / "benchmarks" / "bench_multi_similarity.py"
     subprocess.run([sys.executable, script, "--out", tmp_path], check=True)
