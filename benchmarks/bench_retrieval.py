@@ -221,6 +221,8 @@ def main() -> None:
         return
     task = "smoke" if arguments.smoke else arguments.task
     rivals = ["plain", "faiss", "pml"] if arguments.smoke else arguments.rivals.split(",")
+    for unknown in set(rivals) - set(CONTENDERS):
+        parser.error(f"--rivals must be of {', '.join(CONTENDERS)}; got {unknown!r}.")
     names = ["weiss", *rivals]
     batch = make_batch(task, "cuda") if arguments.device == "cuda" else None
     results = {}
