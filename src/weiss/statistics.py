@@ -9,7 +9,7 @@ from weiss import _check
 
 Array = np.ndarray[Any, Any]
 CELLS = 4_000_000
-"""How many random numbers are drawn at a time: 32 MB."""
+"""How many random numbers are drawn at a time: 32 MB, and as much for what they pick."""
 
 
 @dataclass(frozen=True)
