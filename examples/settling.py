@@ -4,8 +4,8 @@ A network of two layers maps noisy 8-dimensional samples of six classes to two d
 mean-field losses pull the samples of a class to its field and push them from the others' until six
 groups stand around the circle, each with its field in the middle: the magnet ordering.
 
-On a circle classes cannot go around each other, and fields may merge for good; the soft constraint
-keeps them apart. Try `--reg-weight 0` with `--seed 2`.
+On a circle there is no way around: classes must pass through each other, and fields may merge for
+good. The soft constraint keeps them apart. Try `--reg-weight 0` with `--seed 2`.
 
     python examples/settling.py --out demo
 """

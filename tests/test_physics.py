@@ -60,6 +60,26 @@ def test_what_is_dropped_falls_with_the_square_or_fourth_power_of_the_spread(
     assert steps[-1].item() == pytest.approx(order, abs=0.1)
 
 
+def test_the_cosine_attraction_drops_the_square_of_one_less_the_order_parameter():
+    spins = unit(one_cloud())
+    mean = spins.mean(0, keepdim=True)
+    pairs = cosine_distance(spins, spins).mean()
+    kept = 2 * cosine_distance(spins, mean).mean() - cosine_distance(mean, mean).mean()
+    # Pairs are kept + R, so that R is minus this.
+    assert (kept - pairs).item() == pytest.approx((1 - mean.norm().item()) ** 2, rel=1e-12)
+
+
+def test_between_two_clusters_the_child_rests_where_its_parent_still_pulls():
+    angle = torch.tensor(0.4, dtype=torch.float64)
+    clusters = torch.stack([angle.cos(), angle.sin()]).repeat(2, 1)
+    clusters[1, 1] *= -1
+    labels = torch.zeros(2, dtype=torch.long)
+    child = MeanFieldContrastiveLoss(1, 2, pos_margin=0.1).double()
+    child.load_state_dict({"fields": torch.tensor([[1.0, 0.0]])})
+    assert child(clusters, labels).item() == 0.0
+    assert ContrastiveLoss(pos_margin=0.1)(clusters, labels).item() > 0.01
+
+
 def two_tight_classes(spread):
     generator = torch.Generator().manual_seed(1)
     centres = unit(torch.randn(2, 5, generator=generator, dtype=torch.float64))

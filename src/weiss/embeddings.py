@@ -48,7 +48,7 @@ def check_embeddings(given: Any, name: str, distance: str) -> None:
         )
     if given.ndim != 2 or 0 in given.shape:
         raise ValueError(
-            f"{name} must have shape (N, D), N and D at least 1,; "
+            f"{name} must have shape (N, D), N and D at least 1; "
             f"got {tuple(given.shape)}. Flatten or pool other dimensions first."
         )
     if str(given.dtype).removeprefix("torch.").lstrip("<>=") not in FLOATS:

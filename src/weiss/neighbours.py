@@ -166,9 +166,9 @@ class _Gallery:
     def _product(self, query_qD: Tensor, items_gD: Tensor) -> Tensor:
         """Return ``query @ items.T``, in a buffer that the next call writes over.
 
-        Fresh memory for every block would cost the CPU as much in page faults as the arithmetic.
-        There the product is numpy's, whose library suits every make of processor (torch's was
-        measured at 0.6 times its speed on an AMD EPYC).
+        Fresh memory for every block would cost page faults. On a CPU the product is numpy's, whose
+        library suits every make of processor (torch's was measured at 0.6 times its speed on an
+        AMD EPYC).
         """
         shape = len(query_qD), len(items_gD)
         if self._buffer.numel() < shape[0] * shape[1]:
