@@ -1,27 +1,34 @@
 """Weiss: mean field theory for deep metric learning.
 
 Every pair-against-pair loss becomes points-against-class-fields.
+
+The public names are loaded when they are first used: a process that only decodes images, or a
+command that only prints its help, does not wait for torch.
 """
 
-from weiss.evaluation import (
-    Retrieval,
-    concatenate_embeddings,
-    evaluate_retrieval,
-    retrieval_metrics,
-)
-from weiss.losses import (
-    LOSSES,
-    BinomialDevianceLoss,
-    ClassWiseMultiSimilarityLoss,
-    ContrastiveLoss,
-    MeanFieldBinomialDevianceLoss,
-    MeanFieldClassWiseMultiSimilarityLoss,
-    MeanFieldContrastiveLoss,
-    MeanFieldLoss,
-    PairLoss,
-    make_loss,
-)
-from weiss.optim import parameter_groups
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from weiss.evaluation import (
+        Retrieval,
+        concatenate_embeddings,
+        evaluate_retrieval,
+        retrieval_metrics,
+    )
+    from weiss.losses import (
+        LOSSES,
+        BinomialDevianceLoss,
+        ClassWiseMultiSimilarityLoss,
+        ContrastiveLoss,
+        MeanFieldBinomialDevianceLoss,
+        MeanFieldClassWiseMultiSimilarityLoss,
+        MeanFieldContrastiveLoss,
+        MeanFieldLoss,
+        PairLoss,
+        make_loss,
+    )
+    from weiss.optim import parameter_groups
 
 __version__ = "0.1.0"
 
@@ -43,3 +50,32 @@ __all__ = [
     "parameter_groups",
     "retrieval_metrics",
 ]
+
+_HOMES = {
+    "weiss.evaluation": (
+        "Retrieval",
+        "concatenate_embeddings",
+        "evaluate_retrieval",
+        "retrieval_metrics",
+    ),
+    "weiss.optim": ("parameter_groups",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+_PACKAGES = ("backbones", "data", "losses")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return import_module(f"weiss.{name}")
+    if name not in __all__:
+        raise AttributeError(f"module 'weiss' has no attribute {name!r}")
+    # Most public names are losses.
+    value = getattr(import_module(_HOME_OF.get(name, "weiss.losses")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_PACKAGES])

@@ -1,0 +1,160 @@
+"""Image files as arrays: upright, RGB or grey, 8 bits, or a clear word why not (Pillow only here).
+
+This file imports neither torch nor anything else of Weiss, so that a decoding process starts fast.
+"""
+
+import io
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+Array = np.ndarray[Any, Any]
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+MAX_PIXELS = 178_956_970
+"""Larger images are refused as decompression bombs: Pillow's own limit for an error."""
+ORIENTATION = 0x0112
+DEPTH_16 = 257.0
+"""65535 / 255: what a step of 8 bits is worth in 16."""
+
+
+class BadImageError(ValueError):
+    """An image that cannot be read; the message says which and why."""
+
+
+def decode(source: str | Path | bytes, channels: int = 3, short_side: int | None = None) -> Array:
+    """Read an image as uint8 ``(height, width, channels)``.
+
+    EXIF orientation is applied; transparent pixels are laid over white; CMYK, palettes and other
+    colour spaces become RGB; 16 bits a channel become 8; of an animation the first frame is taken.
+
+    Args:
+        source: a file, or the bytes of one.
+        channels: 3 for RGB, 1 for grey.
+        short_side: reduce the shorter side to this many pixels if it is longer, as torchvision's
+            ``Resize(short_side)`` does. Never enlarges.
+
+    Returns:
+        The pixels.
+
+    Raises:
+        BadImageError: empty, truncated, no image, larger than `MAX_PIXELS`, or not readable.
+    """
+    name = "image" if isinstance(source, bytes) else str(source)
+    try:
+        with warnings.catch_warnings():
+            # Pillow warns at half its limit and about odd metadata; the pixels decide here.
+            warnings.simplefilter("ignore")
+            file = io.BytesIO(source) if isinstance(source, bytes) else source
+            with Image.open(file) as image:
+                _refuse_bomb(image)
+                image.load()
+                return upright(image, channels, short_side)
+    # Decoders raise whatever they stumble over: OSError, SyntaxError, struct.error, zlib.error.
+    except Exception as error:
+        raise BadImageError(f"{name}: {_reason(source, error)}") from error
+
+
+def _reason(source: str | Path | bytes, error: Exception) -> str:
+    """Say what is wrong with an image that could not be read."""
+    if isinstance(error, BadImageError):
+        return str(error)
+    if isinstance(error, Image.DecompressionBombError):
+        return f"has more than {MAX_PIXELS:,} pixels; reduce it"
+    if isinstance(error, OSError) and error.errno is not None:
+        return f"cannot be opened ({error.strerror})"
+    if not (len(source) if isinstance(source, bytes) else Path(source).stat().st_size):
+        return "is empty (zero bytes)"
+    if isinstance(error, UnidentifiedImageError):
+        return "is no image that Pillow can read"
+    return f"cannot be decoded ({error})"
+
+
+def upright(image: Image.Image, channels: int = 3, short_side: int | None = None) -> Array:
+    """Return a Pillow image as uint8 ``(height, width, channels)``, turned as its EXIF data say."""
+    # To look for metadata that are not there costs a JPEG file a twentieth of its decoding.
+    plain = image.format == "JPEG" and not {"exif", "xmp"} & image.info.keys()
+    if not plain and image.getexif().get(ORIENTATION, 1) != 1:
+        image = ImageOps.exif_transpose(image)
+    image = _eight_bits(image, "RGB" if channels == 3 else "L")
+    if short_side is not None and min(image.size) > short_side:
+        image = image.resize(reduced_size(*image.size, short_side), Image.Resampling.BILINEAR)
+    return np.asarray(image).reshape(image.height, image.width, channels)
+
+
+def reduced(pixels: Array, short_side: int | None) -> Array:
+    """Return uint8 ``(height, width, channels)`` with a longer shorter side reduced to this."""
+    height, width, channels = pixels.shape
+    if short_side is None or min(height, width) <= short_side:
+        return pixels
+    image = Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels)
+    small = image.resize(reduced_size(width, height, short_side), Image.Resampling.BILINEAR)
+    return np.asarray(small).reshape(small.height, small.width, channels)
+
+
+def reduced_size(width: int, height: int, short_side: int) -> tuple[int, int]:
+    """Return width and height with the shorter side at ``short_side``; the longer rounds down.
+
+    Example:
+        >>> reduced_size(500, 333, 256)
+        (384, 256)
+    """
+    if width <= height:
+        return short_side, int(short_side * height / width)
+    return int(short_side * width / height), short_side
+
+
+def stored_size(source: Path, short_side: int | None) -> int:
+    """Return how many pixels `decode` will give for a file, from its header alone; 0 if unknown."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(source) as image:
+                width, height = image.size
+    except Exception:
+        return 0
+    if short_side is not None and min(width, height) > short_side:
+        width, height = reduced_size(width, height, short_side)
+    return width * height
+
+
+def _refuse_bomb(image: Image.Image) -> None:
+    if image.width * image.height > MAX_PIXELS:
+        raise BadImageError(
+            f"has {image.width:,} x {image.height:,} pixels, more than {MAX_PIXELS:,}; reduce it"
+        )
+
+
+def _eight_bits(image: Image.Image, mode: str) -> Image.Image:
+    """Return the image in mode RGB or L, whatever it was."""
+    if image.mode == mode:
+        return image
+    if image.mode.startswith("I") or image.mode == "F":
+        image = _from_deep(image)
+    # Colours under full transparency are arbitrary; white is what a page shows there.
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    # Some modes (LAB, HSV to L) convert through RGB only.
+    if mode == "L" and image.mode not in ("1", "L", "P", "RGB", "RGBA"):
+        image = image.convert("RGB")
+    return image.convert(mode)
+
+
+def _from_deep(image: Image.Image) -> Image.Image:
+    """Return an image of 16 or 32 bits, or of floats, as 8-bit grey."""
+    values = np.asarray(image).astype(np.float64)
+    low, high = float(values.min()), float(values.max())
+    if image.mode == "F" and low >= 0 and high <= 1:
+        values *= 255
+    elif image.mode.startswith("I;16") or (image.mode == "I" and 255 < high <= 65535 and low >= 0):
+        values /= DEPTH_16
+    elif low < 0 or high > 255:
+        raise BadImageError(
+            f"has values from {low:g} to {high:g} in mode {image.mode}, and no known range; "
+            "save it with 8 or 16 bits"
+        )
+    return Image.fromarray(np.rint(values).astype(np.uint8), "L")
