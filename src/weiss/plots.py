@@ -1,11 +1,12 @@
 """Every figure of the package; the only file that imports matplotlib."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
+
+from weiss.files import replacing
 
 
 def settling(
@@ -35,10 +36,7 @@ def settling(
             axis.set_title(f"step {step}", fontsize=9)
         row[0].set_ylabel(title, fontsize=10)
     figure.suptitle("Samples (dots) and the mean field of their class (arrows)", fontsize=11)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.png")
-    figure.savefig(temporary, dpi=110)
-    temporary.replace(path)
+    _write(figure, path)
 
 
 def _circle(axis: Any, embeddings: Tensor, fields: Tensor, labels: Tensor, colours: Any) -> None:
@@ -65,3 +63,33 @@ def _class_colours(number: int) -> Any:
     if number <= 10:
         return colormaps["tab10"](range(number))
     return colormaps["hsv"]([c / number for c in range(number)])
+
+
+def contact_sheet(rows: Sequence[tuple[str, Sequence[Any]]], path: Path) -> None:
+    """Draw rows of images, each row with its title, and write a PNG.
+
+    Args:
+        rows: title and uint8 images ``(height, width, channels)`` of each row.
+        path: where to write; its folder is made.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    columns = max(len(shown) for _, shown in rows)
+    figure = Figure(figsize=(0.9 * columns + 2.4, 0.95 * len(rows)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(
+        len(rows), columns + 1, squeeze=False, width_ratios=[2.5] + [1] * columns
+    )
+    for row, (title, shown) in zip(axes, rows, strict=True):
+        for axis in row:
+            axis.set_axis_off()
+        row[0].text(0, 0.5, title, fontsize=9, va="center", wrap=True, transform=row[0].transAxes)
+        for axis, image in zip(row[1:], shown, strict=False):
+            axis.imshow(image, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+    _write(figure, path)
+
+
+def _write(figure: Any, path: Path) -> None:
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=110, format="png")

@@ -1,0 +1,111 @@
+"""Any data by one argument: a name, a folder, a list of files, arrays, a Hugging Face data set."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from weiss import _check
+from weiss.data.assembly import Assembly
+from weiss.data.glyphs import glyphs
+from weiss.data.official_sets import OFFICIAL
+from weiss.data.own import from_arrays, from_folder, from_hub, from_list
+from weiss.data.table import Table
+
+LISTS = (".csv", ".tsv", ".parquet")
+
+
+@dataclass(frozen=True)
+class DataEntry:
+    """A data set with a name.
+
+    Args:
+        title: what it is.
+        read: makes its table from a folder (None where it needs none) and ``allow_missing``.
+        needs_root: whether it lies in a folder that must be given.
+    """
+
+    title: str
+    read: Callable[[Path, bool], Table]
+    needs_root: bool = True
+
+
+def _drawn(root: Path, allow_missing: bool, *, jitter: bool) -> Table:
+    return glyphs(jitter=jitter)
+
+
+DATASETS: dict[str, DataEntry] = {
+    "glyphs": DataEntry(
+        "characters drawn by many fonts, moved a little", partial(_drawn, jitter=True), False
+    ),
+    "glyphs_still": DataEntry(
+        "the same characters, not moved", partial(_drawn, jitter=False), False
+    ),
+    **{name: DataEntry(official.title, official.read) for name, official in OFFICIAL.items()},
+}
+"""Every data set that has a name."""
+
+
+def open_table(
+    data: Any,
+    *,
+    root: str | Path | None = None,
+    how: Assembly | None = None,
+    allow_missing: bool = False,
+) -> Table:
+    """Return the table of anything that is data.
+
+    Args:
+        data: a name of `DATASETS`; a folder with one subfolder a class; a CSV, TSV or Parquet file
+            with the columns path, label (or labels) and perhaps split; a pair of (images or
+            vectors, labels); a Hugging Face ``Dataset`` or ``DatasetDict``.
+        root: the folder of a named data set, or what the paths of a list are relative to.
+        how: how to split data that come without a split, and what to refuse.
+        allow_missing: accept a named data set of which images are missing.
+
+    Returns:
+        The table.
+
+    Example:
+        >>> from weiss.data import open_table
+        >>> table = open_table("glyphs")
+        >>> table.source.pixels.shape[1:]
+        (32, 32, 1)
+    """
+    if isinstance(data, tuple) and len(data) == 2:
+        return from_arrays(data[0], data[1], how)
+    if type(data).__module__.partition(".")[0] == "datasets":
+        return from_hub(data, how)
+    if not isinstance(data, (str, Path)):
+        raise TypeError(
+            "data must be a name, a path, a pair (images, labels) or a Hugging Face data set; got "
+            f"{type(data).__name__}. Wrap arrays as (images, labels)."
+        )
+    if str(data) in DATASETS:
+        return _named(str(data), root, how, allow_missing)
+    path = Path(data)
+    if path.is_dir():
+        return from_folder(path, how)
+    if path.suffix.lower() in LISTS:
+        return from_list(path, how, root=root)
+    hint = _check.suggestion(str(data), DATASETS)
+    raise ValueError(
+        f"data must be one of {', '.join(DATASETS)}, a folder, or a {', '.join(LISTS)} file; got "
+        f"{str(data)!r}, which is none of these.{hint}"
+    )
+
+
+def _named(name: str, root: str | Path | None, how: Assembly | None, allow_missing: bool) -> Table:
+    entry = DATASETS[name]
+    if how is not None and how.split not in ("auto", "given"):
+        raise ValueError(
+            f"split must be left alone for {name}, whose split is part of it; got {how.split!r}. "
+            f"To split it otherwise, pass its image folder instead of its name."
+        )
+    if root is None and entry.needs_root:
+        raise ValueError(
+            f"root must say where {name} lies; it was not given. Pass root=DIR (on the command "
+            f"line: --root DIR), or get the data first: weiss data prepare {name} --root DIR"
+        )
+    return entry.read(Path(root or "."), allow_missing)

@@ -1,0 +1,222 @@
+"""Look at all of a data set before anything trains on it.
+
+Counts against the official ones, files that are missing or cannot be read, classes too small to
+search, classes on both sides of the split, and images that are on both sides: photographs that
+appear twice, perhaps reduced or saved again, flatter every score.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weiss.data.crops import Windows
+from weiss.data.official import OfficialSet
+from weiss.data.resample import resample
+from weiss.data.sources import Vectors
+from weiss.data.store import Place, Store, build_store
+from weiss.data.table import TESTING, Table, some
+from weiss.neighbours import default_budget, nearest_neighbours
+
+Array = np.ndarray[Any, Any]
+THUMBNAIL = 16
+"""Images are compared as grey thumbnails of this side."""
+SHORT_SIDE = 32
+"""What images are reduced to while they are decoded for that."""
+NEARLY_SAME = 0.98
+"""Correlation of two thumbnails from which they count as nearly the same image. Between the halves
+of CUB-200-2011 one photograph is there twice, at 1.00; the next most alike pair, at 0.94, are two
+birds."""
+LUMINANCE = (0.299, 0.587, 0.114)
+BLOCK = 4096
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two images on both sides of the split that look nearly the same.
+
+    Args:
+        train: name of the one that trains.
+        test: name of the one that tests.
+        correlation: of their thumbnails, at most 1.
+        same_class: whether they share a class.
+    """
+
+    train: str
+    test: str
+    correlation: float
+    same_class: bool
+
+
+@dataclass
+class Findings:
+    """What a check found.
+
+    Args:
+        table: what was checked.
+        problems: what must be mended before training, in words.
+        remarks: what is worth knowing.
+        unreadable: what is wrong with each image that cannot be read.
+        pairs: nearly the same images on both sides of the split, most alike first.
+    """
+
+    table: Table
+    problems: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+    pairs: list[Pair] = field(default_factory=list)
+
+
+def check_table(
+    table: Table,
+    official: OfficialSet | None = None,
+    *,
+    images: bool = True,
+    num_workers: int | None = None,
+) -> Findings:
+    """Check a table, and its images if wanted.
+
+    Args:
+        table: what `open_table` gave.
+        official: what it must agree with, for a published data set.
+        images: decode every image, and compare those of training and testing.
+        num_workers: decoding processes; by default one for each usable core.
+
+    Returns:
+        The findings.
+    """
+    found = Findings(table)
+    if official is not None:
+        found.problems += official.differences(table)
+    _check_classes(table, found)
+    if images and not isinstance(table.source, Vectors):
+        _check_images(table, found, num_workers)
+    return found
+
+
+def _check_classes(table: Table, found: Findings) -> None:
+    shared = table.shared_classes()
+    if shared:
+        found.remarks.append(
+            f"train and test share {len(shared):,} classes ({some(shared)}): scores measure known "
+            "classes, not new ones"
+        )
+    for side, splits in (("train", ("train",)), ("test", TESTING)):
+        sizes = table.take(np.flatnonzero(np.isin(table.splits, splits))).class_sizes()
+        alone = [table.class_names[c] for c in np.flatnonzero(sizes == 1)]
+        if alone:
+            cost = "no pair of it can be formed" if side == "train" else "nothing to be found"
+            found.remarks.append(
+                f"{len(alone):,} classes have one image in {side} ({some(alone)}): {cost}"
+            )
+    unused = len(table.rows("unused"))
+    if unused:
+        found.remarks.append(f"{unused:,} items are in no split")
+
+
+def _check_images(table: Table, found: Findings, num_workers: int | None) -> None:
+    store, errors = build_store(
+        table, Place("memory", "to look at"), short_side=SHORT_SIDE, num_workers=num_workers
+    )
+    found.unreadable = list(errors.values())
+    if errors:
+        found.problems.append(f"{len(errors):,} images cannot be read: {some(found.unreadable)}")
+    good = np.setdiff1d(np.arange(len(table)), np.array(list(errors), dtype=int))
+    train = np.intersect1d(good, table.rows("train"))
+    test = np.intersect1d(good, np.flatnonzero(np.isin(table.splits, TESTING)))
+    if not len(train) or not len(test):
+        return
+    found.pairs = nearly_same(table, thumbnails(store, train), train, thumbnails(store, test), test)
+    if found.pairs:
+        shown = [f"{pair.test} ~ {pair.train}" for pair in found.pairs]
+        found.remarks.append(
+            f"{len(found.pairs):,} test images look nearly the same as a training image "
+            f"({some(shown, 3)})"
+        )
+
+
+def thumbnails(store: Store, items: Array) -> Tensor:
+    """Return ``(n, 16 * 16)`` grey thumbnails, each with mean 0 and length 1.
+
+    The inner product of two is their correlation. An image of one colour has none: all zeros.
+    """
+    parts = []
+    for i in range(0, len(items), BLOCK):
+        part = store.take(items[i : i + BLOCK])
+        whole = Windows(
+            start=np.zeros_like(part.sizes),
+            scale=part.sizes / THUMBNAIL,
+            low=np.zeros_like(part.sizes),
+            high=part.sizes,
+            flip=np.zeros(len(part.sizes), dtype=bool),
+            size=THUMBNAIL,
+        )
+        starts, widths = torch.from_numpy(part.starts), torch.from_numpy(part.sizes[:, 1].copy())
+        shown = resample(part.pixels, starts, widths, whole)
+        # As Pillow makes grey of RGB, so that a grey copy of a coloured image is like it.
+        grey = torch.tensor(LUMINANCE if shown.shape[1] == 3 else (1.0,))
+        flat = (shown * grey[:, None, None]).sum(dim=1).flatten(1)
+        flat = flat - flat.mean(dim=1, keepdim=True)
+        # Less contrast than one grey level tells nothing.
+        length = flat.norm(dim=1, keepdim=True)
+        parts.append(torch.where(length > THUMBNAIL, flat / length, torch.zeros_like(flat)))
+    return torch.cat(parts)
+
+
+def nearly_same(
+    table: Table, train: Tensor, train_items: Array, test: Tensor, test_items: Array
+) -> list[Pair]:
+    """Return for each test image the training image it is nearly the same as, if there is one.
+
+    A mirror image counts: training flips images.
+
+    Args:
+        table: names and classes of the items.
+        train: ``(n, 256)`` what `thumbnails` gave for the training items.
+        train_items: ``(n,)`` their rows of the table.
+        test: ``(m, 256)`` likewise for the test items.
+        test_items: ``(m,)`` their rows.
+
+    Returns:
+        The pairs, most alike first.
+    """
+    mirrored = test.view(-1, THUMBNAIL, THUMBNAIL).flip(2).flatten(1)
+    straight, turned = _nearest(test, train), _nearest(mirrored, train)
+    nearest = torch.where(turned[1] > straight[1], turned[0], straight[0])
+    correlation = torch.maximum(turned[1], straight[1])
+    pairs = []
+    for at in torch.argsort(correlation, descending=True, stable=True).tolist():
+        if correlation[at] < NEARLY_SAME:
+            break
+        one, other = int(train_items[nearest[at]]), int(test_items[at])
+        same = table.labels[one] == table.labels[other]
+        if table.is_multi_label:
+            same = (table.labels[one] & table.labels[other]).any()
+        pairs.append(
+            Pair(
+                table.source.name(one),
+                table.source.name(other),
+                min(float(correlation[at]), 1.0),
+                bool(same),
+            )
+        )
+    return pairs
+
+
+def _nearest(test: Tensor, train: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the nearest training thumbnail of each test thumbnail, and their correlation."""
+    nearest = torch.zeros(len(test), dtype=torch.long)
+    for rows, found in nearest_neighbours(
+        test,
+        train,
+        np.ones(len(test), dtype=np.int64),
+        distance="cosine",
+        leave_one_out=False,
+        device=train.device,
+        budget=default_budget(train.device),
+        rows=np.arange(len(test)),
+    ):
+        nearest[torch.from_numpy(rows)] = found[:, 0].cpu()
+    return nearest, (test * train[nearest]).sum(dim=1)

@@ -1,0 +1,183 @@
+"""Which part of each image a batch shows: random resized crops to train, centre crops to evaluate.
+
+A crop is two intervals, one for each axis: output pixel t covers source coordinates
+``[start + t * scale, start + (t + 1) * scale)``, and only source pixels in ``[low, high)`` may be
+looked at. That is all `resample` needs, and a resize followed by a crop is one interval too.
+
+Dimensions: B images; axis 0 is rows, axis 1 columns.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from weiss import _check, draws
+
+Array = np.ndarray[Any, Any]
+ATTEMPTS = 10
+"""How often torchvision tries a random box before it takes the largest central one."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """What to show of each image of a batch, and at which size.
+
+    Args:
+        start: ``(B, 2)`` source coordinate of the output's first edge, rows and columns.
+        scale: ``(B, 2)`` source pixels for an output pixel.
+        low: ``(B, 2)`` the first source pixel that may be looked at.
+        high: ``(B, 2)`` one past the last.
+        flip: ``(B,)`` whether left and right change places.
+        size: height and width of the output.
+    """
+
+    start: Array
+    scale: Array
+    low: Array
+    high: Array
+    flip: Array
+    size: int
+
+
+@dataclass(frozen=True)
+class CentreCrop:
+    """Evaluation: shorter side to ``resize``, then the central ``size`` x ``size``.
+
+    Agrees with torchvision's ``Resize(resize)`` and ``CenterCrop(size)``, their rounding included.
+
+    Args:
+        size: height and width of the output.
+        resize: length of the shorter side before the crop; at least ``size``.
+    """
+
+    size: int = 224
+    resize: int = 256
+
+    def __post_init__(self) -> None:
+        """Refuse a crop that is larger than what it is cut from."""
+        _check.count("size", self.size, "CentreCrop")
+        _check.count("resize", self.resize, "CentreCrop")
+        if self.size > self.resize:
+            raise ValueError(
+                f"size must be at most resize, {self.resize}, for CentreCrop; got {self.size}. "
+                "Resize to a longer side."
+            )
+
+    def windows(self, sizes: Array) -> Windows:
+        """Return the windows of images of these sizes, ``(B, 2)`` height and width."""
+        resized = _resized(sizes, self.resize)
+        # Python's round, as torchvision has it: halves go to the even neighbour.
+        offset = np.rint((resized - self.size) / 2.0)
+        scale = sizes / resized
+        return Windows(
+            start=offset * scale,
+            scale=scale,
+            low=np.zeros_like(sizes),
+            high=sizes,
+            flip=np.zeros(len(sizes), dtype=bool),
+            size=self.size,
+        )
+
+
+@dataclass(frozen=True)
+class RandomCrop:
+    """Training: a random box, resized to ``size`` x ``size``, flipped now and then.
+
+    Boxes follow the distribution of torchvision's ``RandomResizedCrop``: the share of the area is
+    uniform in ``area``, the logarithm of width / height uniform in the logarithms of ``ratio``; if
+    ten boxes in a row do not fit, the largest central box of an allowed ratio is taken.
+
+    Args:
+        size: height and width of the output.
+        area: least and greatest share of the image's area.
+        ratio: least and greatest width / height.
+        flip: probability that left and right change places.
+        resize: length the shorter side is thought to have before the box is drawn, for protocols
+            that resize first; None draws in the pixels there are.
+        seed: which stream of random numbers.
+    """
+
+    size: int = 224
+    area: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: float = 0.5
+    resize: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse ranges that are none."""
+        _check.count("size", self.size, "RandomCrop")
+        for name, (least, greatest) in (("area", self.area), ("ratio", self.ratio)):
+            if not 0 < least <= greatest:
+                raise ValueError(
+                    f"{name} must be a range (least, greatest) with 0 < least <= greatest for "
+                    f"RandomCrop; got {(least, greatest)}. Pass the smaller number first."
+                )
+        if self.area[1] > 1:
+            raise ValueError(
+                f"area must end at 1 or below for RandomCrop; got {self.area[1]:g}. "
+                "A crop cannot be larger than the image."
+            )
+        if not 0 <= self.flip <= 1:
+            raise ValueError(
+                f"flip must be a probability for RandomCrop; got {self.flip:g}. Pass 0 to 1."
+            )
+
+    def windows(self, sizes: Array, epoch: int, positions: Array) -> Windows:
+        """Draw the windows of images of these sizes.
+
+        Args:
+            sizes: ``(B, 2)`` height and width.
+            epoch: counts from 0.
+            positions: ``(B,)`` where in the epoch each image stands, over all batches and
+                processes; an image at the same place gets the same box every time.
+
+        Returns:
+            The windows.
+        """
+        drawn = draws.uniform(self.seed, epoch, positions[:, None], np.arange(2 * ATTEMPTS + 3))
+        resized = sizes if self.resize is None else _resized(sizes, self.resize)
+        box = self._largest_central(resized)
+        found = np.zeros(len(sizes), dtype=bool)
+        for attempt in range(ATTEMPTS):
+            extent = self._draw(resized, drawn[:, 2 * attempt], drawn[:, 2 * attempt + 1])
+            fits = ((extent > 0) & (extent <= resized)).all(axis=1) & ~found
+            # A box that fits lies anywhere with the same probability: 0 .. room, both included.
+            corner = np.floor(drawn[:, -3:-1] * (resized - extent + 1))
+            box[fits] = np.concatenate([corner, extent], axis=1)[fits]
+            found |= fits
+        per_pixel = sizes / resized
+        corner, extent = box[:, :2] * per_pixel, box[:, 2:] * per_pixel
+        low = np.floor(corner + 1e-6).astype(np.int64)
+        high = np.maximum(np.ceil(corner + extent - 1e-6).astype(np.int64), low + 1)
+        return Windows(
+            start=corner,
+            scale=extent / self.size,
+            low=low,
+            high=np.minimum(high, sizes),
+            flip=drawn[:, -1] < self.flip,
+            size=self.size,
+        )
+
+    def _draw(self, sizes: Array, area_draw: Array, ratio_draw: Array) -> Array:
+        """Return ``(B, 2)`` heights and widths of boxes."""
+        area = sizes.prod(axis=1) * (self.area[0] + area_draw * (self.area[1] - self.area[0]))
+        low, high = np.log(self.ratio)
+        ratio = np.exp(low + ratio_draw * (high - low))
+        return np.stack([np.rint(np.sqrt(area / ratio)), np.rint(np.sqrt(area * ratio))], axis=1)
+
+    def _largest_central(self, sizes: Array) -> Array:
+        """Return ``(B, 4)`` top, left, height, width of the box to fall back on."""
+        height, width = sizes[:, 0].astype(np.float64), sizes[:, 1].astype(np.float64)
+        ratio = width / height
+        box_height = np.where(ratio < self.ratio[0], np.rint(width / self.ratio[0]), height)
+        box_width = np.where(ratio > self.ratio[1], np.rint(height * self.ratio[1]), width)
+        top, left = (height - box_height) // 2, (width - box_width) // 2
+        return np.stack([top, left, box_height, box_width], axis=1)
+
+
+def _resized(sizes: Array, side: int) -> Array:
+    """Return ``(B, 2)`` sizes with the shorter side at ``side``; the longer rounds down."""
+    short = sizes.min(axis=1, keepdims=True)
+    return np.where(sizes == short, side, (side * sizes) // short)

@@ -1,0 +1,247 @@
+"""Glyphs: the data set that is always there, drawn from the fonts that matplotlib ships.
+
+A class is a character, its images are how the fonts draw it: 32 x 32, grey, white on black, moved a
+little at random. Characters that test are never seen in training. Drawn in seconds, then kept in
+the cache folder; the same bytes everywhere for given fonts and a given Pillow.
+"""
+
+import hashlib
+import math
+import unicodedata
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL
+from PIL import Image, ImageDraw, ImageFont, features
+
+from weiss import draws
+from weiss.data.sources import Pixels
+from weiss.data.table import Table
+from weiss.files import cache_folder, replacing
+
+Array = np.ndarray[Any, Any]
+SIDE = 32
+OVERSAMPLE = 4
+"""Glyphs are drawn and moved at four times the size, then averaged down: smooth edges."""
+EM = 26
+"""Pixels of a font's em square; leaves room to move."""
+ROOM = 26
+"""Ink wider or higher than this many pixels is scaled down to it."""
+MIN_FONTS = 8
+UNICODE_FONTS = (
+    *(f"DejaVuSans{style}" for style in ("", "-Bold", "-Oblique", "-BoldOblique")),
+    *(f"DejaVuSansMono{style}" for style in ("", "-Bold", "-Oblique", "-BoldOblique")),
+    *(f"DejaVuSerif{style}" for style in ("", "-Bold", "-Italic", "-BoldItalic")),
+    *(f"STIXGeneral{style}" for style in ("", "Bol", "Italic", "BolIta")),
+)
+# Computer Modern keeps TeX's order of symbols, so only its letters and digits are what their codes
+# say. Left out: fonts of symbols in private codes or of enlarged symbols (cmsy, cmex, STIXNonUni,
+# STIXSiz, Display), which draw something else than the character.
+LETTER_FONTS = ("cmr10", "cmb10", "cmss10", "cmti10", "cmtt10", "cmmi10")
+KINDS = ("Lu", "Ll", "Lt", "Lo", "Nd", "Nl", "No", "Po", "Ps", "Pe", "Pi", "Pf", "Sm", "Sc", "So")
+"""Unicode's letters, numbers, punctuation and symbols; no marks, spaces, controls, modifiers."""
+PATTERNS = (range(0x2500, 0x25A0), range(0x2800, 0x2900))
+"""Box drawing, blocks and Braille: patterns of cells, which differ by less than jitter moves."""
+ALIKE = 0.07
+"""Two characters whose drawings differ by less than this share of their ink, in the median over
+fonts, are look-alikes (Latin, Greek and Cyrillic A; hyphen and minus); the first of them stays."""
+TURN, SHEAR, GROW, SHIFT = math.radians(8), 0.1, 0.1, 1.5
+"""Jitter, each uniform between minus and plus: radians, slope, share of the size, pixels."""
+
+
+def glyphs(
+    *, jitter: bool = True, seed: int = 0, fonts: Path | None = None, cache: Path | None = None
+) -> Table:
+    """Return the glyphs; half of the characters train, the others test.
+
+    Args:
+        jitter: turn, slant, scale and shift every image a little, at random.
+        seed: of the jitter; the split and the characters are always the same.
+        fonts: the folder of the fonts; matplotlib's by default.
+        cache: where the images are kept; the user's cache folder by default.
+
+    Returns:
+        The table.
+    """
+    fonts = fonts or matplotlib_fonts()
+    folder = (cache or cache_folder()) / "glyphs"
+    path = folder / f"{_fingerprint(fonts, jitter, seed)}.npz"
+    drawn = _kept(path)
+    if drawn is None:
+        drawn = _draw_all(fonts, jitter, seed)
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            np.savez(file, allow_pickle=False, **drawn)
+    pixels, codes, labels, names = (drawn[key] for key in ("pixels", "codes", "labels", "fonts"))
+    class_names = tuple(f"U+{code:04X} {chr(code)}" for code in codes)
+    item_names = [f"{class_names[c]} in {f}" for c, f in zip(labels, names, strict=True)]
+    # Not by code: that would train on Latin and test on arrows.
+    tests = np.zeros(len(codes), dtype=bool)
+    tests[draws.permutation(len(codes), 0)[: len(codes) // 2]] = True
+    splits = np.where(tests[labels], "test", "train")
+    return Table("glyphs", Pixels(pixels, item_names), labels, class_names, splits)
+
+
+def matplotlib_fonts() -> Path:
+    """Return the folder of matplotlib's fonts, without importing matplotlib."""
+    spec = find_spec("matplotlib")
+    if spec is None or not spec.submodule_search_locations:
+        raise ImportError(
+            "matplotlib must be installed for the glyphs, which are drawn from its fonts. "
+            "Install it with: pip install matplotlib"
+        )
+    return Path(spec.submodule_search_locations[0]) / "mpl-data" / "fonts" / "ttf"
+
+
+def _kept(path: Path) -> dict[str, Array] | None:
+    """Return what was drawn before; None if it was not, or if the file is damaged."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
+            return {key: kept[key] for key in ("pixels", "codes", "labels", "fonts")}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+
+
+def _fingerprint(fonts: Path, jitter: bool, seed: int) -> str:
+    """Return a name for the drawings: it changes with fonts, Pillow and the code in this file."""
+    versions = f"{PIL.__version__} {features.version('freetype2')} {jitter} {seed}"
+    digest = hashlib.sha256(versions.encode() + Path(__file__).read_bytes())
+    for name in (*UNICODE_FONTS, *LETTER_FONTS):
+        digest.update((fonts / f"{name}.ttf").read_bytes())
+    return digest.hexdigest()[:24]
+
+
+def _draw_all(fonts: Path, jitter: bool, seed: int) -> dict[str, Array]:
+    drawn_by = _characters(fonts)
+    still = {
+        code: _distinct({name: _draw(font, chr(code)) for name, font in by.items()})
+        for code, by in drawn_by.items()
+    }
+    still = {code: by for code, by in still.items() if len(by) >= MIN_FONTS}
+    codes = _without_look_alikes(still)
+    pixels, labels, names = [], [], []
+    for c, code in enumerate(codes):
+        for f, name in enumerate(still[code]):
+            image = still[code][name]
+            pixels.append(_small(_moved(image, seed, code, f) if jitter else image))
+            labels.append(c)
+            names.append(name)
+    return {
+        "pixels": np.stack(pixels),
+        "labels": np.array(labels, dtype=np.int64),
+        "codes": np.array(codes, dtype=np.int64),
+        "fonts": np.array(names),
+    }
+
+
+def _characters(fonts: Path) -> dict[int, dict[str, ImageFont.FreeTypeFont]]:
+    """Return the characters that enough fonts have, by code, and those fonts by name."""
+    from fontTools.ttLib import TTFont
+
+    found: dict[int, dict[str, ImageFont.FreeTypeFont]] = {}
+    for name in (*UNICODE_FONTS, *LETTER_FONTS):
+        path = fonts / f"{name}.ttf"
+        with TTFont(path, lazy=True) as tables:
+            codes = sorted(tables.getBestCmap())
+        # The basic layout is Pillow's own; the other depends on libraries of the machine.
+        font = ImageFont.truetype(path, EM * OVERSAMPLE, layout_engine=ImageFont.Layout.BASIC)
+        for code in codes:
+            character = chr(code)
+            if name in LETTER_FONTS and not (character.isascii() and character.isalnum()):
+                continue
+            if name == "cmmi10" and character.isdigit():
+                continue  # text figures: another drawing of the digits, in another place
+            if _is_wanted(character):
+                found.setdefault(code, {})[name] = font
+    return {code: found[code] for code in sorted(found) if len(found[code]) >= MIN_FONTS}
+
+
+def _is_wanted(character: str) -> bool:
+    # A composed character is its base and a mark, and at this size looks like the base.
+    composed = unicodedata.decomposition(character)
+    pattern = any(ord(character) in codes for codes in PATTERNS)
+    # Fonts draw the replacement character as the box that stands for a missing one.
+    box = character == "\ufffd"
+    return unicodedata.category(character) in KINDS and not (composed or pattern or box)
+
+
+def _draw(font: ImageFont.FreeTypeFont, character: str) -> Image.Image:
+    """Draw a character, its ink in the middle of an oversampled tile, scaled down if too large."""
+    side = SIDE * OVERSAMPLE
+    left, top, right, bottom = font.getbbox(character)
+    width, height = max(int(right - left), 1), max(int(bottom - top), 1)
+    tile = Image.new("L", (max(width, side), max(height, side)))
+    corner = ((tile.width - width) // 2 - left, (tile.height - height) // 2 - top)
+    ImageDraw.Draw(tile).text(corner, character, fill=255, font=font)
+    most = max(width, height) / (ROOM * OVERSAMPLE)
+    if most > 1 or tile.size != (side, side):
+        scale = max(most, 1.0)
+        tile = _transformed(tile, (scale, 0.0, 0.0, scale), (0.0, 0.0))
+    return tile
+
+
+def _moved(tile: Image.Image, seed: int, code: int, font: int) -> Image.Image:
+    turn, shear, grow, right, down = 2 * draws.uniform(seed, code, font, np.arange(5)) - 1
+    scale = 1 / (1 + GROW * grow)
+    cos, sin = math.cos(TURN * turn) * scale, math.sin(TURN * turn) * scale
+    slope = SHEAR * shear
+    shift = (SHIFT * OVERSAMPLE * right, SHIFT * OVERSAMPLE * down)
+    return _transformed(tile, (cos, sin + slope * cos, -sin, cos - slope * sin), shift)
+
+
+def _transformed(
+    tile: Image.Image, matrix: tuple[float, float, float, float], shift: tuple[float, float]
+) -> Image.Image:
+    """Map output pixels through a matrix about the centres of output and tile."""
+    # Rounded to 1/65536: products with pixel positions are then exact, so the bytes cannot depend
+    # on a machine's sine or on whether it fuses multiplications with additions.
+    a, b, c, d = (round(value * 65536) / 65536 for value in matrix)
+    x, y = (round(value * 65536) / 65536 for value in shift)
+    side = SIDE * OVERSAMPLE
+    middle = side / 2
+    to_x, to_y = tile.width / 2 - a * middle - b * middle, tile.height / 2 - c * middle - d * middle
+    return tile.transform(
+        (side, side),
+        Image.Transform.AFFINE,
+        (a, b, to_x - x, c, d, to_y - y),
+        Image.Resampling.BILINEAR,
+    )
+
+
+def _small(tile: Image.Image) -> Array:
+    return np.asarray(tile.reduce(OVERSAMPLE))
+
+
+def _distinct(drawings: dict[str, Image.Image]) -> dict[str, Image.Image]:
+    """Leave out drawings without ink, and those that another font already made.
+
+    Many a slanted or bold style borrows its symbols from the upright one.
+    """
+    kept: dict[bytes, str] = {}
+    for name, image in drawings.items():
+        if image.getbbox() is not None:
+            kept.setdefault(_small(image).tobytes(), name)
+    return {name: drawings[name] for name in kept.values()}
+
+
+def _without_look_alikes(still: dict[int, dict[str, Image.Image]]) -> list[int]:
+    """Return the codes to keep: of characters that look alike the one with the lowest code."""
+    codes = list(still)
+    names = (*UNICODE_FONTS, *LETTER_FONTS)
+    differences = np.full((len(names), len(codes), len(codes)), np.nan, dtype=np.float16)
+    for f, name in enumerate(names):
+        rows = [i for i, code in enumerate(codes) if name in still[code]]
+        ink = np.stack([_small(still[codes[i]][name]).ravel() for i in rows]).astype(np.float32)
+        ink /= 255
+        square = (ink**2).sum(axis=1)
+        # |a - b|^2 against the ink of both: 0 for the same drawing, 1 for two that share none.
+        gap = square[:, None] + square - 2 * ink @ ink.T
+        differences[f][np.ix_(rows, rows)] = gap / (square[:, None] + square)
+    kept: list[int] = []
+    for i in range(len(codes)):
+        typical = np.nanmedian(differences[:, i, kept].astype(np.float32), axis=0)
+        if not len(kept) or not (typical < ALIKE).any():
+            kept.append(i)
+    return [codes[i] for i in kept]

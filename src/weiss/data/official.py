@@ -1,0 +1,244 @@
+"""The data sets of the paper: what is known of each before it is read, and what reading shares.
+
+A file of this package knows the layout of one data set and gives its lists as a `Listing`; here
+they are compared with the files on disk and become a table.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weiss.data.sources import Files
+from weiss.data.table import Table, some
+from weiss.downloads import Checksum
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A file that a data set is made of.
+
+    Args:
+        name: the name it has, in the folder that `prepare` is given.
+        url: where to fetch it; None if it cannot be fetched without a person.
+        checksum: what it must have; None if nobody has published any.
+        unpacks: whether it is unpacked there; otherwise it is used as it is.
+    """
+
+    name: str
+    url: str | None = None
+    checksum: Checksum | None = None
+    unpacks: bool = True
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What the lists of a data set say.
+
+    Args:
+        folder: the folder that paths are relative to.
+        paths: N paths, with ``/``.
+        labels: ``(N,)`` int64 class indices.
+        class_names: C names in the official order.
+        splits: ``(N,)`` the split of each path.
+    """
+
+    folder: Path
+    paths: Sequence[str]
+    labels: Array
+    class_names: tuple[str, ...]
+    splits: Array
+
+
+@dataclass(frozen=True)
+class OfficialSet:
+    """A published data set: where it comes from, what it must hold and how it is read.
+
+    Args:
+        name: its short name, as on the command line.
+        title: the name people use.
+        home: its page.
+        terms: what its owners ask for, in a sentence.
+        counts: images and classes of each split.
+        archives: the files it is made of. Where it was published in two forms, those of both.
+        by_hand: what to fetch and where to put it, in plain words; ``{root}`` is the folder.
+        folders: what the official folder may be called; the folder itself may be given too.
+        lists: the files that mark the official folder, any one row of them.
+        listing: reads the lists in the official folder.
+    """
+
+    name: str
+    title: str
+    home: str
+    terms: str
+    counts: dict[str, tuple[int, int]]
+    archives: tuple[Archive, ...]
+    by_hand: str
+    folders: tuple[str, ...]
+    lists: tuple[tuple[str, ...], ...]
+    listing: Callable[[Path], Listing]
+
+    @property
+    def num_images(self) -> int:
+        """The number of images of all splits."""
+        return sum(images for images, _ in self.counts.values())
+
+    def locate(self, root: str | Path) -> Path:
+        """Return the official folder: the root, or a folder in it.
+
+        Raises:
+            FileNotFoundError: neither holds the lists.
+        """
+        root = Path(root)
+        places = [root, *(root / folder for folder in self.folders)]
+        for place in places:
+            if any(all((place / name).is_file() for name in names) for names in self.lists):
+                return place
+        lists = ", or ".join(" with ".join(names) for names in self.lists)
+        raise FileNotFoundError(
+            f"{self.title} must be in the folder given, with its official lists ({lists}); found "
+            f"none in {', '.join(str(place) for place in places)}. Give the folder that holds "
+            f"them, or get the data with: weiss data prepare {self.name} --root {root}"
+        )
+
+    def read(self, root: str | Path, allow_missing: bool = False) -> Table:
+        """Read the data set.
+
+        Args:
+            root: the official folder, or the folder it is in.
+            allow_missing: leave out images that are listed and not there, instead of refusing.
+
+        Returns:
+            The table, in the order of the lists; classes in the official order.
+
+        Raises:
+            FileNotFoundError: the lists, or images that they name, are not there.
+            ValueError: the lists are damaged.
+        """
+        listing = self.listing(self.locate(root))
+        self._check(listing)
+        table = Table(
+            self.name,
+            Files(listing.folder, listing.paths),
+            listing.labels,
+            listing.class_names,
+            listing.splits,
+        )
+        missing = missing_files(listing.folder, listing.paths)
+        if not len(missing):
+            return table
+        if not allow_missing:
+            raise FileNotFoundError(
+                f"all {len(table):,} images that {self.title} lists must be in {listing.folder}; "
+                f"{len(missing):,} are not there: {some([listing.paths[m] for m in missing])}. "
+                f"Get them with: weiss data prepare {self.name} --root {root}, or leave them out "
+                "with --allow-missing (allow_missing=True)."
+            )
+        if len(missing) == len(table):
+            raise FileNotFoundError(
+                f"some images that {self.title} lists must be in {listing.folder}; none of the "
+                f"{len(table):,} is there. Get them with: weiss data prepare {self.name} "
+                f"--root {root}"
+            )
+        return table.take(np.setdiff1d(np.arange(len(table)), missing))
+
+    def differences(self, table: Table) -> list[str]:
+        """Return how a table differs from the official counts, in words; nothing if it does not."""
+        found, said = table.sizes(), []
+        for split in sorted(set(self.counts) | set(found)):
+            images, classes = found.get(split, (0, 0))
+            if (images, classes) != self.counts.get(split, (0, 0)):
+                must = "{:,} images of {:,} classes".format(*self.counts.get(split, (0, 0)))
+                said.append(f"{split} must hold {must}; got {images:,} of {classes:,}")
+        return said
+
+    def _check(self, listing: Listing) -> None:
+        """Refuse lists that name no image, or one twice, or one outside the folder."""
+        if not listing.paths:
+            raise ValueError(
+                f"the lists of {self.title} must name images; those for {listing.folder} name "
+                "none. Restore the official lists."
+            )
+        twice = [path for path, times in Counter(listing.paths).items() if times > 1]
+        if twice:
+            raise ValueError(
+                f"the lists of {self.title} must name each image once; {len(twice):,} are named "
+                f"again: {some(twice)}. Restore the official lists."
+            )
+        # A list is data from elsewhere; it must not make us read other files of this machine.
+        outside = [p for p in listing.paths if p.startswith("/") or ".." in p.split("/")]
+        if outside:
+            raise ValueError(
+                f"the lists of {self.title} must name images below {listing.folder}; "
+                f"got {some(outside)}. Restore the official lists."
+            )
+
+
+def missing_files(folder: Path, paths: Sequence[str]) -> Array:
+    """Return which of the paths are not there, looking once into each folder.
+
+    To ask for each of 120,000 files by itself takes minutes on a network drive.
+    """
+    there: dict[str, set[str]] = {}
+    missing = []
+    for index, path in enumerate(paths):
+        parent, _, name = path.rpartition("/")
+        if parent not in there:
+            try:
+                there[parent] = set(os.listdir(folder / parent))
+            except (FileNotFoundError, NotADirectoryError):
+                there[parent] = set()
+        if name not in there[parent]:
+            missing.append(index)
+    return np.asarray(missing, dtype=np.int64)
+
+
+def rows(path: Path, columns: Sequence[str], *, skip: int = 0) -> Iterator[tuple[int, list[str]]]:
+    """Give the lines of a list, cut at spaces, with their numbers counted from 1.
+
+    Args:
+        path: the list.
+        columns: the names of the columns; each line must have as many.
+        skip: how many lines at the top are not part of the list.
+
+    Yields:
+        The number of a line and its fields.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} must be text; it is damaged ({error}). Restore the official file."
+        ) from error
+    for number, line in enumerate(text.splitlines(), start=1):
+        fields = line.split()
+        if number <= skip or not fields:
+            continue
+        if len(fields) != len(columns):
+            raise malformed(path, number, " ".join(columns), line)
+        yield number, fields
+
+
+def malformed(path: Path, line: int, must: str, got: str) -> ValueError:
+    """Return the error for a line that does not read as it must."""
+    return ValueError(
+        f"{path} line {line} must read '{must}'; got {got[:200]!r}. Restore the official file."
+    )
+
+
+def whole_number(text: str, path: Path, line: int, column: str) -> int:
+    """Return a field as a number of at least one."""
+    if not text.isdecimal() or not text.isascii() or int(text) < 1:
+        raise malformed(path, line, f"a whole number above 0 as {column}", text)
+    return int(text)
+
+
+def first_half(labels: Array, num_classes: int) -> Array:
+    """Return the split of the literature: the first half of the classes trains, the rest tests."""
+    return np.where(labels < num_classes // 2, "train", "test")

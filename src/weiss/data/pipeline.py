@@ -1,0 +1,320 @@
+"""From a table to batches on the device: decode once, crop each time, never wait twice.
+
+Images that live on the device are cropped where they are. Images in memory or on disk are gathered
+by a thread while the last batch trains. Images that fit nowhere are decoded by worker processes, a
+few batches ahead. The batches are the same in all cases.
+"""
+
+import mmap
+import warnings
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weiss import _check, images
+from weiss.data.crops import CentreCrop, RandomCrop, Windows
+from weiss.data.resample import resample
+from weiss.data.samplers import Sampler, share_of
+from weiss.data.sources import Files, Vectors
+from weiss.data.store import (
+    PLACES,
+    Place,
+    Store,
+    build_store,
+    choose_place,
+    decode_files,
+    gigabytes,
+    refuse_bad,
+    workers_for,
+)
+from weiss.data.table import Table, some
+from weiss.decoding import Decoded, Decoders, memory_file
+
+Array = np.ndarray[Any, Any]
+AHEAD = 3
+"""Batches that are decoded ahead of the one in use."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some items of a table, ready for a network.
+
+    Args:
+        images: float32 ``(B, c, S, S)`` in 0..255, or ``(B, F)`` vectors; on the device.
+        labels: int64 ``(B,)`` or float ``(B, C)`` multi-hot; on the device.
+        items: int64 ``(B,)``, the rows of the table; on the host.
+    """
+
+    images: Tensor
+    labels: Tensor
+    items: Array
+
+
+class Pipeline:
+    """The images of a table, decoded once and served in batches.
+
+    Args:
+        table: the items.
+        device: where batches go.
+        keep: where decoded images are kept: ``"gpu"``, ``"memory"``, ``"disk"``, ``"stream"`` (not
+            at all), or ``"auto"``, the first of these that they fit.
+        short_side: images are kept with their shorter side reduced to this; None keeps them as
+            they are. At 256 an evaluation that resizes to 256 loses nothing.
+        skip_bad: leave unreadable images out, with a warning that lists them, rather than stop.
+        num_workers: decoding processes; by default one for each usable core.
+        cache: folder for images kept on disk.
+
+    Attributes:
+        table: the items that are served, the bad ones left out.
+        place: where the images are, and why.
+        skipped: what was wrong with the images that were left out.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        *,
+        device: str | torch.device = "cpu",
+        keep: str = "auto",
+        short_side: int | None = 256,
+        skip_bad: bool = False,
+        num_workers: int | None = None,
+        cache: str | Path | None = None,
+    ) -> None:
+        _check.one_of("keep", keep, ("auto", *PLACES), "Pipeline")
+        self.device = torch.device(device)
+        self.table = table
+        self.skipped: list[str] = []
+        self._num_workers, self._short_side = num_workers, short_side
+        self._store: Store | None = None
+        self._vectors: Tensor | None = None
+        cache = None if cache is None else Path(cache)
+        if isinstance(table.source, Vectors):
+            self._vectors = torch.from_numpy(np.asarray(table.source.vectors)).float()
+            self._vectors = self._vectors.to(self.device)
+            self.place = Place("memory", "vectors need no decoding")
+            return
+        if keep == "gpu" and self.device.type != "cuda":
+            raise ValueError(
+                f"keep must not be 'gpu' for Pipeline on {self.device}; a CUDA device is needed. "
+                "Pass device='cuda', or keep='auto'."
+            )
+        if keep == "auto":
+            self.place = choose_place(table, short_side, self.device, cache)
+        else:
+            self.place = Place(keep, "as asked")
+        if self.place.name == "stream":
+            errors = self._try_all()
+        else:
+            self._store, errors = build_store(
+                table,
+                self.place,
+                short_side=short_side,
+                device=self.device,
+                num_workers=num_workers,
+                cache=cache,
+            )
+        if errors:
+            self._leave_out(errors, skip_bad)
+
+    def describe(self) -> str:
+        """Return one line on what is kept where."""
+        kept = {"gpu": "on the GPU", "memory": "in memory", "disk": "on disk"}
+        if self._vectors is not None:
+            return f"{len(self.table):,} vectors on {self.device}"
+        if self._store is None:
+            return f"{len(self.table):,} images, decoded each time ({self.place.why})"
+        size = gigabytes(int(self._store.num_pixels().sum()) * self.table.source.channels)
+        where = kept[self._store.place.name]
+        return f"{len(self.table):,} images, {size} decoded {where} ({self._store.place.why})"
+
+    def training(
+        self,
+        sampler: Sampler,
+        crop: RandomCrop,
+        epoch: int,
+        *,
+        rows: Array | None = None,
+        start: int = 0,
+        process: int = 0,
+        num_processes: int = 1,
+    ) -> Iterator[Batch]:
+        """Yield the batches of an epoch.
+
+        Args:
+            sampler: which items stand in which batch.
+            crop: what is shown of them. Boxes follow from seed, epoch and place in the epoch alone.
+            epoch: counts from 0.
+            rows: ``(n,)`` the table's rows that the sampler's items mean; all by default.
+            start: the step to begin with, after a restart.
+            process: which of several processes this is.
+            num_processes: how many share each batch.
+
+        Yields:
+            This process's part of every batch.
+        """
+        batches = sampler.batches(epoch)
+        positions = np.arange(batches.size).reshape(batches.shape)
+        mine = share_of(batches, process, num_processes)[start:]
+        places = share_of(positions, process, num_processes)[start:]
+        items = mine if rows is None else rows[mine]
+        plan = list(zip(items, places, strict=True))
+        yield from self._serve(
+            [part for part, _ in plan],
+            [lambda sizes, at=at: crop.windows(sizes, epoch, at) for _, at in plan],
+        )
+
+    def evaluation(
+        self, crop: CentreCrop, *, rows: Array | None = None, batch_size: int = 128
+    ) -> Iterator[Batch]:
+        """Yield all items, or some rows of the table, once and in order."""
+        _check.count("batch_size", batch_size, "Pipeline.evaluation")
+        rows = np.arange(len(self.table)) if rows is None else rows
+        parts = [rows[i : i + batch_size] for i in range(0, len(rows), batch_size)]
+        yield from self._serve(parts, [crop.windows] * len(parts))
+
+    def _serve(self, parts: list[Array], crops: list[Any]) -> Iterator[Batch]:
+        if self._vectors is not None:
+            for items in parts:
+                yield self._batch(self._vectors[torch.from_numpy(items).to(self.device)], items)
+        elif self._store is None:
+            yield from self._stream(parts, crops)
+        elif self._store.pixels.device == self.device:
+            for items, crop in zip(parts, crops, strict=True):
+                yield self._cropped(self._store, items, crop)
+        else:
+            yield from self._gathered(parts, crops)
+
+    def _gathered(self, parts: list[Array], crops: list[Any]) -> Iterator[Batch]:
+        """Serve from main memory to a GPU: a thread gathers the next batches meanwhile."""
+        assert self._store is not None
+        with ThreadPoolExecutor(1, "weiss-gather") as thread:
+            ahead: deque[Future[Store]] = deque()
+            for number, (items, crop) in enumerate(zip(parts, crops, strict=True)):
+                while len(ahead) < min(AHEAD, len(parts) - number):
+                    ahead.append(thread.submit(_gather, self._store, parts[number + len(ahead)]))
+                yield self._cropped(ahead.popleft().result(), items, crop, whole=True)
+
+    def _stream(self, parts: list[Array], crops: list[Any]) -> Iterator[Batch]:
+        """Serve from files: worker processes decode the next batches meanwhile."""
+        source = self.table.source
+        if not isinstance(source, Files):
+            for items, crop in zip(parts, crops, strict=True):
+                read = [images.reduced(source.read(i), self._short_side) for i in items]
+                yield self._cropped(_laid_out(read), items, crop, whole=True)
+            return
+        num_workers = max(workers_for(len(source), self._num_workers), 1)
+        files = [memory_file() for _ in range(AHEAD + 1)]
+        decoders = Decoders(
+            num_workers, files, channels=source.channels, short_side=self._short_side
+        )
+        try:
+            ahead: deque[list[Future[Decoded]]] = deque()
+            for number, (items, crop) in enumerate(zip(parts, crops, strict=True)):
+                while len(ahead) < min(AHEAD, len(parts) - number):
+                    coming = number + len(ahead)
+                    ahead.append(self._submit(decoders, source, parts[coming], coming, num_workers))
+                slot = number % len(files)
+                decoded = [future.result() for future in ahead.popleft()]
+                store = self._from_slot(files[slot], decoders.end(slot), decoded)
+                yield self._cropped(store, items, crop, whole=True)
+        finally:
+            decoders.close()
+            for file in files:
+                file.close()
+
+    def _submit(
+        self, decoders: Decoders, source: Files, items: Array, number: int, num_workers: int
+    ) -> "list[Future[Decoded]]":
+        slot = number % (AHEAD + 1)
+        decoders.rewind(slot)
+        paths = [source.file(item) for item in items]
+        step = -(-len(paths) // num_workers)
+        return [decoders.submit(paths[i : i + step], slot) for i in range(0, len(paths), step)]
+
+    def _from_slot(self, file: Any, end: int, decoded: list[Decoded]) -> Store:
+        broken = [message for part in decoded for message in part.errors.values()]
+        if broken:
+            raise images.BadImageError(
+                f"images must stay as they were when the run began; these changed: {some(broken)}. "
+                "Restore them and resume."
+            )
+        channels = self.table.source.channels
+        pixels = np.empty(end, dtype=np.uint8)
+        with mmap.mmap(file.fileno(), end, access=mmap.ACCESS_READ) as mapped:
+            pixels[:] = np.frombuffer(mapped, dtype=np.uint8, count=end)
+        starts = np.array([start for part in decoded for start in part.starts]) // channels
+        sizes = np.array([size for part in decoded for size in part.sizes])
+        return Store(torch.from_numpy(pixels).view(-1, channels), starts, sizes, self.place)
+
+    def _cropped(self, store: Store, items: Array, crop: Any, *, whole: bool = False) -> Batch:
+        """Crop a batch on the device; ``whole`` if the store holds this batch and nothing else."""
+        if not whole:
+            store = store.take(items)
+        windows: Windows = crop(store.sizes)
+        where = torch.from_numpy(np.stack([store.starts, store.sizes[:, 1]]))
+        pixels = store.pixels
+        if self.device.type == "cuda":
+            where = where.pin_memory().to(self.device, non_blocking=True)
+            pixels = pixels.to(self.device, non_blocking=True)
+        return self._batch(resample(pixels, where[0], where[1], windows), items)
+
+    def _batch(self, shown: Tensor, items: Array) -> Batch:
+        labels = torch.from_numpy(np.ascontiguousarray(self.table.labels[items]))
+        if self.table.is_multi_label:
+            labels = labels.float()
+        return Batch(shown, labels.to(self.device, non_blocking=True), items)
+
+    def _try_all(self) -> dict[int, str]:
+        """Decode everything once and keep nothing: better to stop now than in the third epoch."""
+        source = self.table.source
+        if not isinstance(source, Files):
+            return {}
+        files = [source.file(row) for row in range(len(source))]
+        num_workers = max(workers_for(len(source), self._num_workers), 1)
+        with memory_file() as file, Decoders(num_workers, [file], short_side=1) as decoders:
+            return decode_files(decoders, files, f"checking {self.table.name}")[2]
+
+    def _leave_out(self, errors: dict[int, str], skip_bad: bool) -> None:
+        if not skip_bad:
+            refuse_bad(errors, len(self.table))
+        good = np.setdiff1d(np.arange(len(self.table)), np.array(list(errors)))
+        if not len(good):
+            refuse_bad(errors, len(self.table))
+        self.skipped = list(errors.values())
+        listed = "\n  ".join(self.skipped)
+        warnings.warn(f"{len(errors):,} unreadable images are left out:\n  {listed}", stacklevel=3)
+        self.table = self.table.take(good)
+        if self._store is not None:
+            self._store = self._store.take(good)
+
+
+def _gather(store: Store, items: Array) -> Store:
+    """Return a store of these images alone, one after the other in memory a GPU copies fast."""
+    part = store.take(items)
+    lengths = part.num_pixels()
+    starts = np.cumsum(lengths) - lengths
+    pinned = torch.cuda.is_available()
+    pixels = torch.empty(
+        (int(lengths.sum()), store.pixels.shape[1]), dtype=torch.uint8, pin_memory=pinned
+    )
+    for old, new, length in zip(part.starts, starts, lengths, strict=True):
+        pixels[new : new + length] = store.pixels[old : old + length]
+    return Store(pixels, starts, part.sizes, store.place)
+
+
+def _laid_out(decoded: list[Array]) -> Store:
+    """Return a store of some decoded images."""
+    sizes = np.array([pixels.shape[:2] for pixels in decoded])
+    lengths = sizes.prod(axis=1)
+    flat = np.concatenate([pixels.reshape(-1, pixels.shape[2]) for pixels in decoded])
+    return Store(
+        torch.from_numpy(flat), np.cumsum(lengths) - lengths, sizes, Place("stream", "as asked")
+    )

@@ -1,0 +1,156 @@
+"""Which items stand in which batch: a pure function of (seed, epoch).
+
+A sampler has no state. ``batches(epoch)`` is the whole epoch, ``(steps, batch size)`` item indices,
+the same in every process and after every restart. Resuming mid-epoch is starting at a later row;
+several processes take their columns of each row, so that together they see the batch that one
+process would have seen.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from weiss import _check, draws
+from weiss.data.table import Table
+
+Array = np.ndarray[Any, Any]
+
+
+class Sampler(Protocol):
+    """What the pipeline needs to know of a sampler."""
+
+    @property
+    def batch_size(self) -> int:
+        """Items in a batch, all processes together."""
+
+    def batches(self, epoch: int) -> Array:
+        """Return the epoch's batches, ``(steps, batch_size)`` item indices."""
+
+
+@dataclass(frozen=True)
+class Shuffled:
+    """Plain shuffling. An epoch shows every item once; the last partial batch is dropped.
+
+    Args:
+        num_items: N.
+        batch_size: items in a batch.
+        seed: the order of every epoch follows from it.
+    """
+
+    num_items: int
+    batch_size: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a batch that the data cannot fill."""
+        _check.count("batch_size", self.batch_size, "Shuffled")
+        if self.batch_size > self.num_items:
+            raise ValueError(
+                f"batch_size must be at most the number of training items, {self.num_items:,}, "
+                f"for Shuffled; got {self.batch_size:,}. Use a smaller batch."
+            )
+
+    def batches(self, epoch: int) -> Array:
+        """Return the epoch's batches, ``(N // batch_size, batch_size)``."""
+        steps = self.num_items // self.batch_size
+        order = draws.permutation(self.num_items, self.seed, epoch)
+        return order[: steps * self.batch_size].reshape(steps, self.batch_size)
+
+
+class PerClass:
+    """Batches of some classes with the same number of items each: 8 x 4, or 32 x 1.
+
+    Classes take turns in a shuffled order, and so do the items of a class, so over time all are
+    seen equally often; a class with fewer items than a batch wants of it repeats them, and an item
+    with several of a batch's classes may stand in it for each. An epoch is
+    ``steps`` batches: by default as many as would show every item once if classes were equal,
+    N // batch size; the paper's second protocol calls 100 batches an epoch.
+
+    Args:
+        table: the training part; single- or multi-label.
+        num_classes: classes in a batch.
+        per_class: items of each.
+        seed: all choices follow from it.
+        steps: batches in an epoch.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        num_classes: int,
+        per_class: int,
+        seed: int = 0,
+        steps: int | None = None,
+    ) -> None:
+        self.num_classes = _check.count("num_classes", num_classes, "PerClass")
+        self.per_class = _check.count("per_class", per_class, "PerClass")
+        self.batch_size = self.num_classes * self.per_class
+        present = table.classes()
+        if self.num_classes > len(present):
+            raise ValueError(
+                f"num_classes must be at most the number of training classes, {len(present):,}, "
+                f"for PerClass; got {num_classes:,}. Use fewer classes in a batch."
+            )
+        default = max(len(table) // self.batch_size, 1)
+        self.steps = default if steps is None else _check.count("steps", steps, "PerClass")
+        self.seed = seed
+        if table.is_multi_label:
+            self._items = [np.flatnonzero(table.labels[:, c]) for c in present]
+        else:
+            order = np.argsort(table.labels, kind="stable")
+            ends = np.cumsum(table.class_sizes()[present])[:-1]
+            self._items = np.split(order, ends)
+
+    def batches(self, epoch: int) -> Array:
+        """Return the epoch's batches, ``(steps, batch_size)``; items of a class stand together."""
+        return np.stack(
+            [
+                np.concatenate([self._turn(c, turn) for c, turn in self._classes_of(step)])
+                for step in range(epoch * self.steps, (epoch + 1) * self.steps)
+            ]
+        )
+
+    def _classes_of(self, step: int) -> list[tuple[int, int]]:
+        """Return the classes of a batch, each with the number of its round.
+
+        Round r is a permutation of all classes, cut into batches; what is left of a round, less
+        than a batch, sits out, another rest each time. So no class stands twice in a batch.
+        """
+        num_all = len(self._items)
+        in_round = num_all // self.num_classes
+        round_number, position = divmod(step, in_round)
+        order = draws.permutation(num_all, self.seed, 0, round_number)
+        chosen = order[position * self.num_classes : (position + 1) * self.num_classes]
+        return [(int(c), round_number) for c in chosen]
+
+    def _turn(self, c: int, turn: int) -> Array:
+        """Return the items of class c at its turn: its items in shuffled rounds laid end to end."""
+        items: Array = self._items[c]
+        if len(items) <= self.per_class:
+            # All of them, repeated as needed, in an order of this turn's own.
+            order = draws.permutation(len(items), self.seed, 1, c, turn)
+            return np.asarray(items[np.resize(order, self.per_class)])
+        in_round = len(items) // self.per_class
+        round_number, position = divmod(turn, in_round)
+        order = draws.permutation(len(items), self.seed, 2, c, round_number)
+        chosen = order[position * self.per_class : (position + 1) * self.per_class]
+        return np.asarray(items[chosen])
+
+
+def share_of(batch: Array, process: int, num_processes: int) -> Array:
+    """Return one process's part of each batch: contiguous columns of ``(steps, batch_size)``.
+
+    Laid side by side in the order of processes, the parts are the batch of one process.
+    """
+    if batch.shape[-1] % num_processes:
+        raise ValueError(
+            f"batch_size must be a multiple of the number of processes, {num_processes}; got "
+            f"{batch.shape[-1]}. Change either."
+        )
+    if not 0 <= process < num_processes:
+        raise ValueError(
+            f"process must lie in [0, {num_processes}); got {process}. Pass this process's rank."
+        )
+    width = batch.shape[-1] // num_processes
+    return batch[..., process * width : (process + 1) * width]

@@ -1,0 +1,152 @@
+"""Who trains and who tests: class-disjoint by default, seeded, never by accident shared."""
+
+from typing import Any
+
+import numpy as np
+
+from weiss import _check, draws
+from weiss.data.table import Table
+
+Array = np.ndarray[Any, Any]
+
+
+def hold_out_classes(table: Table, fraction: float = 0.2, seed: int = 0) -> Table:
+    """Return the table with a share of its classes for testing, the others for training.
+
+    At least one class is held out and at least one trains. An item with classes on both sides
+    (multi-label) can serve neither and is marked unused.
+
+    Args:
+        table: any table; the splits it has are replaced.
+        fraction: the share of classes to hold out, in (0, 1).
+        seed: which classes.
+
+    Returns:
+        The table with the splits ``train``, ``test`` and perhaps ``unused``.
+    """
+    fraction = _fraction(fraction, "hold_out_classes")
+    classes = table.classes()
+    if len(classes) < 2:
+        raise ValueError(
+            f"{table.name} must have at least two classes to hold some out; got {len(classes)}. "
+            "Add classes, or train on all with the split 'all'."
+        )
+    num_held = min(max(round(fraction * len(classes)), 1), len(classes) - 1)
+    held = classes[draws.permutation(len(classes), seed)[:num_held]]
+    return _by_class(table, np.isin(np.arange(table.num_classes), held), "train", "test")
+
+
+def stratify(table: Table, fraction: float = 0.2, seed: int = 0) -> Table:
+    """Return the table with a share of each class's items for testing, the others for training.
+
+    Train and test share all classes: this measures memory of known classes, not retrieval of new
+    ones. A class with a single item trains. With several labels an item counts for its rarest
+    class.
+
+    Args:
+        table: any table; the splits it has are replaced.
+        fraction: the share of items of each class to test on, in (0, 1).
+        seed: which items.
+
+    Returns:
+        The table with the splits ``train`` and ``test``.
+    """
+    fraction = _fraction(fraction, "stratify")
+    labels = table.labels
+    if table.is_multi_label:
+        sizes = np.where(table.labels, table.class_sizes(), len(table) + 1)
+        labels = sizes.argmin(axis=1)
+    # Shuffled once, then cut class by class.
+    order = draws.permutation(len(table), seed)
+    order = order[np.argsort(labels[order], kind="stable")]
+    splits = np.full(len(table), "train", dtype=object)
+    for rows in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1):
+        num_test = min(max(round(fraction * len(rows)), 1), len(rows) - 1)
+        splits[rows[:num_test]] = "test"
+    return table.with_splits(splits.astype(str))
+
+
+def train_on_all(table: Table) -> Table:
+    """Return the table with every item for training: the model to ship, which nothing measures."""
+    return table.with_splits(np.full(len(table), "train"))
+
+
+def class_folds(classes: Array, num_folds: int, seed: int | None = None) -> list[Array]:
+    """Cut classes into folds of nearly the same number of classes.
+
+    Args:
+        classes: ``(K,)`` the classes to cut, in any order.
+        num_folds: how many folds, at least two and at most K.
+        seed: None cuts the sorted classes into contiguous blocks, as the paper's protocol does;
+            a number shuffles them first.
+
+    Returns:
+        ``num_folds`` sorted arrays of classes; together each class once.
+
+    Example:
+        >>> import numpy as np
+        >>> from weiss.data import class_folds
+        >>> [fold.tolist() for fold in class_folds(np.arange(10), 4)]
+        [[0, 1, 2], [3, 4, 5], [6, 7], [8, 9]]
+    """
+    num_folds = _check.count("num_folds", num_folds, "class_folds")
+    classes = np.unique(classes)
+    if not 2 <= num_folds <= len(classes):
+        raise ValueError(
+            f"num_folds must lie in [2, {len(classes)}], the number of classes, for class_folds; "
+            f"got {num_folds}. Choose fewer folds or add classes."
+        )
+    if seed is not None:
+        classes = classes[draws.permutation(len(classes), seed)]
+    return [np.sort(fold) for fold in np.array_split(classes, num_folds)]
+
+
+def leave_fold_out(table: Table, folds: list[Array], fold: int) -> Table:
+    """Return the training part with one fold of its classes for validation.
+
+    Args:
+        table: a table with a training part; its test part stays as it is.
+        folds: what `class_folds` made of the training part's classes.
+        fold: which fold validates.
+
+    Returns:
+        The table whose training items of that fold are marked ``valid``.
+    """
+    if not 0 <= fold < len(folds):
+        raise ValueError(
+            f"fold must lie in [0, {len(folds)}); got {fold}. Folds are counted from 0."
+        )
+    held = np.isin(np.arange(table.num_classes), folds[fold])
+    divided = _by_class(table, held, "train", "valid").splits
+    return table.with_splits(np.where(table.splits == "train", divided, table.splits))
+
+
+def refuse_shared_classes(table: Table) -> None:
+    """Refuse a table whose training and testing parts share classes."""
+    shared = table.shared_classes()
+    if shared:
+        raise ValueError(
+            f"train and test must not share classes in {table.name}, or the score measures memory; "
+            f"{len(shared):,} are shared: {', '.join(shared[:5])}"
+            f"{' ...' if len(shared) > 5 else ''}. Split by class, or allow it with "
+            "shared_classes=True (on the command line: --shared-classes)."
+        )
+
+
+def _by_class(table: Table, held_C: Array, others: str, held: str) -> Table:
+    if not table.is_multi_label:
+        return table.with_splits(np.where(held_C[table.labels], held, others))
+    inside = (table.labels & held_C).any(axis=1)
+    outside = (table.labels & ~held_C).any(axis=1)
+    splits = np.where(inside & outside, "unused", np.where(inside, held, others))
+    return table.with_splits(splits)
+
+
+def _fraction(fraction: float, owner: str) -> float:
+    fraction = _check.number("fraction", fraction, owner, above=0)
+    if fraction >= 1:
+        raise ValueError(
+            f"fraction must lie in (0, 1) for {owner}; got {fraction:g}. A fifth is 0.2; to train "
+            "on everything use the split 'all'."
+        )
+    return fraction

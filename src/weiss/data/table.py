@@ -1,0 +1,142 @@
+"""A table of (item, class, split): what every data set is, wherever it comes from.
+
+Dimensions: N items, C classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from weiss import _check
+from weiss.data.sources import Source
+
+Array = np.ndarray[Any, Any]
+SPLITS = ("train", "valid", "test", "query", "gallery", "unused")
+TESTING = ("test", "query", "gallery")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Items with their classes and the part of the experiment they belong to.
+
+    Args:
+        name: what to call it.
+        source: the items; N of them.
+        labels: ``(N,)`` int64 class indices, or ``(N, C)`` bool for several classes an item.
+        class_names: C names; an index into them is a class.
+        splits: ``(N,)`` one of train, valid, test, query, gallery, unused for each item.
+    """
+
+    name: str
+    source: Source
+    labels: Array
+    class_names: tuple[str, ...]
+    splits: Array
+
+    def __post_init__(self) -> None:
+        """Refuse what does not fit together."""
+        for what, given in (("labels", self.labels), ("splits", self.splits)):
+            if len(given) != len(self.source):
+                raise ValueError(
+                    f"{what} must have one entry for each of the {len(self.source):,} items of "
+                    f"{self.name}; got {len(given):,}. Pass them in the order of the items."
+                )
+        if self.labels.ndim == 1 and len(self.labels):
+            low, high = int(self.labels.min()), int(self.labels.max())
+            _check.labels_in_range(low, high, len(self.class_names), self.name)
+        elif self.labels.ndim == 2 and self.labels.shape[1] != len(self.class_names):
+            raise ValueError(
+                f"multi-hot labels must have one column for each of the {len(self.class_names):,} "
+                f"classes of {self.name}; got {self.labels.shape[1]:,}. Name every class."
+            )
+        for split in np.unique(self.splits):
+            _check.one_of("split", str(split), SPLITS, self.name)
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return len(self.source)
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes, those without items included."""
+        return len(self.class_names)
+
+    @property
+    def is_multi_label(self) -> bool:
+        """Whether an item may have several classes."""
+        return self.labels.ndim == 2
+
+    def class_sizes(self) -> Array:
+        """Return ``(C,)``, how many items each class has."""
+        if self.is_multi_label:
+            return np.asarray(self.labels.sum(axis=0))
+        return np.bincount(self.labels, minlength=self.num_classes)
+
+    def classes(self) -> Array:
+        """Return the sorted classes that have items."""
+        return np.flatnonzero(self.class_sizes())
+
+    def has(self, split: str) -> bool:
+        """Return whether any item belongs to a split."""
+        return len(self.rows(split)) > 0
+
+    def rows(self, split: str) -> Array:
+        """Return the items of a split; of a table with query and gallery, ``test`` is both."""
+        _check.one_of("split", split, SPLITS, self.name)
+        rows = np.flatnonzero(self.splits == split)
+        if split == "test" and not len(rows):
+            rows = np.flatnonzero(np.isin(self.splits, TESTING))
+        return rows
+
+    def part(self, split: str) -> "Table":
+        """Return the items of a split, under the classes they have in the whole table."""
+        return self.take(self.rows(split))
+
+    def take(self, items: Array) -> "Table":
+        """Return these items only, in this order, under the same classes."""
+        return replace(
+            self,
+            source=self.source.take(items),
+            labels=self.labels[items],
+            splits=self.splits[items],
+        )
+
+    def compact(self) -> "Table":
+        """Return the same items with the classes that have none left out, counted from 0.
+
+        The order of classes stays. A loss over the training part is built with the number of
+        classes of the compact table.
+        """
+        kept = self.classes()
+        names = tuple(self.class_names[c] for c in kept)
+        if self.is_multi_label:
+            return replace(self, labels=self.labels[:, kept], class_names=names)
+        return replace(self, labels=np.searchsorted(kept, self.labels), class_names=names)
+
+    def with_splits(self, splits: Array) -> "Table":
+        """Return the same items, split otherwise."""
+        return replace(self, splits=splits)
+
+    def joined(self) -> "Table":
+        """Return the same items with query and gallery as one test set, searched in itself."""
+        testing = np.isin(self.splits, TESTING)
+        return self.with_splits(np.where(testing, "test", self.splits))
+
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        """Return the number of items and of classes of each split that has any."""
+        parts = {split: self.take(np.flatnonzero(self.splits == split)) for split in SPLITS}
+        return {split: (len(t), len(t.classes())) for split, t in parts.items() if len(t)}
+
+    def shared_classes(self) -> list[str]:
+        """Return the names of classes that both training and testing see."""
+        train = self.take(np.flatnonzero(self.splits == "train")).class_sizes() > 0
+        test = self.take(np.flatnonzero(np.isin(self.splits, TESTING))).class_sizes() > 0
+        return [self.class_names[c] for c in np.flatnonzero(train & test)]
+
+
+def some(names: Sequence[str], shown: int = 5) -> str:
+    """Return the first few of many names and how many more there are, for a message."""
+    listed = ", ".join(names[:shown])
+    return listed if len(names) <= shown else f"{listed} and {len(names) - shown:,} more"

@@ -1,0 +1,111 @@
+"""Glyphs: about a thousand characters, the same bytes everywhere, none that looks like another."""
+
+import hashlib
+import importlib.metadata
+import unicodedata
+
+import numpy as np
+import PIL
+import pytest
+
+from weiss.data import glyphs
+
+# For matplotlib's fonts and Pillow in the versions of constraints.txt.
+PINNED = {
+    True: "df3832d0e2dc124fed34d0f594d852265c378f2970f4571579fa92996f44b2ac",
+    False: "d80607fc19df132efc10ae3c64d054c9ca58aa5cd6501fad85cd74550079b982",
+}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["moved", "still"])
+def table(request, cache):
+    return glyphs(jitter=request.param, cache=cache)
+
+
+@pytest.fixture(scope="module")
+def both(cache):
+    return glyphs(jitter=True, cache=cache), glyphs(jitter=False, cache=cache)
+
+
+def test_there_are_about_a_thousand_classes_of_at_least_eight_images(table):
+    assert 800 <= table.num_classes <= 1200
+    assert table.class_sizes().min() >= 8
+    assert table.source.pixels.shape == (len(table), 32, 32, 1)
+
+
+def test_train_and_test_share_no_character(table):
+    assert table.shared_classes() == []
+    sizes = table.sizes()
+    assert abs(sizes["train"][1] - sizes["test"][1]) <= 1
+
+
+def test_every_image_has_ink_that_is_not_cut_off(table):
+    pixels = table.source.pixels[..., 0]
+    assert (pixels.max(axis=(1, 2)) > 100).all()
+    border = np.concatenate(
+        [pixels[:, 0], pixels[:, -1], pixels[:, :, 0], pixels[:, :, -1]], axis=1
+    )
+    assert (border.max(axis=1) > 0).mean() < 0.01
+
+
+def test_letters_and_digits_are_there_and_composed_characters_are_not(both):
+    characters = {name[-1] for name in both[0].class_names}
+    assert set("ABCDEFGHKMNPQRSTUVWXYZ0123456789abdefghkmnrty") <= characters
+    assert not [c for c in characters if unicodedata.decomposition(c)]
+
+
+def test_look_alikes_stay_out(both):
+    characters = {name[-1] for name in both[0].class_names}
+    for same in ("A\u0391\u0410", "-\u2010\u2212", "o\u03bf\u043e"):
+        assert len(characters & set(same)) <= 1, same
+
+
+def test_no_two_images_of_a_class_are_the_same_drawing(both):
+    still = both[1]
+    for c in range(0, still.num_classes, 20):
+        drawings = still.source.pixels[still.labels == c].reshape(-1, 1024)
+        assert len(np.unique(drawings, axis=0)) == len(drawings)
+
+
+def test_jitter_moves_every_image_and_changes_nothing_else(both):
+    moved, still = both
+    assert (moved.labels == still.labels).all()
+    assert (moved.splits == still.splits).all()
+    assert (moved.source.pixels != still.source.pixels).any(axis=(1, 2, 3)).mean() > 0.99
+    ratio = moved.source.pixels.mean() / still.source.pixels.mean()
+    assert 0.97 < ratio < 1.05
+
+
+def test_the_seed_moves_them_otherwise(both, cache):
+    other = glyphs(seed=1, cache=cache)
+    assert (other.source.pixels != both[0].source.pixels).any()
+    assert (other.labels == both[0].labels).all()
+
+
+@pytest.mark.parametrize("jitter", [True, False])
+def test_the_bytes_are_the_same_everywhere(both, jitter):
+    if (importlib.metadata.version("matplotlib"), PIL.__version__) != ("3.11.2", "13.0.0"):
+        pytest.skip("other versions draw other bytes")
+    pixels = both[0 if jitter else 1].source.pixels
+    assert hashlib.sha256(pixels.tobytes()).hexdigest() == PINNED[jitter]
+
+
+def test_they_are_drawn_once_and_again_if_the_file_is_damaged(both, cache):
+    files = list((cache / "glyphs").glob("*.npz"))
+    before = [file.stat().st_mtime_ns for file in files]
+    glyphs(cache=cache)
+    assert [file.stat().st_mtime_ns for file in files] == before
+    for file in files:
+        file.write_bytes(file.read_bytes()[:1000])
+    again = glyphs(cache=cache)
+    np.testing.assert_array_equal(again.source.pixels, both[0].source.pixels)
+
+
+def test_names_say_character_and_font(both):
+    assert both[0].source.name(0) == "U+0021 ! in DejaVuSans"
+    assert both[0].source.take(np.array([0])).name(0) == "U+0021 ! in DejaVuSans"

@@ -1,0 +1,286 @@
+"""Your own data: folders, lists, arrays, Hugging Face data sets; and what can be wrong."""
+
+import csv
+
+import numpy as np
+import pytest
+import torch
+from miniature import write_image
+
+from weiss.data import DATASETS, Assembly, from_arrays, from_folder, from_hub, from_list, open_table
+
+ALL = Assembly(split="all")
+
+
+@pytest.fixture
+def photos(tmp_path):
+    root = tmp_path / "photos"
+    for c, name in enumerate(["b10", "b2", "a", "ä", "e"]):
+        for i in range(3):
+            write_image(root / name / ("deep" if i == 2 else "") / f"{i}.JPG", c, i)
+    (root / "a" / "notes.txt").write_text("no image")
+    (root / "a" / ".hidden.jpg").write_text("no image")
+    (root / ".git").mkdir()
+    return root
+
+
+def write_csv(path, header, rows, **options):
+    with path.open("w", newline="", encoding=options.pop("encoding", "utf-8")) as file:
+        writer = csv.writer(file, **options)
+        writer.writerow(header)
+        writer.writerows(rows)
+    return path
+
+
+def test_a_folder_has_one_class_a_subfolder_and_a_fifth_of_them_tests(photos):
+    table = from_folder(photos)
+    assert table.name == "photos"
+    assert table.class_names == ("a", "b10", "b2", "e", "ä")
+    assert table.sizes() == {"train": (12, 4), "test": (3, 1)}
+    assert table.shared_classes() == []
+    assert table.source.file(2) == photos / "a" / "deep" / "2.JPG"
+
+
+def test_folders_named_like_splits_are_splits(photos, tmp_path):
+    root = tmp_path / "split"
+    for split, names in {"train": ["b10", "b2", "a"], "val": ["ä"], "test": ["e"]}.items():
+        for name in names:
+            (root / split).mkdir(parents=True, exist_ok=True)
+            (photos / name).rename(root / split / name)
+    assert from_folder(root).sizes() == {"train": (9, 3), "valid": (3, 1), "test": (3, 1)}
+
+
+def test_a_class_that_is_called_train_is_a_class(tmp_path):
+    for c, name in enumerate(["train", "test"]):
+        for i in range(2):
+            write_image(tmp_path / name / f"{i}.jpg", c, i)
+    assert from_folder(tmp_path, ALL).class_names == ("test", "train")
+
+
+def test_a_linked_class_folder_is_followed(photos):
+    (photos / "z").symlink_to(photos / "a")
+    assert "z" in from_folder(photos).class_names
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet"])
+def test_lists_agree_whatever_their_format(photos, tmp_path, suffix):
+    rows = [(f"photos/{n}/0.JPG", n, s) for n, s in zip("ae", ["train", "test"], strict=True)]
+    rows += [(f"photos/{n}/1.JPG", n, s) for n, s in zip("ae", ["train", "test"], strict=True)]
+    path = tmp_path / f"list.{suffix}"
+    if suffix == "parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        columns = dict(zip(("path", "label", "split"), zip(*rows, strict=True), strict=True))
+        pq.write_table(pa.table({key: list(value) for key, value in columns.items()}), path)
+    else:
+        write_csv(
+            path, ("Path", "label ", "split"), rows, delimiter="\t" if suffix == "tsv" else ","
+        )
+    table = from_list(path)
+    assert table.sizes() == {"train": (2, 1), "test": (2, 1)}
+    assert table.class_names == ("a", "e")
+    assert table.source.file(0) == photos / "a" / "0.JPG"
+    assert from_list(path, Assembly(split="stratified", held_out=0.5)).sizes()["test"] == (2, 2)
+
+
+def test_lists_of_other_programs_are_read(photos, tmp_path):
+    # Excel's byte order mark, quotes, a comma in a name, an absolute path, another root.
+    write_image(tmp_path / "x" / "red, blue.jpg", 0)
+    write_image(tmp_path / "y.jpg", 0)
+    rows = [("red, blue.jpg", "1"), (str(tmp_path / "y.jpg"), "1"), ("", "")][:2]
+    path = write_csv(tmp_path / "l.csv", ("path", "label"), rows, encoding="utf-8-sig")
+    table = from_list(path, ALL, root=tmp_path / "x")
+    assert table.class_names == ("1",)
+    assert [table.source.file(i).name for i in range(2)] == ["red, blue.jpg", "y.jpg"]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_several_labels_make_a_multi_label_table(photos, tmp_path, suffix):
+    paths = [f"photos/a/{i}.JPG" for i in range(2)] + [f"photos/e/{i}.JPG" for i in range(2)]
+    labels = [["red", "bird"], ["bird"], ["red"], ["blue", "red"]]
+    path = tmp_path / f"list.{suffix}"
+    if suffix == "parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.table({"path": paths, "labels": labels}), path)
+    else:
+        write_csv(path, ("path", "labels"), zip(paths, map(" | ".join, labels), strict=True))
+    table = from_list(path, Assembly(split="all", min_images=1))
+    assert table.class_names == ("bird", "blue", "red")
+    assert table.labels.astype(int).tolist() == [[1, 0, 1], [1, 0, 0], [0, 0, 1], [0, 1, 1]]
+
+
+def test_query_and_gallery_may_share_classes_with_each_other(photos, tmp_path):
+    rows = [("photos/a/0.JPG", "a", "query"), ("photos/a/1.JPG", "a", "gallery")]
+    rows += [(f"photos/e/{i}.JPG", "e", "train") for i in range(2)]
+    table = from_list(write_csv(tmp_path / "l.csv", ("path", "label", "split"), rows))
+    assert set(table.sizes()) == {"train", "query", "gallery"}
+
+
+def test_numbers_sort_as_numbers():
+    table = from_arrays(np.zeros((6, 4, 4), np.uint8), [10, 9, 9, 10, 2, 2], ALL)
+    assert table.class_names == ("2", "9", "10")
+    assert table.labels.tolist() == [2, 1, 1, 2, 0, 0]
+
+
+def test_arrays_and_tensors_of_any_layout_agree():
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 6, 5, 3), dtype=np.uint8)
+    labels = np.array(["x", "y", "y", "x"])
+    first = from_arrays(pixels, labels, ALL)
+    second = from_arrays(torch.from_numpy(pixels).permute(0, 3, 1, 2), labels.tolist(), ALL)
+    np.testing.assert_array_equal(first.source.pixels, second.source.pixels)
+    assert first.labels.tolist() == second.labels.tolist() == [0, 1, 1, 0]
+    assert open_table((pixels, labels), how=ALL).class_names == ("x", "y")
+
+
+def test_a_hugging_face_data_set_is_read_with_its_class_names(photos):
+    from datasets import ClassLabel, Dataset, DatasetDict, Features, Image
+
+    paths = [str(photos / "a" / f"{i}.JPG") for i in range(2)]
+    paths += [str(photos / "e" / f"{i}.JPG") for i in range(2)]
+    features = Features({"photo": Image(), "label": ClassLabel(names=["cat", "dog", "cow"])})
+    rows = {"photo": paths, "label": [2, 2, 0, 0]}
+    dataset = Dataset.from_dict(rows, features=features)
+    table = open_table(dataset, how=ALL)
+    assert table.class_names == ("cat", "cow")
+    assert table.labels.tolist() == [1, 1, 0, 0]
+    np.testing.assert_array_equal(table.source.read(3), np.asarray(dataset[3]["photo"]))
+    assert table.source.take(np.array([3])).name(0) == "row 3"
+    parts = DatasetDict(train=dataset.select([0, 1]), test=dataset.select([2, 3]))
+    assert from_hub(parts).sizes() == {"train": (2, 1), "test": (2, 1)}
+    with pytest.raises(ValueError, match="label_column must be one of .*Did you mean 'label'"):
+        from_hub(dataset, label_column="lable")
+    with pytest.raises(ValueError, match="image_column must be named .*since 0 columns qualify"):
+        from_hub(dataset.remove_columns("photo"))
+
+
+def bad_list(tmp_path, header, *rows):
+    write_image(tmp_path / "a.jpg", 0)
+    write_image(tmp_path / "b.jpg", 1)
+    return from_list(write_csv(tmp_path / "l.csv", header, rows), ALL)
+
+
+BAD_LISTS = {
+    "columns": ((("file", "label"), ("a.jpg", "1")), "columns path and label.*has file, label"),
+    "typo": ((("path", "lable"), ("a.jpg", "1")), "label is missing. Rename 'lable'"),
+    "nan": ((("path", "label"), ("a.jpg", "1"), ("b.jpg", " ")), "missing or NaN.*1 rows.*b.jpg"),
+    "twice": ((("path", "label"), ("a.jpg", "1"), ("a.jpg", "1")), "listed once.*a.jpg"),
+    "gone": ((("path", "label"), ("z.jpg", "1")), "1 of 1 do not: z.jpg.*--root DIR"),
+    "ragged": ((("path", "label"), ("a.jpg", "1", "2")), "line 2: every row must have the 2"),
+    "alone": ((("path", "label"), ("a.jpg", "1"), ("b.jpg", "2")), r"2 have fewer: 1 \(a.jpg\)"),
+    "empty": ((("path", "label"),), "l must hold images; found none"),
+}
+
+
+@pytest.mark.parametrize("kind", list(BAD_LISTS))
+def test_bad_lists_are_refused_by_row_and_name(tmp_path, kind):
+    rows, message = BAD_LISTS[kind]
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        bad_list(tmp_path, *rows)
+
+
+def test_a_list_that_is_none_is_refused(tmp_path):
+    (tmp_path / "l.parquet").write_bytes(b"PAR1 no")
+    with pytest.raises(ValueError, match="must be a Parquet file"):
+        from_list(tmp_path / "l.parquet")
+    (tmp_path / "l.csv").write_bytes(b"path,label\n\xff\xfe,1\n")
+    with pytest.raises(ValueError, match="must be a CSV file in UTF-8"):
+        from_list(tmp_path / "l.csv")
+    with pytest.raises(FileNotFoundError, match="a list of images must exist; .*none.csv"):
+        open_table(tmp_path / "none.csv")
+
+
+def test_splits_that_share_classes_are_refused_unless_allowed(photos, tmp_path):
+    rows = [(f"photos/a/{i}.JPG", "a", s) for i, s in enumerate(["train", "test"])]
+    path = write_csv(tmp_path / "l.csv", ("path", "label", "split"), rows)
+    with pytest.raises(ValueError, match="must not share classes in l.*1 are shared: a"):
+        from_list(path)
+    assert from_list(path, Assembly(shared_classes=True)).shared_classes() == ["a"]
+
+
+BAD_SPLITS = {
+    "unknown": (["train", "tset"], "Did you mean 'test'"),
+    "half": (["query", "query"], "has query but no gallery"),
+}
+
+
+@pytest.mark.parametrize("kind", list(BAD_SPLITS))
+def test_splits_without_a_meaning_are_refused(kind):
+    splits, message = BAD_SPLITS[kind]
+    with pytest.raises(ValueError, match=message):
+        from_arrays(np.zeros((2, 4, 4), np.uint8), [0, 0], splits=splits)
+
+
+def test_a_given_split_must_be_there():
+    with pytest.raises(ValueError, match="names none. Add a column 'split'"):
+        from_arrays(np.zeros((2, 4, 4), np.uint8), [0, 0], Assembly(split="given"))
+
+
+def test_bad_folders_are_refused_with_what_to_do(photos, tmp_path):
+    with pytest.raises(FileNotFoundError, match="must exist"):
+        from_folder(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="one subfolder a class; it has none"):
+        from_folder(tmp_path / "empty")
+    (photos / "void").mkdir()
+    with pytest.raises(ValueError, match="1 subfolders of .* have none: void"):
+        from_folder(photos)
+    write_image(photos / "loose.jpg", 0)
+    with pytest.raises(ValueError, match="1 lie in .* itself: loose.jpg"):
+        from_folder(photos)
+
+
+def test_a_class_with_one_image_is_refused_accepted_or_left_out(photos):
+    for i in (1, 2):
+        next((photos / "e").rglob(f"{i}.JPG")).unlink()
+    with pytest.raises(ValueError, match=r"1 have fewer: e \(e/0.JPG\).*min_images=1.*--skip-bad"):
+        from_folder(photos)
+    assert "e" in from_folder(photos, Assembly(min_images=1)).class_names
+    with pytest.warns(UserWarning, match="at least 2 images: 1 classes of photos are left out: e"):
+        table = from_folder(photos, Assembly(skip_bad=True))
+    assert "e" not in table.class_names
+
+
+def test_skipping_the_bad_lists_what_it_skipped(tmp_path):
+    for name in "abcd":
+        write_image(tmp_path / f"{name}.jpg", 0)
+    rows = [("a.jpg", 1), ("b.jpg", 1), ("c.jpg", ""), ("a.jpg", 1), ("d.jpg", "nan")]
+    path = write_csv(tmp_path / "l.csv", ("path", "label"), rows)
+    with pytest.warns(UserWarning, match="left out") as caught:
+        table = from_list(path, Assembly(split="all", skip_bad=True))
+    assert len(table) == 2
+    said = " ".join(str(warning.message) for warning in caught)
+    assert "c.jpg, d.jpg" in said
+    assert "listed once: 1 rows of l are left out: a.jpg" in said
+
+
+BAD_ARRAYS = {
+    "nan": (([np.nan, 1.0],), "must not be missing or NaN"),
+    "length": (([1],), "one entry for each of the 2 items"),
+    "soft": (([[0.5, 1], [1, 0]],), "must be 0 or 1"),
+    "nothing": (([[0, 0], [1, 0]],), "must not be missing"),
+    "cube": ((np.zeros((2, 1, 1)),), r"shape \(N,\) or \(N, C\)"),
+}
+
+
+@pytest.mark.parametrize("kind", list(BAD_ARRAYS))
+def test_bad_labels_of_arrays_are_refused(kind):
+    (labels,), message = BAD_ARRAYS[kind]
+    with pytest.raises(ValueError, match=message):
+        from_arrays(np.zeros((2, 4, 4), np.uint8), labels, ALL)
+
+
+def test_anything_else_is_no_data(tmp_path):
+    with pytest.raises(ValueError, match="Did you mean 'glyphs'"):
+        open_table("glyph")
+    with pytest.raises(TypeError, match="pair .images, labels.*got list"):
+        open_table([1, 2])
+    with pytest.raises(ValueError, match="root must say where cub lies.*weiss data prepare cub"):
+        open_table("cub")
+    with pytest.raises(ValueError, match="split must be left alone for glyphs"):
+        open_table("glyphs", how=Assembly(split="stratified"))
+    with pytest.raises(ValueError, match="split must be one of .*Did you mean 'stratified'"):
+        Assembly(split="stratify")
+    assert {"glyphs", "cub", "cars", "sop", "inshop", "inshop_joined"} <= set(DATASETS)

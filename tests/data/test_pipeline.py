@@ -1,0 +1,214 @@
+"""The pipeline: the same batches wherever the images are kept, whoever asks, however it is cut."""
+
+import shutil
+import threading
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from miniature import write_image
+
+from weiss.data import (
+    BadImagesError,
+    CentreCrop,
+    PerClass,
+    Pipeline,
+    RandomCrop,
+    Shuffled,
+    from_arrays,
+    open_table,
+)
+from weiss.data.assembly import Assembly
+from weiss.images import BadImageError
+
+CROP = RandomCrop(24, seed=2)
+CENTRE = CentreCrop(24, 28)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("photos")
+    for c in range(5):
+        for i in range(6):
+            write_image(root / f"class {c}" / f"{i}.jpg", c, i, size=(40 + 2 * c, 36 + i))
+    return root
+
+
+@pytest.fixture(scope="module")
+def table(folder):
+    return open_table(folder, how=Assembly(split="all"))
+
+
+def epoch_of(pipeline, epoch=1, **options):
+    sampler = options.pop("sampler", Shuffled(len(pipeline.table), 8, 5))
+    return list(pipeline.training(sampler, CROP, epoch, **options))
+
+
+def same(first, second):
+    assert len(first) == len(second)
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one.items, other.items)
+        assert torch.equal(one.images, other.images)
+        assert torch.equal(one.labels, other.labels)
+
+
+@pytest.mark.parametrize("keep", ["disk", "stream"])
+def test_batches_do_not_depend_on_where_images_are_kept(table, keep, tmp_path):
+    memory = Pipeline(table, keep="memory", short_side=32)
+    other = Pipeline(table, keep=keep, short_side=32, cache=tmp_path, num_workers=2)
+    same(epoch_of(memory), epoch_of(other))
+    same(
+        list(memory.evaluation(CENTRE, batch_size=7)), list(other.evaluation(CENTRE, batch_size=7))
+    )
+
+
+def test_gathering_for_another_device_gives_the_same_batches(table, monkeypatch):
+    pipeline = Pipeline(table, keep="memory", short_side=32)
+    direct = epoch_of(pipeline)
+    # What a GPU would be served, on the CPU: the store's device differs from the pipeline's.
+    monkeypatch.setattr(Pipeline, "_serve", lambda self, parts, crops: self._gathered(parts, crops))
+    same(epoch_of(pipeline), direct)
+
+
+def test_a_batch_has_images_labels_and_where_they_come_from(table):
+    batch = epoch_of(Pipeline(table, keep="memory"))[0]
+    assert batch.images.shape == (8, 3, 24, 24)
+    assert batch.images.dtype == torch.float32
+    assert 0 <= batch.images.min() < batch.images.max() <= 255
+    assert batch.labels.tolist() == table.labels[batch.items].tolist()
+    assert batch.images.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("start", [1, 2, 3])
+def test_an_epoch_resumes_at_any_step(table, start):
+    pipeline = Pipeline(table, keep="memory")
+    same(epoch_of(pipeline, start=start), epoch_of(pipeline)[start:])
+
+
+def test_processes_together_see_what_one_would_have_seen(table):
+    pipeline = Pipeline(table, keep="memory")
+    whole = epoch_of(pipeline)
+    parts = [epoch_of(pipeline, process=p, num_processes=4) for p in range(4)]
+    for step, batch in enumerate(whole):
+        joined = torch.cat([part[step].images for part in parts])
+        assert torch.equal(joined, batch.images)
+
+
+def test_epochs_show_other_crops_and_the_same_ones_again(table):
+    pipeline = Pipeline(table, keep="memory")
+    same(epoch_of(pipeline, 3), epoch_of(pipeline, 3))
+    assert not torch.equal(epoch_of(pipeline, 3)[0].images, epoch_of(pipeline, 4)[0].images)
+
+
+def test_an_image_that_comes_twice_in_an_epoch_is_cropped_otherwise(table):
+    sampler = PerClass(table, 5, 8, steps=1)
+    batch = epoch_of(Pipeline(table, keep="memory"), sampler=sampler)[0]
+    first, again = np.flatnonzero(batch.items == batch.items[0])[:2]
+    assert not torch.equal(batch.images[first], batch.images[again])
+
+
+def test_rows_say_which_items_a_sampler_means(table):
+    pipeline = Pipeline(table, keep="memory")
+    rows = np.flatnonzero(table.labels == 3)
+    batches = epoch_of(pipeline, sampler=Shuffled(len(rows), 3), rows=rows)
+    assert {int(i) for b in batches for i in b.items} == set(rows)
+    assert all((b.labels == 3).all() for b in batches)
+
+
+def test_evaluation_shows_every_image_once_in_order(table):
+    pipeline = Pipeline(table, keep="memory")
+    items = np.concatenate([b.items for b in pipeline.evaluation(CENTRE, batch_size=7)])
+    assert items.tolist() == list(range(30))
+
+
+def test_vectors_pass_through():
+    vectors = np.random.default_rng(0).normal(size=(10, 4)).astype(np.float32)
+    pipeline = Pipeline(from_arrays(vectors, np.arange(10) // 2))
+    batch = next(pipeline.training(Shuffled(10, 4), CROP, 0))
+    np.testing.assert_array_equal(batch.images.numpy(), vectors[batch.items])
+    assert pipeline.describe() == "10 vectors on cpu"
+
+
+def test_many_labels_come_as_rows_of_zeros_and_ones():
+    hot = np.array([[1, 0], [1, 1], [0, 1], [1, 0]])
+    table = from_arrays(np.zeros((4, 8, 8), np.uint8), hot, Assembly(split="all"))
+    batch = next(Pipeline(table).evaluation(CentreCrop(8, 8)))
+    assert batch.labels.tolist() == hot.tolist()
+    assert batch.images.shape == (4, 1, 8, 8)
+
+
+@pytest.fixture
+def spoiled(folder, tmp_path):
+    copy = tmp_path / "photos"
+    shutil.copytree(folder, copy)
+    (copy / "class 1" / "2.jpg").write_bytes(b"")
+    whole = (copy / "class 3" / "0.jpg").read_bytes()
+    (copy / "class 3" / "0.jpg").write_bytes(whole[: len(whole) // 2])
+    return open_table(copy, how=Assembly(split="all"))
+
+
+@pytest.mark.parametrize("keep", ["memory", "disk", "stream"])
+def test_bad_images_stop_a_run_before_it_starts(spoiled, keep, tmp_path):
+    with pytest.raises(
+        BadImagesError, match=r"(?s)2 of 30.*class 1/2.jpg: is empty.*class 3/0.jpg"
+    ):
+        Pipeline(spoiled, keep=keep, cache=tmp_path)
+
+
+@pytest.mark.parametrize("keep", ["memory", "disk", "stream"])
+def test_bad_images_are_left_out_on_request_and_listed(spoiled, keep, tmp_path):
+    with pytest.warns(UserWarning, match=r"(?s)2 unreadable images are left out:.*2.jpg.*0.jpg"):
+        pipeline = Pipeline(spoiled, keep=keep, cache=tmp_path, skip_bad=True)
+    assert len(pipeline.table) == 28
+    assert len(pipeline.skipped) == 2
+    good = [spoiled.source.name(i) for i in range(30) if i not in (8, 18)]
+    assert [pipeline.table.source.name(i) for i in range(28)] == good
+    shown = torch.cat([b.images for b in pipeline.evaluation(CENTRE)])
+    assert len(shown) == 28
+
+
+def test_nothing_but_bad_images_is_refused_even_so(tmp_path):
+    for c in "ab":
+        (tmp_path / c).mkdir()
+        for i in range(2):
+            (tmp_path / c / f"{i}.jpg").write_bytes(b"no")
+    with pytest.raises(BadImagesError, match="4 of 4"):
+        Pipeline(open_table(tmp_path), skip_bad=True)
+
+
+def test_an_image_that_breaks_during_a_run_is_named(folder, tmp_path):
+    copy = tmp_path / "photos"
+    shutil.copytree(folder, copy)
+    pipeline = Pipeline(open_table(copy, how=Assembly(split="all")), keep="stream", num_workers=1)
+    (copy / "class 0" / "0.jpg").write_bytes(b"")
+    with pytest.raises(BadImageError, match="must stay as they were.*0.jpg: is empty"):
+        list(pipeline.evaluation(CENTRE))
+
+
+def test_streaming_leaves_no_process_and_no_thread_behind(table):
+    before, threads = set(psutil.Process().children()), threading.active_count()
+    pipeline = Pipeline(table, keep="stream", num_workers=2)
+    for batch in pipeline.evaluation(CENTRE, batch_size=4):
+        assert len(set(psutil.Process().children()) - before) == 2
+        if batch.items[0] > 8:
+            break
+    del batch
+    import gc
+
+    gc.collect()
+    assert set(psutil.Process().children()) == before
+    assert threading.active_count() == threads
+
+
+def test_it_says_what_is_kept_where(table, tmp_path):
+    assert "30 images, 0.2 MB decoded in memory (needs about" in Pipeline(table).describe()
+    stream = Pipeline(table, keep="stream", num_workers=1)
+    assert stream.describe() == "30 images, decoded each time (as asked)"
+
+
+def test_wishes_that_cannot_be_are_refused(table):
+    with pytest.raises(ValueError, match="keep must be one of .*Did you mean 'memory'"):
+        Pipeline(table, keep="memry")
+    with pytest.raises(ValueError, match="keep must not be 'gpu'.*on cpu.*CUDA"):
+        Pipeline(table, keep="gpu")

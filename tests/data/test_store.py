@@ -1,0 +1,151 @@
+"""Stores: the same pixels wherever they are kept, chosen by what fits, and bad images by name."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+import torch
+from miniature import write_image
+
+from weiss import images
+from weiss.data import store as stores
+from weiss.data.sources import Files, Pixels
+from weiss.data.store import BadImagesError, Place, build_store, choose_place, estimated_bytes
+from weiss.data.table import Table
+
+CPU = torch.device("cpu")
+
+
+def table_of(folder, count=6, source=None):
+    for i in range(count):
+        write_image(folder / f"{i}.jpg", i % 2, i, size=(40 + i, 30))
+    source = source or Files(folder, [f"{i}.jpg" for i in range(count)])
+    return Table("toy", source, np.arange(count) % 2, ("a", "b"), np.full(count, "train"))
+
+
+def image_of(store, row):
+    height, width = store.sizes[row]
+    start = store.starts[row]
+    return store.pixels[start : start + height * width].view(height, width, -1).cpu().numpy()
+
+
+@pytest.mark.parametrize("place", ["memory", "disk"])
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_store_holds_what_decoding_gives(tmp_path, place, num_workers, channels):
+    files = Files(tmp_path, [f"{i}.jpg" for i in range(6)], channels)
+    table = table_of(tmp_path, source=files)
+    store, errors = build_store(
+        table, Place(place, ""), short_side=24, num_workers=num_workers, cache=tmp_path / "cache"
+    )
+    assert errors == {}
+    for row in range(6):
+        np.testing.assert_array_equal(
+            image_of(store, row), images.decode(files.file(row), channels, 24)
+        )
+    part = store.take(np.array([4, 1]))
+    np.testing.assert_array_equal(image_of(part, 1), image_of(store, 1))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_bad_images_are_collected_and_the_others_kept(tmp_path, num_workers):
+    table = table_of(tmp_path)
+    (tmp_path / "2.jpg").write_bytes(b"")
+    (tmp_path / "4.jpg").unlink()
+    store, errors = build_store(table, Place("memory", ""), num_workers=num_workers)
+    assert list(errors) == [2, 4]
+    assert "2.jpg: is empty" in errors[2]
+    np.testing.assert_array_equal(image_of(store, 5), images.decode(tmp_path / "5.jpg"))
+    with pytest.raises(BadImagesError, match=r"(?s)2 of 6 are not:.*2.jpg.*4.jpg.*--skip-bad"):
+        stores.refuse_bad(errors, 6)
+
+
+def test_a_long_list_of_bad_images_is_cut_but_counted():
+    errors = {i: f"{i}.jpg: is empty" for i in range(40)}
+    with pytest.raises(BadImagesError, match=r"(?s)40 of 99.*9.jpg.*and 30 more") as caught:
+        stores.refuse_bad(errors, 99)
+    assert caught.value.errors == errors
+
+
+def test_a_store_on_disk_is_decoded_once_and_again_when_a_file_changes(tmp_path, monkeypatch):
+    table, cache = table_of(tmp_path), tmp_path / "cache"
+    build_store(table, Place("disk", ""), cache=cache)
+    decoded = []
+    real = stores._decode_into
+    monkeypatch.setattr(stores, "_decode_into", lambda *a: decoded.append(1) or real(*a))
+    build_store(table, Place("disk", ""), cache=cache)
+    assert decoded == []
+    write_image(tmp_path / "3.jpg", 1, 99, size=(50, 50))
+    os.utime(tmp_path / "3.jpg", ns=(1, 1))
+    store, _ = build_store(table, Place("disk", ""), cache=cache)
+    assert decoded == [1]
+    assert store.sizes[3].tolist() == [50, 50]
+
+
+def test_an_interrupted_store_on_disk_is_made_again(tmp_path, monkeypatch):
+    table, cache = table_of(tmp_path), tmp_path / "cache"
+    with monkeypatch.context() as patch:
+        patch.setattr(json, "dumps", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            build_store(table, Place("disk", ""), cache=cache, num_workers=0)
+    store, errors = build_store(table, Place("disk", ""), cache=cache)
+    assert errors == {}
+    assert len(store.starts) == 6
+
+
+def test_a_store_without_a_readable_image_is_empty(tmp_path):
+    source = Files(tmp_path, ["none.jpg"])
+    table = Table("toy", source, np.array([0]), ("a",), np.array(["train"]))
+    store, errors = build_store(table, Place("memory", ""))
+    assert len(store.pixels) == 0
+    assert list(errors) == [0]
+
+
+def test_images_in_memory_are_not_copied():
+    pixels = np.zeros((3, 4, 4, 3), dtype=np.uint8)
+    table = Table("toy", Pixels(pixels), np.zeros(3, int), ("a",), np.full(3, "train"))
+    store, _ = build_store(table, Place("memory", ""))
+    pixels[2] = 7
+    assert (image_of(store, 2) == 7).all()
+
+
+def test_the_estimate_is_close_to_the_size(tmp_path):
+    table = table_of(tmp_path, count=20)
+    store, _ = build_store(table, Place("memory", ""), short_side=24)
+    real = int(store.num_pixels().sum()) * 3
+    assert abs(estimated_bytes(table, 24) - real) < 0.05 * real
+
+
+class Fits:
+    """A machine with this much free memory and disk."""
+
+    def __init__(self, monkeypatch, memory, disk):
+        monkeypatch.setattr(stores, "available_memory", lambda: memory)
+        monkeypatch.setattr(stores.shutil, "disk_usage", lambda _: type("U", (), {"free": disk}))
+
+
+@pytest.mark.parametrize(
+    ("memory", "disk", "want"),
+    [(10**9, 10**9, "memory"), (10_000, 10**9, "disk"), (10_000, 10_000, "stream")],
+)
+def test_the_fastest_place_that_fits_is_chosen_and_says_why(
+    tmp_path, monkeypatch, memory, disk, want
+):
+    Fits(monkeypatch, memory, disk)
+    place = choose_place(table_of(tmp_path), None, CPU, tmp_path)
+    assert place.name == want
+    assert place.why.startswith("needs about 0.0 MB")
+
+
+def test_available_memory_is_positive_and_no_more_than_there_is():
+    import psutil
+
+    assert 0 < stores.available_memory() <= psutil.virtual_memory().total
+
+
+def test_only_files_are_kept_on_disk(tmp_path):
+    pixels = Pixels(np.zeros((1, 2, 2), np.uint8))
+    table = Table("toy", pixels, np.zeros(1, int), ("a",), np.full(1, "train"))
+    with pytest.raises(ValueError, match="must be files to be kept on disk"):
+        stores.fingerprint(table, None)
