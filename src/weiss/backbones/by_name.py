@@ -1,0 +1,218 @@
+"""Every backbone by its short name: one dict for recipes, the command line and comparisons."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weiss import _check
+from weiss.backbones.bn_inception import BNInception
+from weiss.backbones.embedder import Embedder
+from weiss.backbones.pooling import POOLINGS
+from weiss.backbones.resnet import ResNet
+from weiss.backbones.small import SmallNetwork
+from weiss.backbones.timm_networks import TimmNetwork
+from weiss.backbones.trunk import InputSpec, Trunk, Vectors
+from weiss.backbones.weights import load_weights
+
+if TYPE_CHECKING:
+    from weiss.downloads import Checksum
+
+TIMM = "timm:"
+SCRATCH, IMAGENET = "scratch", "imagenet"
+OWNER = "make_backbone"
+
+
+@dataclass(frozen=True)
+class PublicWeights:
+    """Where weights can be had.
+
+    Attributes:
+        address: http(s).
+        sha256: how the checksum of the file begins, in hexadecimal digits.
+        source: who says so.
+    """
+
+    address: str
+    sha256: str
+    source: str
+
+
+@dataclass(frozen=True)
+class BackboneEntry:
+    """What must be known about a backbone before it is built.
+
+    Attributes:
+        title: the name people use.
+        build: makes the trunk from further arguments; a trunk without a classifier.
+        needs_weights: whether starting from random weights must be asked for.
+        input: what it wants; None where that depends on the arguments.
+        imagenet: public weights, if any are known.
+        arguments: what ``build`` takes.
+    """
+
+    title: str
+    build: Callable[..., Trunk]
+    needs_weights: bool
+    input: InputSpec | None
+    imagenet: PublicWeights | None = None
+    arguments: tuple[str, ...] = ()
+
+
+def _torchvision(depth: int, sha256: str) -> PublicWeights:
+    return PublicWeights(
+        f"https://download.pytorch.org/models/resnet{depth}-{sha256}.pth",
+        sha256,
+        "the file's name, by torchvision (IMAGENET1K_V1)",
+    )
+
+
+def _resnet(depth: int, version: str, imagenet: PublicWeights | None) -> BackboneEntry:
+    build = partial(ResNet, depth, version, num_classes=0)
+    return BackboneEntry(f"ResNet-{depth} {version}", build, True, ResNet.input, imagenet)
+
+
+_RESNET18, _RESNET34 = _torchvision(18, "f37072fd"), _torchvision(34, "b627a593")
+
+BACKBONES: dict[str, BackboneEntry] = {
+    "bn_inception": BackboneEntry(
+        "BN-Inception",
+        partial(BNInception, num_classes=0),
+        True,
+        BNInception.input,
+        PublicWeights(
+            "http://data.lip6.fr/cadene/pretrainedmodels/bn_inception-52deb4733.pth",
+            "52deb4733",
+            "the file's name, by the project pretrainedmodels",
+        ),
+    ),
+    "resnet18": _resnet(18, "v1.5", _RESNET18),
+    "resnet34": _resnet(34, "v1.5", _RESNET34),
+    "resnet50": _resnet(50, "v1.5", _torchvision(50, "0676ba61")),
+    "resnet101": _resnet(101, "v1.5", _torchvision(101, "63fe2227")),
+    # Without bottlenecks v1 is v1.5; the names are there so that all four can be compared.
+    "resnet18_v1": _resnet(18, "v1", _RESNET18),
+    "resnet34_v1": _resnet(34, "v1", _RESNET34),
+    "resnet50_v1": _resnet(50, "v1", None),
+    "resnet101_v1": _resnet(101, "v1", None),
+    "small": BackboneEntry(
+        "small network",
+        SmallNetwork,
+        False,
+        SmallNetwork.input,
+        arguments=("channels", "widths"),
+    ),
+    "features": BackboneEntry("features", Vectors, False, None, arguments=("num_features",)),
+}
+
+
+def make_backbone(
+    name: str,
+    embedding_size: int = 512,
+    *,
+    weights: str | Path | None = None,
+    pooling: str | None = None,
+    head: str = "linear",
+    freeze_bn: str = "none",
+    cache: str | Path | None = None,
+    **arguments: Any,
+) -> Embedder:
+    """Build a backbone by its short name: from pixels to embeddings of unit length.
+
+    Args:
+        name: a key of `BACKBONES`, or ``"timm:NAME"`` for a network of timm.
+        embedding_size: D.
+        weights: where the trunk starts: a file, an http(s) address, ``"imagenet"`` for the public
+            weights, or ``"scratch"`` for random ones. Networks for photographs must be told.
+        pooling: ``"avg"``, ``"max"``, ``"avg+max"`` or ``"gem"``; None for what is usual behind
+            the network: ``"avg+max"`` for BN-Inception, as in the paper, and ResNet; ``"avg"`` for
+            the small one, timm's own (``"own"``) for timm.
+        head: ``"linear"``, or ``"relu"`` with a layer in front as in the paper's MLRC runs.
+        freeze_bn: ``"none"``, ``"statistics"`` or ``"all"``; see `Embedder.freeze_batch_norm`.
+        cache: folder for downloaded weights.
+        **arguments: of the network: ``num_features`` for ``"features"``, ``channels`` and
+            ``widths`` for ``"small"``, those of ``timm.create_model`` for timm.
+
+    Returns:
+        A module from images ``(B, 3, H, W)`` in 0..255 to ``(B, D)``.
+
+    Example:
+        >>> from weiss.backbones import make_backbone
+        >>> model = make_backbone("small", embedding_size=64)
+        >>> model.input.size, model.embedding_size
+        (32, 64)
+    """
+    start = None if weights is None else str(weights)
+    if isinstance(name, str) and name.startswith(TIMM):
+        trunk: Trunk = _timm_trunk(name, start, pooling, arguments)
+        pooling = None if pooling == "own" else pooling
+    else:
+        trunk = _trunk(name, start, arguments)
+    model = Embedder(trunk, embedding_size, pooling=pooling, head=head, freeze_bn=freeze_bn)
+    if isinstance(trunk, TimmNetwork) and start not in (SCRATCH, IMAGENET):
+        load_weights(trunk.network, str(start), classifiers=trunk.classifiers, cache=cache)
+    elif not isinstance(trunk, TimmNetwork) and start not in (None, SCRATCH):
+        source, checksum = _source(name, str(start))
+        load_weights(trunk, source, checksum=checksum, cache=cache)
+    return model
+
+
+def _timm_trunk(
+    name: str, start: str | None, pooling: str | None, arguments: dict[str, Any]
+) -> TimmNetwork:
+    _refuse_no_weights(name, start, f"{IMAGENET!r} (timm's own)")
+    own = pooling in (None, "own")
+    if not own:
+        _check.one_of("pooling", pooling, [*POOLINGS, "own"], name)
+    return TimmNetwork(name.removeprefix(TIMM), start == IMAGENET, own, **arguments)
+
+
+def _trunk(name: str, start: str | None, arguments: dict[str, Any]) -> Trunk:
+    if isinstance(name, str) and name not in BACKBONES:
+        raise ValueError(
+            f"name must be one of {', '.join(map(repr, BACKBONES))}, or 'timm:NAME' for a network "
+            f"of timm, for {OWNER}; got {name!r}.{_check.suggestion(name, BACKBONES)}"
+        )
+    entry = BACKBONES[_check.one_of("name", name, BACKBONES, OWNER)]
+    if entry.needs_weights:
+        offered = f"{IMAGENET!r} ({entry.imagenet.address})" if entry.imagenet else ""
+        _refuse_no_weights(name, start, offered)
+    for given in arguments:
+        if given not in entry.arguments:
+            hint = _check.suggestion(given, entry.arguments)
+            raise TypeError(f"the backbone {name!r} has no argument {given!r}.{hint}")
+    if entry.build is Vectors:
+        if "num_features" not in arguments:
+            raise TypeError(
+                "num_features must be given for 'features': how long the vectors are. "
+                "Pass num_features=2048, say."
+            )
+        why = "there is no network to load them into."
+        _check.unused("weights", None if start == SCRATCH else start, why, repr(name))
+    return entry.build(**arguments)
+
+
+def _refuse_no_weights(name: str, start: str | None, offered: str) -> None:
+    if start is None:
+        choices = ", ".join(["a file", "an http(s) address", *([offered] if offered else [])])
+        raise ValueError(
+            f"weights must be given for {name!r}: from random weights a network for photographs "
+            f"learns little from a few thousand of them. Pass {choices}, "
+            f"or {SCRATCH!r} if random weights are what you want."
+        )
+
+
+def _source(name: str, start: str) -> tuple[str, "Checksum | None"]:
+    """Return the file or address that ``weights`` means, and what it must match."""
+    if start != IMAGENET:
+        return start, None
+    public = BACKBONES[name].imagenet
+    if public is None:
+        raise ValueError(
+            f"weights={IMAGENET!r} must have a known address; there is none for {name!r}. "
+            f"Pass a file or an http(s) address, or {SCRATCH!r} to start from random weights."
+        )
+    from weiss.downloads import Checksum
+
+    return public.address, Checksum("sha256", public.sha256, public.source)

@@ -1,0 +1,172 @@
+"""The whole way from pixels to an embedding on the sphere.
+
+    images -> conversion -> trunk -> pooling -> head -> unit length
+
+Legend: B batch, H height, W width, F features of the trunk, D embedding size.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from weiss import _check
+from weiss.backbones.pooling import POOLINGS
+from weiss.backbones.trunk import InputConversion, InputSpec, Trunk
+
+HEADS = ("linear", "relu")
+FREEZING = ("none", "statistics", "all")
+
+
+class Embedder(nn.Module):
+    """A trunk with pooling and a head, taking pixels and giving embeddings of unit length.
+
+    Args:
+        trunk: the network; see `weiss.backbones.Trunk`.
+        embedding_size: D.
+        pooling: a name of `weiss.backbones.POOLINGS`; None for what is usual behind this trunk.
+            A trunk that gives vectors takes none.
+        head: ``"linear"``, one linear layer; or ``"relu"``, a linear layer to F features and a
+            ReLU in front of it, which the paper inserts in its MLRC runs (the width is ours: the
+            paper gives none). Weights are Kaiming's by fan-out, biases zero.
+        freeze_bn: what of the trunk's batch normalisation stands still, see `freeze_batch_norm`.
+
+    Attributes:
+        input: the `InputSpec` of the trunk. Whoever feeds the model needs only its sizes:
+            colour order, mean and std are dealt with here.
+        embedding_size: D.
+        freeze_bn: as given, or as last set by `freeze_batch_norm`.
+
+    Example:
+        >>> import torch
+        >>> from weiss.backbones import Embedder, SmallNetwork
+        >>> model = Embedder(SmallNetwork(), embedding_size=64)
+        >>> model(torch.randint(256, (8, 1, 32, 32), dtype=torch.uint8)).shape
+        torch.Size([8, 64])
+    """
+
+    def __init__(
+        self,
+        trunk: Trunk,
+        embedding_size: int = 512,
+        *,
+        pooling: str | None = None,
+        head: str = "linear",
+        freeze_bn: str = "none",
+    ) -> None:
+        super().__init__()
+        if not isinstance(trunk, Trunk):
+            raise TypeError(
+                f"trunk must be a weiss.backbones.Trunk for Embedder; got {type(trunk).__name__}. "
+                "Build one by name with make_backbone, or subclass Trunk."
+            )
+        self.embedding_size = _check.count("embedding_size", embedding_size, "Embedder")
+        head = _check.one_of("head", head, HEADS, "Embedder")
+        self.conversion = InputConversion(trunk.input)
+        self.trunk = trunk
+        self.pooling = _pooling(trunk, pooling)
+        self.head = _head(trunk.num_features, self.embedding_size, head)
+        self.freeze_bn = "none"
+        self.freeze_batch_norm(freeze_bn)
+
+    @property
+    def input(self) -> InputSpec:
+        """What the trunk was made for."""
+        return self.trunk.input
+
+    @property
+    def architecture(self) -> str:
+        """The trunk's name for itself."""
+        return self.trunk.architecture
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Embed a batch.
+
+        Args:
+            images: ``(B, 3, H, W)`` RGB or ``(B, 1, H, W)`` grey in 0..255, not 0..1, uint8 or
+                floating point; ``(B, F)`` for a trunk of vectors.
+
+        Returns:
+            ``(B, D)`` of unit length, float32 or better, also under autocast.
+        """
+        raw: Tensor = self.head(self.features(images))
+        return functional.normalize(raw.to(torch.promote_types(raw.dtype, torch.float32)), dim=1)
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return the pooled features ``(B, F)`` in front of the head."""
+        pooled: Tensor = self.pooling(self.trunk(self.conversion(images)))
+        return pooled
+
+    def head_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield what starts afresh and warms up alone: the head, and the pooling's exponent."""
+        yield from self.pooling.parameters()
+        yield from self.head.parameters()
+
+    def trunk_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the parameters of the trunk that may train.
+
+        Those of batch normalisation frozen by ``"all"`` are left out, so that a warm-up which
+        freezes these and sets them free again cannot set free the others.
+        """
+        frozen = {id(p) for p in self._affine()} if self.freeze_bn == "all" else set()
+        yield from (p for p in self.trunk.parameters() if id(p) not in frozen)
+
+    def freeze_batch_norm(self, what: str) -> None:
+        """Set what of the trunk's batch normalisation stands still; `train` keeps to it.
+
+        Args:
+            what: ``"none"``; ``"statistics"``, the running mean and variance, which then normalise
+                in training too, while the affine parameters train; or ``"all"``, these as well.
+        """
+        before = self.freeze_bn
+        self.freeze_bn = _check.one_of("freeze_bn", what, FREEZING, "Embedder")
+        # Left alone otherwise: somebody else may hold the whole trunk still, for a warm-up.
+        if "all" in (before, self.freeze_bn):
+            for parameter in self._affine():
+                parameter.requires_grad_(self.freeze_bn != "all")
+                # An optimiser moves whatever has a gradient, be it an old one.
+                parameter.grad = None
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> "Embedder":
+        """Set training mode, but for batch normalisation whose statistics are frozen."""
+        super().train(mode)
+        if self.freeze_bn != "none":
+            for module in self._batch_norms():
+                module.eval()
+        return self
+
+    def _batch_norms(self) -> Iterator[nn.Module]:
+        return (module for module in self.trunk.modules() if isinstance(module, _BatchNorm))
+
+    def _affine(self) -> Iterator[nn.Parameter]:
+        for module in self._batch_norms():
+            yield from module.parameters(recurse=False)
+
+
+def _pooling(trunk: Trunk, name: str | None) -> nn.Module:
+    if trunk.pooled:
+        _check.unused(
+            "pooling",
+            name,
+            f"{trunk.architecture or type(trunk).__name__} gives vectors and no maps. Leave it out",
+            "Embedder",
+        )
+        return nn.Identity()
+    chosen = trunk.pooling if name is None else name
+    return POOLINGS[_check.one_of("pooling", chosen, POOLINGS, "Embedder")]()
+
+
+def _head(num_features: int, embedding_size: int, kind: str) -> nn.Sequential:
+    head = nn.Sequential()
+    if kind == "relu":
+        head.add_module("hidden", nn.Linear(num_features, num_features))
+        head.add_module("relu", nn.ReLU())
+    head.add_module("embedding", nn.Linear(num_features, embedding_size))
+    for layer in head:
+        if isinstance(layer, nn.Linear):
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out")
+            nn.init.zeros_(layer.bias)
+    return head

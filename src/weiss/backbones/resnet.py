@@ -1,0 +1,137 @@
+"""ResNet-18, 34, 50 and 101, in both places people put the stride.
+
+    He, Zhang, Ren, Sun: Deep residual learning for image recognition (2016).
+
+The first block of the stages 2 to 4 halves the map. In a bottleneck (1x1, 3x3, 1x1) the paper does
+so in the first 1x1 convolution, which skips three quarters of its input: **v1**. Nearly everyone
+since does it in the 3x3 convolution: **v1.5**. Both have the same parameters under the same names,
+so the weights of one load into the other and give features that are merely worse; `architecture`
+tells them apart. ResNet-18 and 34 have no bottlenecks and are the same network in both.
+
+Parameters are named as in torchvision, so its public weights load strictly.
+"""
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from weiss import _check
+from weiss.backbones.trunk import InputSpec, Trunk
+
+STAGES = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
+"""Blocks of each stage by the depth of the network; from 50 on they are bottlenecks."""
+WIDTHS = (64, 128, 256, 512)
+EXPANSION = 4
+"""Outputs of a bottleneck over the width of its middle."""
+VERSIONS = ("v1", "v1.5")
+
+
+class ResNet(Trunk):
+    """A residual network.
+
+    Args:
+        depth: 18, 34, 50 or 101.
+        version: ``"v1.5"`` (torchvision's) or ``"v1"`` (the paper's).
+        num_classes: outputs of the classifier ``fc``; 0 for none.
+
+    Attributes:
+        num_features: 512 for depths 18 and 34, else 2048.
+        architecture: for example ``"ResNet-50 v1.5"``; ``"ResNet-18"``, where there is one version.
+    """
+
+    input = InputSpec()
+    pooling = "avg+max"
+
+    def __init__(self, depth: int = 50, version: str = "v1.5", num_classes: int = 1000) -> None:
+        super().__init__()
+        if depth not in STAGES:
+            listed = ", ".join(map(str, STAGES))
+            raise ValueError(f"depth must be one of {listed} for ResNet; got {depth!r}.")
+        _check.one_of("version", version, VERSIONS, "ResNet")
+        is_deep = depth >= 50
+        self.architecture = f"ResNet-{depth} {version}" if is_deep else f"ResNet-{depth}"
+        self.num_classes = num_classes
+        self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        channels = 64
+        for number, (width, blocks) in enumerate(zip(WIDTHS, STAGES[depth], strict=True), start=1):
+            stage = nn.Sequential()
+            for index in range(blocks):
+                stride = 2 if number > 1 and index == 0 else 1
+                if is_deep:
+                    stage.append(_Bottleneck(channels, width, stride, version))
+                    channels = EXPANSION * width
+                else:
+                    stage.append(_Basic(channels, width, stride))
+                    channels = width
+            self.add_module(f"layer{number}", stage)
+        self.num_features = channels
+        if num_classes:
+            self.fc = nn.Linear(channels, num_classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return the maps ``(B, num_features, h, w)`` of converted images ``(B, 3, H, W)``."""
+        x: Tensor = functional.relu(self.bn1(self.conv1(images)), inplace=True)
+        x = functional.max_pool2d(x, 3, stride=2, padding=1)
+        for number in range(1, 5):
+            x = self.get_submodule(f"layer{number}")(x)
+        return x
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the scores ``(B, num_classes)``, or the maps if there is no classifier."""
+        maps = self.features(images)
+        if not self.num_classes:
+            return maps
+        scores: Tensor = self.fc(maps.mean(dim=(2, 3)))
+        return scores
+
+
+class _Basic(nn.Module):
+    """Two 3x3 convolutions around which the input is led."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, width, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.downsample = _shortcut(inputs, width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = functional.relu(self.bn1(self.conv1(x)), inplace=True)
+        return _joined(self.bn2(self.conv2(y)), x, self.downsample)
+
+
+class _Bottleneck(nn.Module):
+    """A 3x3 convolution between two 1x1 ones, around which the input is led."""
+
+    def __init__(self, inputs: int, width: int, stride: int, version: str) -> None:
+        super().__init__()
+        first, middle = (stride, 1) if version == "v1" else (1, stride)
+        self.conv1 = nn.Conv2d(inputs, width, 1, first, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, middle, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, EXPANSION * width, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(EXPANSION * width)
+        self.downsample = _shortcut(inputs, EXPANSION * width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = functional.relu(self.bn1(self.conv1(x)), inplace=True)
+        y = functional.relu(self.bn2(self.conv2(y)), inplace=True)
+        return _joined(self.bn3(self.conv3(y)), x, self.downsample)
+
+
+def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
+    """Return the projection of a block's input, or None where it fits as it is."""
+    if inputs == outputs and stride == 1:
+        return None
+    projection = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+    return nn.Sequential(projection, nn.BatchNorm2d(outputs))
+
+
+def _joined(branch: Tensor, x: Tensor, shortcut: nn.Sequential | None) -> Tensor:
+    around = x if shortcut is None else shortcut(x)
+    return functional.relu(branch + around, inplace=True)

@@ -1,0 +1,124 @@
+"""Every network of timm by its name, as a trunk (timm only here, and only when it is used).
+
+timm brings torchvision, whose compiled part must fit the installed torch: both failures to import
+are told apart from a wrong name.
+"""
+
+from types import ModuleType
+from typing import Any
+
+from torch import Tensor
+
+from weiss import _check
+from weiss.backbones.trunk import InputSpec, Trunk
+
+
+class TimmNetwork(Trunk):
+    """A network of timm without its classifier.
+
+    Args:
+        name: its name in timm, for example ``"vit_small_patch14_dinov2.lvd142m"``.
+        pretrained: take timm's own weights, which needs the network once.
+        own_pooling: end in the network's own pooling (a class token, an attention) and give
+            vectors; otherwise give maps. Tokens become a map of one column, class tokens left out.
+        **arguments: further arguments of ``timm.create_model``, for example ``img_size=384``.
+
+    Attributes:
+        input: size, mean and std of timm's data configuration.
+        classifiers: names of the classifier in the network's weights.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        pretrained: bool = False,
+        own_pooling: bool = True,
+        **arguments: Any,
+    ) -> None:
+        super().__init__()
+        timm = _timm()
+        known = timm.list_models() + timm.list_pretrained()
+        if name not in known and not name.startswith(("hf-hub:", "local-dir:")):
+            raise ValueError(
+                f"timm:NAME must be a network that timm has; got {name!r}."
+                f"{_check.suggestion(name, known)} timm.list_models('*vit*') searches."
+            )
+        for fixed in {"num_classes", "global_pool", "in_chans", "features_only"} & set(arguments):
+            raise ValueError(
+                f"{fixed} must be left to the backbone for timm:{name}; got {arguments[fixed]!r}. "
+                "Say pooling=..., and pass images with 3 or 1 channels: grey is repeated."
+            )
+        if not own_pooling:
+            arguments["global_pool"] = ""
+        self.network = _built(timm, name, pretrained, arguments)
+        self.architecture = f"timm:{name}"
+        self.pooled = own_pooling
+        self.num_features = int(
+            getattr(self.network, "head_hidden_size", None) or self.network.num_features
+        )
+        self._prefix_tokens = int(getattr(self.network, "num_prefix_tokens", 0))
+        # timm's configuration is that of the weights; the size may be the caller's.
+        size = {key: arguments[key] for key in ("img_size",) if key in arguments}
+        config = timm.data.resolve_model_data_config(self.network, args=size)
+        self.input = _spec(config, name)
+        stated = self.network.pretrained_cfg.get("classifier") or ()
+        self.classifiers: tuple[str, ...] = (stated,) if isinstance(stated, str) else tuple(stated)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return vectors ``(B, F)`` of converted images, or maps ``(B, F, h, w)``."""
+        out: Tensor = self.network(images)
+        if self.pooled:
+            return out
+        if out.ndim == 3:
+            return out[:, self._prefix_tokens :].transpose(1, 2).unsqueeze(3)
+        # Windowed transformers keep channels last.
+        return out if out.shape[1] == self.num_features else out.permute(0, 3, 1, 2)
+
+
+def _timm() -> ModuleType:
+    try:
+        import timm
+        import timm.data
+    except ImportError as error:
+        raise ImportError(
+            f"timm must be installed for the backbones timm:NAME; importing it failed ({error}). "
+            'Install it: pip install "weiss[timm]".'
+        ) from error
+    except RuntimeError as error:
+        if "torchvision::" not in str(error):
+            raise
+        raise ImportError(
+            "torchvision must fit the installed torch for the backbones timm:NAME; its compiled "
+            f"part did not load ({error}). Install both from the same place, for example from "
+            "https://download.pytorch.org/whl/cpu."
+        ) from error
+    module: ModuleType = timm
+    return module
+
+
+def _built(timm: ModuleType, name: str, pretrained: bool, arguments: dict[str, Any]) -> Any:
+    try:
+        return timm.create_model(name, pretrained=pretrained, num_classes=0, **arguments)
+    except TypeError as error:
+        raise TypeError(f"timm:{name} does not take these arguments: {error}.") from error
+    except Exception as error:
+        # The hub's errors are of many kinds, with and without a network.
+        if not pretrained:
+            raise
+        raise RuntimeError(
+            f"pretrained weights of timm:{name} could not be had: {error}. Without a network "
+            "fetch the file elsewhere and pass weights=PATH; weights='scratch' starts from "
+            "random ones."
+        ) from error
+
+
+def _spec(config: dict[str, Any], name: str) -> InputSpec:
+    channels, height, width = config["input_size"]
+    if height != width:
+        raise ValueError(
+            f"the input must be square; timm:{name} wants {height} x {width}. "
+            "Choose another network."
+        )
+    resize = round(width / config["crop_pct"])
+    mean, std = tuple(config["mean"]), tuple(config["std"])
+    return InputSpec(channels=channels, size=width, resize=resize, mean=mean, std=std)

@@ -1,0 +1,180 @@
+"""What a network says about itself: the input it wants, and the features it gives.
+
+Legend: B batch, H height, W width, F features.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from weiss import _check
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+LUMA = (0.299, 0.587, 0.114)
+"""Red, green and blue in grey: ITU-R 601, as Pillow turns RGB into "L"."""
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """The input of a network: ``(x / scale - mean) / std`` of pixels x in 0..255.
+
+    Attributes:
+        kind: ``"images"``, or ``"vectors"``, which are handed on as they are.
+        channels: 3 for colour, 1 for grey; the length of a vector.
+        size: height and width of the images in evaluation; None for vectors.
+        resize: short side of an image before its centre is cropped to ``size``.
+        bgr: whether the network wants blue first. ``mean`` and ``std`` are in its order.
+        scale: what pixels are divided by.
+        mean: one number a channel.
+        std: one number a channel.
+    """
+
+    kind: str = "images"
+    channels: int = 3
+    size: int | None = 224
+    resize: int | None = 256
+    bgr: bool = False
+    scale: float = 255.0
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+
+    def __post_init__(self) -> None:
+        """Refuse what does not fit together."""
+        wanted = self.channels if self.kind == "images" else 0
+        if not len(self.mean) == len(self.std) == wanted:
+            raise ValueError(
+                f"mean and std must hold one number a channel, {wanted}, for InputSpec; "
+                f"got {self.mean} and {self.std}."
+            )
+        if self.kind == "images" and self.channels not in (1, 3):
+            raise ValueError(
+                f"channels must be 1 (grey) or 3 (colour) for InputSpec; got {self.channels}."
+            )
+
+    @classmethod
+    def vectors(cls, length: int) -> "InputSpec":
+        """Describe vectors of this length."""
+        return cls("vectors", length, size=None, resize=None, scale=1.0, mean=(), std=())
+
+
+class Trunk(nn.Module):
+    """A network without its classifier, for `weiss.backbones.Embedder`.
+
+    ``forward`` takes what `InputConversion` makes of images by ``input`` and gives maps
+    ``(B, F, h, w)``, or vectors ``(B, F)`` if ``pooled``.
+
+    Attributes:
+        input: what the network wants.
+        num_features: F.
+        pooling: the pooling of `weiss.backbones.POOLINGS` that is usual behind this network.
+        pooled: whether ``forward`` gives vectors.
+        architecture: a name that tells it from networks with the same parameters.
+    """
+
+    input: InputSpec
+    num_features: int
+    pooling: str = "avg"
+    pooled: bool = False
+    architecture: str = ""
+
+
+class Vectors(Trunk):
+    """No network at all: features that somebody else computed.
+
+    Args:
+        num_features: F, the length of a vector.
+    """
+
+    pooled = True
+    architecture = "features"
+
+    def __init__(self, num_features: int) -> None:
+        super().__init__()
+        self.num_features = _check.count("num_features", num_features, "features")
+        self.input = InputSpec.vectors(self.num_features)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Return ``(B, F)`` as it came."""
+        return vectors
+
+
+class InputConversion(nn.Module):
+    """From pixels, as decoding gives them, to what a network was trained on.
+
+    It belongs to the network and not to the data: whoever feeds or ships the model hands it plain
+    pixels. Grey images become colour by repetition, colour images grey by `LUMA`.
+
+    Args:
+        spec: what the network wants.
+    """
+
+    mean: Tensor
+    std: Tensor
+    luma: Tensor
+
+    def __init__(self, spec: InputSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        # In units of pixels, so that one subtraction and one division do. Not in the state dict:
+        # they follow from the kind of network.
+        numbers = {
+            "mean": [m * spec.scale for m in spec.mean],
+            "std": [s * spec.scale for s in spec.std],
+            "luma": list(LUMA),
+        }
+        for name, values in numbers.items():
+            self.register_buffer(name, torch.tensor(values).view(-1, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Convert a batch.
+
+        Args:
+            images: ``(B, 3, H, W)`` RGB or ``(B, 1, H, W)`` grey in 0..255, uint8 or floating
+                point; ``(B, F)`` floating point where the spec says vectors.
+
+        Returns:
+            ``(B, channels, H, W)`` or ``(B, F)`` in the dtype of the network.
+        """
+        spec = self.spec
+        check_input(images, spec)
+        images = images.to(self.luma.dtype)
+        if spec.kind == "vectors":
+            return images
+        if spec.channels == 1 and images.shape[1] == 3:
+            images = (images * self.luma).sum(dim=1, keepdim=True)
+        elif spec.channels == 3 and images.shape[1] == 1:
+            images = images.expand(-1, 3, -1, -1)
+        elif spec.bgr:
+            images = images.flip(1)
+        return (images - self.mean) / self.std
+
+    def extra_repr(self) -> str:
+        """Show the spec when the module is printed."""
+        return str(self.spec)
+
+
+def check_input(given: object, spec: InputSpec) -> None:
+    """Refuse what cannot be a batch for this network, by what the host knows of it."""
+    if spec.kind == "vectors":
+        wanted, fits = f"vectors (batch, {spec.channels})", 2
+    else:
+        wanted, fits = "images (batch, 3 or 1, height, width)", 4
+    if not isinstance(given, Tensor):
+        raise TypeError(
+            f"the input must be a torch.Tensor of {wanted} for Embedder; "
+            f"got {type(given).__name__}. Convert it, for example with torch.as_tensor."
+        )
+    shape = tuple(given.shape)
+    if given.ndim != fits or shape[1] not in ((spec.channels,) if fits == 2 else (1, 3)):
+        swapped = given.ndim == 4 and fits == 4 and shape[-1] in (1, 3)
+        remedy = "Put channels first: images.permute(0, 3, 1, 2)." if swapped else "Stack a batch."
+        if given.ndim == fits == 2:
+            remedy = f"Build the backbone with num_features={shape[1]}."
+        raise ValueError(f"the input must be {wanted} for Embedder; got {shape}. {remedy}")
+    if given.dtype != torch.uint8 and not given.is_floating_point():
+        raise TypeError(
+            f"the input must be uint8 or floating point for Embedder; got {given.dtype}. "
+            "Convert it with .float(), pixels in 0..255."
+        )

@@ -1,0 +1,261 @@
+"""Weights from a file or an address into a network: all of them, or a word on what does not fit.
+
+A file is recognised by its first bytes, not by its name. Nothing in it is ever run: safetensors
+holds numbers only, and PyTorch files are read with ``weights_only``. Nothing is copied into the
+network before everything has been checked. (safetensors only here.)
+"""
+
+import hashlib
+import os
+import pickle
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from weiss.downloads import Checksum
+
+CLASSIFIERS = ("fc", "last_linear")
+"""Names of the classifier in public ResNet and BN-Inception weights."""
+WRAPPERS = ("state_dict", "model_state_dict", "model")
+"""Keys under which training programs file the weights among other things."""
+PREFIXES = ("module.", "_orig_mod.", "model.")
+"""What data parallelism, torch.compile and trainers put in front of every name."""
+COUNTER = "num_batches_tracked"
+"""Batch normalisation's count of batches: absent in old files, and of no consequence."""
+SHOWN = 3
+
+
+def load_weights(
+    module: nn.Module,
+    source: str | Path,
+    *,
+    classifiers: Sequence[str] = CLASSIFIERS,
+    checksum: "Checksum | None" = None,
+    cache: str | Path | None = None,
+) -> None:
+    """Load weights into a module; every name and every shape must agree.
+
+    What is forgiven, because it is common and harmless: names wrapped as in `WRAPPERS` and
+    `PREFIXES`, another floating-point precision, vectors stored as ``(1, n)``, a missing
+    ``num_batches_tracked``, and the classifier where the module has none.
+
+    Args:
+        module: what to load into; its dtype and device stay.
+        source: a safetensors or PyTorch file, or its http(s) address.
+        classifiers: names of layers that the file may have and the module may not.
+        checksum: what a download must match.
+        cache: folder for downloads; ``weiss/weights`` in the user's cache folder if None.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is no weights file, or holds weights of another architecture. The
+            module is as it was.
+    """
+    path = _local_file(str(source), checksum, cache)
+    weights, metadata = read_weights(path)
+    _refuse_other_version(module, metadata, path)
+    _copy(module, weights, classifiers, path)
+
+
+def cache_folder() -> Path:
+    """Return where downloaded weights are kept: ``~/.cache/weiss/weights``, or below XDG's."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "weiss" / "weights"
+
+
+def is_address(source: str) -> bool:
+    """Say whether this is an http(s) address rather than a file."""
+    return source.lower().startswith(("http://", "https://"))
+
+
+def _local_file(source: str, checksum: "Checksum | None", cache: str | Path | None) -> Path:
+    if not is_address(source):
+        return Path(source).expanduser()
+    from weiss.downloads import fetch
+
+    target = (Path(cache) if cache else cache_folder()) / _cached_name(source)
+    return fetch(source, target, checksum=checksum, what="pretrained weights")
+
+
+def _cached_name(address: str) -> Path:
+    """Return the path below the cache: readable, and different for different addresses."""
+    parts = urlsplit(address)
+    steps = [step for step in parts.path.split("/") if step not in ("", ".", "..")]
+    name = steps.pop() if steps else "weights"
+    if parts.query:
+        name = f"{hashlib.sha256(parts.query.encode()).hexdigest()[:8]}-{name}"
+    return Path(parts.netloc.replace(":", "_"), *steps, name)
+
+
+def read_weights(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read a weights file.
+
+    Args:
+        path: a safetensors file, or a PyTorch file with a state dict in it.
+
+    Returns:
+        The tensors by name, on the CPU; and what the file says about itself (safetensors only).
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"weights must be an existing file; there is no {path}.")
+    if path.is_dir():
+        raise ValueError(f"weights must be a file; {path} is a folder. Pass a file inside it.")
+    with path.open("rb") as file:
+        start = file.read(512)
+    if not start:
+        raise ValueError(f"weights must not be empty; {path} has zero bytes. Fetch it again.")
+    if start.lstrip()[:1] == b"<":
+        raise ValueError(
+            f"weights must be a safetensors or PyTorch file; {path} is a web page. "
+            "Fetch the file itself, and look at the page: it may ask for a login."
+        )
+    if start.startswith(b"version https://git-lfs"):
+        raise ValueError(
+            f"weights must be a safetensors or PyTorch file; {path} is a Git LFS pointer. "
+            "Fetch what it points to: git lfs pull."
+        )
+    if start[8:9] == b"{":
+        return _read_safetensors(path)
+    if start[:4] == b"PK\x03\x04" or start[:1] == b"\x80":
+        return _read_pytorch(path), {}
+    raise ValueError(
+        f"weights must be a safetensors or PyTorch file; {path} is neither "
+        f"(it begins with {start[:8]!r}). Convert it, or fetch it again."
+    )
+
+
+def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except SafetensorError as error:
+        raise _damaged(path, error) from error
+
+
+def _read_pytorch(path: Path) -> dict[str, Tensor]:
+    try:
+        # By the open file, for torch would go by the name.
+        with path.open("rb") as file:
+            found: Any = torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        if "Unsupported" not in str(error):
+            raise _damaged(path, error) from error
+        raise ValueError(
+            f"weights must hold tensors only; {path} also holds Python objects, and loading those "
+            "would run code from the file. Save the state dict alone where you trust it: "
+            "safetensors.torch.save_file(model.state_dict(), 'model.safetensors')."
+        ) from error
+    except (RuntimeError, EOFError, OSError, LookupError, ValueError, TypeError) as error:
+        raise _damaged(path, error) from error
+    while isinstance(found, Mapping):
+        inner = [found[key] for key in WRAPPERS if isinstance(found.get(key), Mapping)]
+        if not inner:
+            break
+        found = inner[0]
+    if not isinstance(found, Mapping) or not found:
+        raise ValueError(
+            f"weights must be a state dict, tensors by name; {path} holds "
+            f"{'an empty one' if isinstance(found, Mapping) else type(found).__name__}. "
+            "Save model.state_dict()."
+        )
+    strange = [str(name) for name, value in found.items() if not isinstance(value, Tensor)]
+    if strange:
+        raise ValueError(
+            f"weights must be a state dict, tensors by name; in {path} these are no tensors: "
+            f"{_some(strange)}. Save model.state_dict() alone, or under the key 'state_dict'."
+        )
+    return {str(name): value for name, value in found.items()}
+
+
+def _damaged(path: Path, error: Exception) -> ValueError:
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return ValueError(
+        f"weights must be a whole file; {path} is damaged or cut off ({reason}). "
+        "Delete it and fetch it again."
+    )
+
+
+def _refuse_other_version(module: nn.Module, metadata: Mapping[str, str], path: Path) -> None:
+    """Refuse ResNet weights of v1 in v1.5 and the reverse, where the file says what it is."""
+    pattern = re.compile(r"ResNet-?(\d+)[ _-]v(1\.5|1)(?![\d.])", re.IGNORECASE)
+    stated = pattern.search(metadata.get("arch", ""))
+    wanted = pattern.search(str(getattr(module, "architecture", "")))
+    if stated and wanted and stated[2] != wanted[2]:
+        raise ValueError(
+            f"weights must be those of {wanted[0]}; {path} says it holds {metadata['arch']!r}. "
+            "Names and shapes agree, so it would load, and the features would be wrong without a "
+            f"word. Use the backbone 'resnet{stated[1]}{'_v1' if stated[2] == '1' else ''}'."
+        )
+
+
+def _copy(
+    module: nn.Module, weights: dict[str, Tensor], classifiers: Sequence[str], path: Path
+) -> None:
+    """Load checked weights; compare everything before anything is copied."""
+    own = module.state_dict()
+    weights = _without_prefix(weights, own)
+    for layer in classifiers:
+        if not any(name.startswith(f"{layer}.") for name in own):
+            weights = {k: v for k, v in weights.items() if not k.startswith(f"{layer}.")}
+    for name, value in weights.items():
+        # Public BN-Inception files keep the vectors of batch normalisation as (1, n).
+        if name in own and own[name].ndim == 1 and value.shape == (1, *own[name].shape):
+            weights[name] = value[0]
+    missing = [name for name in own if name not in weights and not name.endswith(COUNTER)]
+    unexpected = [name for name in weights if name not in own]
+    different = [
+        f"{name} is {_kind(weights[name])}, must be {_kind(own[name])}"
+        for name in own
+        if name in weights and _kind(weights[name]) != _kind(own[name])
+    ]
+    if missing or unexpected or different:
+        found = [
+            f"{len(names)} {what} ({_some(names)})"
+            for what, names in (
+                ("missing", missing),
+                ("unexpected", unexpected),
+                ("of another shape or kind", different),
+            )
+            if names
+        ]
+        name = getattr(module, "architecture", "") or type(module).__name__
+        raise ValueError(
+            f"weights must be those of {name}, {len(own)} tensors; of the {len(weights)} in "
+            f"{path}: {'; '.join(found)}. "
+            "Pass the weights of this network, or build the one they belong to."
+        )
+    broken = [name for name, value in weights.items() if not value.isfinite().all()]
+    if broken:
+        raise ValueError(
+            f"weights must be finite; in {path} these hold NaN or infinity: {_some(broken)}. "
+            "Take an earlier checkpoint."
+        )
+    module.load_state_dict({**own, **weights})
+
+
+def _without_prefix(weights: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Take off what all names of the file begin with and no name of the module does."""
+    for prefix in PREFIXES * 2:
+        is_wrapped = all(name.startswith(prefix) for name in weights)
+        if is_wrapped and not any(name.startswith(prefix) for name in own):
+            weights = {name.removeprefix(prefix): value for name, value in weights.items()}
+    return weights
+
+
+def _kind(tensor: Tensor) -> str:
+    """Describe what must agree: the shape, and whether it is floating point."""
+    return f"{tuple(tensor.shape)}{'' if tensor.is_floating_point() else ' of whole numbers'}"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f", and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more

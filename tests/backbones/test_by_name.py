@@ -1,0 +1,279 @@
+"""Laws that every backbone keeps, swept over all names; and what make_backbone refuses."""
+
+import copy
+from functools import cache
+
+import pytest
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from weiss.backbones import BACKBONES, Embedder, ResNet, SmallNetwork, make_backbone
+from weiss.downloads import Checksum
+
+PHOTOGRAPHIC = ["bn_inception"] + [name for name in BACKBONES if name.startswith("resnet")]
+# One of each kind; the other depths share all their code with these.
+A_FEW = ["bn_inception", "resnet18", "resnet50_v1", "small", "features"]
+IMAGES = A_FEW[:-1]
+SIZE = 10
+
+
+def every_backbone(names=tuple(BACKBONES)):
+    return pytest.mark.parametrize("name", names)
+
+
+@cache
+def built(name):
+    torch.manual_seed(0)
+    arguments = {"num_features": 20} if name == "features" else {}
+    return make_backbone(name, SIZE, weights="scratch", **arguments)
+
+
+def a_model(name):
+    return copy.deepcopy(built(name))
+
+
+def a_batch(model, batch=4):
+    generator = torch.Generator().manual_seed(1)
+    if model.input.kind == "vectors":
+        return torch.randn(batch, model.input.channels, generator=generator)
+    # Small, for speed; what the network was made for is not needed to see that it runs.
+    shape = (batch, model.input.channels, 40, 36)
+    return torch.randint(256, shape, dtype=torch.uint8, generator=generator)
+
+
+@every_backbone()
+def test_an_entry_says_what_is_built(name):
+    model, entry = built(name), BACKBONES[name]
+    assert isinstance(model, Embedder)
+    assert entry.title
+    assert model.embedding_size == SIZE
+    assert entry.input in (model.input, None)
+    assert (entry.input is None) == (name == "features")
+    assert entry.needs_weights == (name in PHOTOGRAPHIC)
+    assert not any(key.startswith(("fc.", "last_linear.")) for key in model.trunk.state_dict())
+
+
+@every_backbone()
+def test_embeddings_have_unit_length_in_training_and_evaluation(name):
+    model = a_model(name)
+    images = a_batch(model)
+    outputs = []
+    for training in (True, False):
+        out = model.train(training)(images)
+        assert out.shape == (4, SIZE)
+        assert out.dtype == torch.float32
+        torch.testing.assert_close(out.norm(dim=1), torch.ones(4), rtol=0, atol=1e-5)
+        outputs.append(out)
+    assert torch.equal(*outputs) == (name == "features")
+    assert outputs[1].std(dim=0).max() > 1e-4  # images are told apart
+
+
+@every_backbone()
+def test_the_gradient_reaches_every_parameter(name):
+    # In evaluation: batch statistics would cancel the biases of BN-Inception's convolutions.
+    model = a_model(name).eval()
+    model(a_batch(model)).std(dim=0).sum().backward()
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None, key
+        assert parameter.grad.isfinite().all(), key
+        assert parameter.grad.any(), key
+
+
+@every_backbone(IMAGES)
+def test_bytes_and_floats_agree_and_single_images_too(name):
+    model = built(name).eval()
+    images = a_batch(model)
+    with torch.no_grad():
+        out = model(images)
+        assert torch.equal(model(images.float()), out)
+        torch.testing.assert_close(model(images[1:2]), out[1:2], rtol=1e-3, atol=1e-4)
+
+
+@every_backbone(IMAGES)
+@pytest.mark.parametrize("freeze", ["statistics", "all"])
+def test_frozen_batch_norm_survives_a_step_with_weight_decay(name, freeze):
+    model = a_model(name)
+    model.freeze_batch_norm(freeze)
+    model.train()
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    before = [copy.deepcopy(norm.state_dict()) for norm in norms]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.5)
+    model(a_batch(model, batch=2)).std(dim=0).sum().backward()
+    optimizer.step()
+    for norm, old in zip(norms, before, strict=True):
+        new = norm.state_dict()
+        for key in ("running_mean", "running_var", "num_batches_tracked"):
+            assert torch.equal(new[key], old[key]), key
+        assert torch.equal(new["weight"], old["weight"]) == (freeze == "all")
+
+
+@every_backbone(A_FEW)
+def test_mixed_precision_gives_full_precision_of_nearly_the_same(name):
+    model = a_model(name).eval()
+    images = a_batch(model)
+    with torch.no_grad():
+        full = model(images)
+        with torch.autocast("cpu", torch.bfloat16):
+            mixed = model(images)
+    assert mixed.dtype == torch.float32
+    torch.testing.assert_close(mixed.norm(dim=1), torch.ones(4), rtol=0, atol=1e-5)
+    assert (mixed - full).norm(dim=1).max() < 0.05
+
+
+@every_backbone(IMAGES)
+def test_channels_last_changes_nothing_but_the_layout(name):
+    model = a_model(name).eval()
+    images = a_batch(model)
+    with torch.no_grad():
+        expected = model(images)
+        model = model.to(memory_format=torch.channels_last)
+        found = model(images.to(memory_format=torch.channels_last))
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+
+
+@every_backbone(
+    [pytest.param("bn_inception", marks=pytest.mark.slow), "resnet18", "small", "features"]
+)
+def test_the_whole_model_is_one_graph(name):
+    model = a_model(name).eval()
+    images = a_batch(model)
+    with torch.no_grad():
+        whole = torch.compile(model, backend="eager", fullgraph=True)
+        torch.testing.assert_close(whole(images), model(images))
+
+
+def test_swapping_the_first_filters_undoes_bgr():
+    """A network that sees BGR is the one that sees RGB with its first filters swapped."""
+    model = a_model("bn_inception").eval()
+    images = a_batch(model)
+    with torch.no_grad():
+        expected = model(images)
+        first = model.trunk.conv1_7x7_s2.weight
+        first.copy_(first.flip(1))
+        assert not torch.allclose(model(images), expected, atol=1e-3)
+        red_first_less_mean = images.float() - torch.tensor([128.0, 117, 104]).view(3, 1, 1)
+        features = model.pooling(model.trunk(red_first_less_mean))
+        found = torch.nn.functional.normalize(model.head(features))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_options_arrive():
+    model = make_backbone(
+        "small", 7, pooling="gem", head="relu", freeze_bn="statistics", channels=3, widths=(4, 6)
+    )
+    assert model.input.channels == 3
+    assert model.trunk.num_features == 6
+    assert model.head.hidden.weight.shape == (6, 6)
+    assert model.pooling.p.item() == 3
+    assert model.freeze_bn == "statistics"
+    assert model(torch.rand(2, 3, 32, 32)).shape == (2, 7)
+
+
+def test_the_paper_pools_by_average_and_maximum():
+    for name in PHOTOGRAPHIC:
+        assert type(built(name).pooling).__name__ == "AverageMaxPooling"
+
+
+def test_v1_and_v1_5_are_told_apart_by_name():
+    assert built("resnet50").architecture == "ResNet-50 v1.5"
+    assert built("resnet50_v1").architecture == "ResNet-50 v1"
+    assert built("resnet101_v1").architecture == "ResNet-101 v1"
+
+
+@every_backbone([name for name in BACKBONES if BACKBONES[name].imagenet])
+def test_a_public_address_holds_its_checksum(name):
+    public = BACKBONES[name].imagenet
+    assert public.address.endswith(f"-{public.sha256}.pth")
+    Checksum("sha256", public.sha256, public.source)  # refuses what is none
+
+
+def test_torchvision_gives_the_same_addresses(torchvision):
+    for depth in (18, 34, 50, 101):
+        theirs = getattr(torchvision.models, f"ResNet{depth}_Weights").IMAGENET1K_V1
+        assert BACKBONES[f"resnet{depth}"].imagenet.address == theirs.url
+
+
+def test_weights_from_a_file_arrive_in_the_trunk(tmp_path):
+    network = SmallNetwork()
+    torch.save(network.state_dict(), tmp_path / "small.pt")
+    model = make_backbone("small", 5, weights=tmp_path / "small.pt")
+    for name, value in network.state_dict().items():
+        assert torch.equal(model.trunk.state_dict()[name], value)
+
+
+def test_imagenet_is_a_download_with_a_checksum_and_without_classifier(tmp_path, monkeypatch):
+    network = ResNet(18)
+    torch.save(network.state_dict(), tmp_path / "resnet18.pth")
+    asked = []
+
+    def fetch(url, target, *, checksum=None, what=""):
+        asked.append((url, target, checksum.algorithm, checksum.value))
+        return tmp_path / "resnet18.pth"
+
+    monkeypatch.setattr("weiss.downloads.fetch", fetch)
+    model = make_backbone("resnet18", 5, weights="imagenet", cache=tmp_path / "cache")
+    target = tmp_path / "cache" / "download.pytorch.org" / "models" / "resnet18-f37072fd.pth"
+    address = "https://download.pytorch.org/models/resnet18-f37072fd.pth"
+    assert asked == [(address, target, "sha256", "f37072fd")]
+    assert torch.equal(model.trunk.conv1.weight, network.conv1.weight)
+
+
+@every_backbone(PHOTOGRAPHIC)
+def test_a_network_for_photographs_must_be_told_where_it_starts(name):
+    with pytest.raises(ValueError, match=f"weights must be given for '{name}'") as caught:
+        make_backbone(name)
+    text = str(caught.value)
+    assert all(choice in text for choice in ("a file", "http(s) address", "'scratch'"))
+    assert ("'imagenet'" in text) == (BACKBONES[name].imagenet is not None)
+
+
+BAD = {
+    "name": (("resnet5",), {}, ValueError, "timm:NAME.*got 'resnet5'.*Did you mean 'resnet50'"),
+    "no name": ((None,), {}, ValueError, "name must be one of .*; got None"),
+    "timm without weights": (
+        ("timm:resnet10t",),
+        {},
+        ValueError,
+        "weights must be given for 'timm:resnet10t'.*'imagenet' .timm's own",
+    ),
+    "no address": (
+        ("resnet50_v1",),
+        {"weights": "imagenet"},
+        ValueError,
+        "there is none for 'resnet50_v1'. Pass a file .*'scratch'",
+    ),
+    "no such file": (
+        ("resnet18",),
+        {"weights": "nowhere.pth"},
+        FileNotFoundError,
+        "weights must be an existing file; there is no nowhere.pth",
+    ),
+    "an argument": (
+        ("small",),
+        {"chanels": 3},
+        TypeError,
+        "the backbone 'small' has no argument 'chanels'. Did you mean 'channels'",
+    ),
+    "depth": (("resnet18",), {"weights": "scratch", "depth": 3}, TypeError, "no argument 'depth'"),
+    "no length": (("features",), {}, TypeError, "num_features must be given for 'features'"),
+    "length": (("features",), {"num_features": 0}, ValueError, "num_features must be at least 1"),
+    "weights of nothing": (
+        ("features",),
+        {"num_features": 3, "weights": "a.pth"},
+        ValueError,
+        "weights must be None for 'features': there is no network",
+    ),
+    "pooling nothing": (
+        ("features",),
+        {"num_features": 3, "pooling": "avg"},
+        ValueError,
+        "pooling must be None .* gives vectors",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", BAD)
+def test_what_cannot_be_built_is_refused(mistake):
+    positional, named, error, message = BAD[mistake]
+    with pytest.raises(error, match=message):
+        make_backbone(*positional, **named)

@@ -1,0 +1,66 @@
+"""ResNets against torchvision's, and where the stride sits."""
+
+import pytest
+import torch
+
+from weiss.backbones import ResNet
+
+DEPTHS = [18, 34, 50, 101]
+
+
+def shapes(network):
+    return [(name, value.shape) for name, value in network.state_dict().items()]
+
+
+@pytest.mark.parametrize("version", ["v1", "v1.5"])
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_names_shapes_and_their_order_are_torchvisions(torchvision, depth, version):
+    with torch.device("meta"):
+        theirs = getattr(torchvision.models, f"resnet{depth}")()
+        assert shapes(ResNet(depth, version)) == shapes(theirs)
+        without = {name for name, _ in shapes(ResNet(depth, version, num_classes=0))}
+    assert {name for name, _ in shapes(theirs)} - without == {"fc.weight", "fc.bias"}
+
+
+def pair(torchvision, depth, version):
+    """Our network and torchvision's, with the same random weights and statistics."""
+    torch.manual_seed(depth)
+    theirs = getattr(torchvision.models, f"resnet{depth}")().double().eval()
+    for name, value in theirs.state_dict().items():
+        if name.endswith(("running_mean", "running_var", "bias")):
+            value.uniform_(0.5, 1.5)
+    ours = ResNet(depth, version).double().eval()
+    ours.load_state_dict(theirs.state_dict())
+    return ours, theirs, torch.randn(1, 3, 43, 40, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_v1_5_gives_torchvisions_scores(torchvision, depth):
+    ours, theirs, images = pair(torchvision, depth, "v1.5")
+    with torch.no_grad():
+        torch.testing.assert_close(ours(images), theirs(images), rtol=1e-9, atol=1e-9)
+
+
+def test_v1_strides_in_the_first_convolution_and_is_another_network(torchvision):
+    ours, theirs, images = pair(torchvision, 50, "v1")
+    with torch.no_grad():
+        v1_5 = theirs(images)
+        for stage in (theirs.layer2, theirs.layer3, theirs.layer4):
+            stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
+        torch.testing.assert_close(ours(images), theirs(images), rtol=1e-9, atol=1e-9)
+        assert (ours(images) - v1_5).norm() > 0.01 * v1_5.norm()
+
+
+@pytest.mark.parametrize("depth", [18, 34])
+def test_without_bottlenecks_both_versions_are_one_network(torchvision, depth):
+    ours, theirs, images = pair(torchvision, depth, "v1")
+    with torch.no_grad():
+        torch.testing.assert_close(ours(images), theirs(images), rtol=1e-9, atol=1e-9)
+    assert ours.architecture == ResNet(depth, "v1.5").architecture == f"ResNet-{depth}"
+
+
+def test_a_depth_or_version_that_is_none_is_refused():
+    with pytest.raises(ValueError, match="depth must be one of 18, 34, 50, 101 .* got 52"):
+        ResNet(52)
+    with pytest.raises(ValueError, match="version must be one of 'v1', 'v1.5' .* got 'v2'"):
+        ResNet(50, "v2")

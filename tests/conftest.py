@@ -1,0 +1,51 @@
+"""What does not come with the code, and a library that needs help to be imported."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+DEFINED = []
+
+
+def pytest_addoption(parser):
+    parser.addoption("--weights", help="folder with resnet50_v1_imagenet_fp16.safetensors")
+    parser.addoption("--cub", help="folder that holds CUB_200_2011, as weiss data check takes it")
+
+
+@pytest.fixture(scope="session")
+def torchvision():
+    """Import torchvision, also where its compiled part does not fit the CPU build of torch.
+
+    It then dies at import because two operators for boxes are unknown; nothing here calls them, so
+    it is enough that they have a signature.
+    """
+    try:
+        import torchvision
+    except RuntimeError:
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        DEFINED.append(library)  # its operators go when it does
+        import torchvision
+    return torchvision
+
+
+@pytest.fixture(scope="session")
+def real_weights(request):
+    name = "resnet50_v1_imagenet_fp16.safetensors"
+    return _given(request, "--weights", f"the folder with {name}") / name
+
+
+@pytest.fixture(scope="session")
+def cub_root(request):
+    return _given(request, "--cub", "the folder that holds CUB_200_2011")
+
+
+def _given(request, option, what):
+    folder = request.config.getoption(option)
+    if folder is None:
+        pytest.fail(f"this test needs {what}: pytest -m data {option} FOLDER", pytrace=False)
+    if not Path(folder).is_dir():
+        pytest.fail(f"{option} must be {what}; there is no folder {folder}", pytrace=False)
+    return Path(folder)
