@@ -1,0 +1,211 @@
+"""The command line: each command reads its arguments, calls one function and prints.
+
+Everything heavy is imported inside the commands, so that ``weiss --help`` answers at once.
+"""
+
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Grid
+
+if TYPE_CHECKING:
+    from weiss.data import Findings, Table
+
+app = typer.Typer(
+    name="weiss",
+    help="Mean field theory for deep metric learning.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(help="Data sets: list, get, check and look at them.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+Data = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="A name that `weiss data list` shows, a folder with one subfolder a class, or a "
+        "CSV, TSV or Parquet file with the columns path, label (or labels) and perhaps split.",
+    ),
+]
+Root = Annotated[
+    Path | None,
+    typer.Option(help="The folder of a named data set, or what the paths of a list start from."),
+]
+AllowMissing = Annotated[
+    bool, typer.Option("--allow-missing", help="Accept a named data set with missing images.")
+]
+SkipBad = Annotated[
+    bool,
+    typer.Option("--skip-bad", help="Leave out what cannot be used, and list it."),
+]
+Split = Annotated[
+    str,
+    typer.Option(
+        help="For your own data: classes (hold out a share of the classes), stratified (a share "
+        "of each class), given (the column split), all (train on everything); auto is given "
+        "where there is one, else classes."
+    ),
+]
+
+
+def version(wanted: bool) -> None:
+    """Print the version and stop."""
+    if wanted:
+        from weiss import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def weiss(
+    version: Annotated[
+        bool, typer.Option("--version", callback=version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Mean field theory for deep metric learning."""
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """Show the data sets that have a name."""
+    from weiss.data import DATASETS, OFFICIAL
+
+    grid = Grid("name", "data set", "images", "how to get it", box=None, pad_edge=False)
+    for name, entry in DATASETS.items():
+        official = OFFICIAL.get(name)
+        if official is None:
+            grid.add_row(name, entry.title, "", "built in, drawn in seconds")
+            continue
+        fetched = any(archive.url for archive in official.archives)
+        how = "weiss data prepare" if fetched else "by hand; prepare says how"
+        grid.add_row(name, entry.title, f"{official.num_images:,}", how)
+    _out().print(grid)
+    print("\nOr your own: a folder with one subfolder a class, or a list of files.")
+
+
+@data_app.command("prepare")
+def data_prepare(
+    name: Annotated[str, typer.Argument(help="A name that `weiss data list` shows.")],
+    root: Annotated[Path, typer.Option(help="Where to put it.")],
+) -> None:
+    """Download a data set, or say what to fetch by hand and where to put it."""
+    from weiss.data import prepare
+
+    prepare(name, root)
+
+
+@data_app.command("check")
+def data_check(
+    data: Data,
+    root: Root = None,
+    allow_missing: AllowMissing = False,
+    skip_bad: SkipBad = False,
+    split: Split = "auto",
+    seed: Annotated[int, typer.Option(help="Which classes or images are held out.")] = 0,
+    shared_classes: Annotated[
+        bool, typer.Option("--shared-classes", help="Accept train and test that share classes.")
+    ] = False,
+    min_images: Annotated[int, typer.Option(help="The fewest images a class may have.")] = 2,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Do not decode the images: lists and counts only.")
+    ] = False,
+) -> None:
+    """Look at all of a data set: counts, missing and broken images, near-duplicates."""
+    from weiss.data import OFFICIAL, Assembly, check_table, open_table
+
+    how = Assembly(
+        split=split,
+        seed=seed,
+        shared_classes=shared_classes,
+        min_images=min_images,
+        skip_bad=skip_bad,
+    )
+    table = open_table(data, root=root, how=how, allow_missing=allow_missing)
+    official = None if allow_missing else OFFICIAL.get(data)
+    found = check_table(table, official, images=not quick)
+    _print_sizes(table, OFFICIAL.get(data))
+    _print_findings(found, skip_bad=skip_bad, quick=quick)
+
+
+@data_app.command("show")
+def data_show(
+    data: Data,
+    out: Annotated[Path, typer.Option(help="The PNG file to write.")],
+    root: Root = None,
+    part: Annotated[str, typer.Option(help="Which split to show.")] = "train",
+    classes: Annotated[int, typer.Option(help="How many classes.")] = 8,
+    each: Annotated[int, typer.Option(help="How many images of each.")] = 10,
+    seed: Annotated[int, typer.Option(help="Which classes.")] = 0,
+    allow_missing: AllowMissing = False,
+) -> None:
+    """Draw a few images of a few classes, as an evaluation would see them."""
+    from weiss.data import open_table
+    from weiss.data.sheet import draw_sheet
+
+    table = open_table(data, root=root, allow_missing=allow_missing)
+    draw_sheet(table.part(part), out, num_classes=classes, each=each, seed=seed)
+    print(f"Wrote {out}")
+
+
+def main() -> None:
+    """Run the command line; a mistake becomes one message, not a traceback."""
+    warnings.showwarning = _show_warning
+    try:
+        app()
+    except (ValueError, TypeError, OSError, ImportError, RuntimeError) as error:
+        _err().print(f"[bold red]Error:[/] {escape(str(error))}", soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        _err().print("Stopped.")
+        sys.exit(130)
+
+
+def _print_sizes(table: "Table", official: Any) -> None:
+    grid = Grid(box=None, pad_edge=False)
+    headers = ["split", "images", "classes"] + (["official"] if official else [])
+    for header in headers:
+        grid.add_column(header, justify="left" if header in ("split", "official") else "right")
+    for split, (images, classes) in table.sizes().items():
+        row = [split, f"{images:,}", f"{classes:,}"]
+        if official:
+            must = official.counts.get(split)
+            row.append("-" if must is None else f"{must[0]:,} images of {must[1]:,} classes")
+        grid.add_row(*row)
+    _out().print(f"[bold]{escape(table.name)}[/]: {len(table):,} items")
+    _out().print(grid)
+
+
+def _print_findings(found: "Findings", *, skip_bad: bool, quick: bool) -> None:
+    for remark in found.remarks:
+        _out().print(f"[yellow]Note:[/] {escape(remark)}", soft_wrap=True)
+    if skip_bad and found.unreadable:
+        _out().print(f"Left out, since they cannot be read ({len(found.unreadable):,}):")
+        for message in found.unreadable:
+            _out().print(f"  {escape(message)}", soft_wrap=True)
+        found.problems = [p for p in found.problems if "cannot be read" not in p]
+    for problem in found.problems:
+        _out().print(f"[bold red]Problem:[/] {escape(problem)}", soft_wrap=True)
+    if found.problems:
+        raise typer.Exit(1)
+    looked = "lists and counts" if quick else "lists, counts and every image"
+    _out().print(f"[green]All right[/] ({looked}).")
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    _err().print(f"[yellow]Warning:[/] {escape(str(message))}", soft_wrap=True)
+
+
+def _out() -> Console:
+    return Console(highlight=False)
+
+
+def _err() -> Console:
+    return Console(stderr=True, highlight=False)

@@ -1,0 +1,119 @@
+"""The command line, as somebody types it: right, wrong, and quickly."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+from miniature import write_cub, write_image
+from PIL import Image
+
+
+def weiss(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "weiss", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        **options,
+    )
+
+
+@pytest.fixture
+def photos(tmp_path):
+    root = tmp_path / "photos"
+    for c in range(5):
+        for i in range(3):
+            write_image(root / f"class{c}" / f"{i}.jpg", c, i)
+    return root
+
+
+def test_help_answers_at_once_and_without_torch():
+    start = time.monotonic()
+    done = weiss("--help")
+    assert done.returncode == 0
+    assert "data" in done.stdout
+    assert time.monotonic() - start < 3
+    code = "import sys; from weiss import cli; print('torch' in sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert loaded.stdout.strip() == "False"
+
+
+def test_the_version_is_the_packages():
+    import weiss as package
+
+    assert weiss("--version").stdout.strip() == package.__version__
+
+
+def test_data_list_names_every_data_set():
+    from weiss.data import DATASETS
+
+    done = weiss("data", "list")
+    assert done.returncode == 0
+    for name in DATASETS:
+        assert name in done.stdout
+
+
+def test_checking_a_folder_says_what_is_in_it(photos):
+    done = weiss("data", "check", photos)
+    assert done.returncode == 0, done.stderr
+    assert "photos: 15 items" in done.stdout
+    assert "All right (lists, counts and every image)." in done.stdout
+
+
+def test_checking_an_incomplete_set_fails_and_says_what_is_missing(tmp_path):
+    folder = write_cub(tmp_path)
+    done = weiss("data", "check", "cub", "--root", tmp_path)
+    assert done.returncode == 1
+    assert "Problem: train must hold 5,864 images of 100 classes" in done.stdout
+    gone = next((folder / "images").rglob("*.jpg"))
+    gone.unlink()
+    done = weiss("data", "check", "cub", "--root", tmp_path)
+    assert done.returncode == 2
+    assert gone.name in done.stderr
+    assert "--allow-missing" in done.stderr
+    done = weiss("data", "check", "cub", "--root", tmp_path, "--allow-missing")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_bad_images_fail_a_check_unless_they_are_skipped_and_listed(photos):
+    (photos / "class1" / "2.jpg").write_bytes(b"")
+    done = weiss("data", "check", photos)
+    assert done.returncode == 1
+    assert "class1/2.jpg: is empty" in done.stdout
+    done = weiss("data", "check", photos, "--skip-bad")
+    assert done.returncode == 0
+    assert "class1/2.jpg: is empty" in done.stdout
+
+
+def test_a_sheet_is_drawn(photos, tmp_path):
+    out = tmp_path / "new" / "sheet.png"
+    done = weiss("data", "show", photos, "--out", out, "--classes", 3, "--each", 2)
+    assert done.returncode == 0, done.stderr
+    with Image.open(out) as image:
+        assert min(image.size) > 100
+
+
+WRONG = {
+    "name": (("data", "check", "cbu"), "Did you mean 'cub'"),
+    "root": (("data", "check", "cub"), "root must say where cub lies"),
+    "folder": (("data", "check", "cub", "--root", "/nowhere"), "weiss data prepare cub"),
+    "prepare": (("data", "prepare", "cup", "--root", "/tmp/x"), "Did you mean 'cub'"),
+    "split": (("data", "check", "glyphs", "--split", "clases"), "Did you mean 'classes'"),
+    "option": (("data", "check", "glyphs", "--rooot", "x"), "No such option"),
+    "command": (("dat",), "No such command"),
+    "part": (("data", "show", "glyphs", "--out", "x.png", "--part", "tets"), "Did you mean 'test'"),
+    "zero": (("data", "show", "glyphs", "--out", "x.png", "--each", "0"), "each must be at least"),
+}
+
+
+@pytest.mark.parametrize("kind", list(WRONG))
+def test_a_wrong_command_gets_one_message_and_no_traceback(kind, tmp_path):
+    arguments, message = WRONG[kind]
+    done = weiss(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
