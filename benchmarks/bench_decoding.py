@@ -88,7 +88,7 @@ def measure(
             found = run()
             if number:
                 seconds[name].append(time.perf_counter() - start)
-            num_bytes.add(found if isinstance(found, int) else found.pixels.numel())
+            num_bytes.add(found if isinstance(found, int) else int(found.num_pixels().sum()) * 3)
             del found
             forget_all()
     assert len(num_bytes) == 1, f"the contenders disagree: {num_bytes}"
@@ -166,7 +166,8 @@ def run(root: Path, names: list[str], arguments: argparse.Namespace) -> None:
         }
         for name, value in seconds.items()
     ]
-    print(f"{len(names):,} images, {cores} cores, {hardware('cpu')}")
+    rate = len(names) / seconds["weiss"] / cores
+    print(f"{len(names):,} images, {cores} cores, {hardware('cpu')}: {rate:.0f} a core and second")
     for row in rows[1:]:
         print(f"Weiss is {row['time_over_weiss']:.2f} times faster than {row['contender']}")
     if not arguments.smoke:

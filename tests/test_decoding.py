@@ -4,13 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
 from miniature import write_image
 
 from weiss import images
-from weiss.decoding import Decoders, memory_file, write_at
+from weiss.decoding import Decoders
 
 
 @pytest.fixture(scope="module")
@@ -22,76 +23,95 @@ def photos(tmp_path_factory):
     return paths
 
 
-def pixels_of(file, decoded, position, channels=3):
-    height, width = decoded.sizes[position]
-    data = os.pread(file.fileno(), height * width * channels, decoded.starts[position])
-    return np.frombuffer(data, dtype=np.uint8).reshape(height, width, channels)
+class Kept(bytearray):
+    """A sink that keeps what it is given."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def __call__(self, given):
+        with self.lock:
+            self.extend(given)
+            return len(self) - len(given)
+
+    def image(self, decoded, position, channels=3):
+        height, width = decoded.sizes[position]
+        start = decoded.starts[position]
+        data = bytes(self[start : start + height * width * channels])
+        return np.frombuffer(data, dtype=np.uint8).reshape(height, width, channels)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_pixels_are_those_of_this_process(photos, channels):
-    with memory_file() as file, Decoders(2, [file], channels=channels, short_side=24) as decoders:
-        parts = [decoders.submit(photos[i : i + 2]) for i in range(0, 9, 2)]
+    kept = Kept()
+    with Decoders(2, channels=channels, short_side=24) as decoders:
+        parts = [decoders.submit(photos[i : i + 2], kept) for i in range(0, 9, 2)]
         for i, part in zip(range(0, 9, 2), parts, strict=True):
             decoded = part.result(timeout=60)
             for position, path in enumerate(photos[i : i + 2]):
                 np.testing.assert_array_equal(
-                    pixels_of(file, decoded, position, channels), images.decode(path, channels, 24)
+                    kept.image(decoded, position, channels), images.decode(path, channels, 24)
                 )
 
 
-def test_images_lie_one_after_the_other_without_gaps(photos):
-    with memory_file() as file, Decoders(2, [file]) as decoders:
-        done = [decoders.submit([path]).result(timeout=60) for path in photos]
-        spans = sorted((d.starts[0], d.starts[0] + d.sizes[0][0] * d.sizes[0][1] * 3) for d in done)
-        assert [first for first, _ in spans] == [0, *(last for _, last in spans[:-1])]
-        assert decoders.end() == spans[-1][1]
+def test_the_shared_memory_grows_with_what_is_asked(photos, tmp_path):
+    write_image(tmp_path / "large.jpg", 0, size=(900, 700))
+    kept = Kept()
+    with Decoders(1) as decoders:
+        for paths in (photos[:1], [tmp_path / "large.jpg"], photos[1:3]):
+            decoded = decoders.submit(paths, kept).result(timeout=60)
+            for position, path in enumerate(paths):
+                np.testing.assert_array_equal(kept.image(decoded, position), images.decode(path))
 
 
 def test_bad_files_are_reported_and_the_good_ones_still_come(photos, tmp_path):
     empty = tmp_path / "empty\n\u00e9.jpg"  # a name with a line break does not break the protocol
     empty.write_bytes(b"")
-    with memory_file() as file, Decoders(1, [file]) as decoders:
-        decoded = decoders.submit([photos[0], empty, photos[1]]).result(timeout=60)
+    kept = Kept()
+    with Decoders(1) as decoders:
+        decoded = decoders.submit([photos[0], empty, photos[1]], kept).result(timeout=60)
         assert list(decoded.errors) == [1]
         assert decoded.errors[1] == f"{empty}: is empty (zero bytes)"
-        np.testing.assert_array_equal(pixels_of(file, decoded, 2), images.decode(photos[1]))
+        np.testing.assert_array_equal(kept.image(decoded, 2), images.decode(photos[1]))
+        nothing = decoders.submit([empty], kept).result(timeout=60)
+        assert list(nothing.errors) == [0]
 
 
-def test_a_file_is_reused_from_its_start(photos):
-    with memory_file() as one, memory_file() as two, Decoders(1, [one, two]) as decoders:
-        decoders.submit(photos[:3], 1).result(timeout=60)
-        decoders.rewind(1)
-        decoded = decoders.submit(photos[3:5], 1).result(timeout=60)
-        assert decoded.starts[0] == 0
-        assert decoders.end(0) == 0
-        np.testing.assert_array_equal(pixels_of(two, decoded, 1), images.decode(photos[4]))
+def test_a_sink_that_fails_fails_the_future_and_not_the_pool(photos):
+    def full(given):
+        raise OSError(28, "No space left on device")
+
+    kept = Kept()
+    with Decoders(1) as decoders:
+        with pytest.raises(OSError, match="No space left"):
+            decoders.submit(photos[:1], full).result(timeout=60)
+        decoded = decoders.submit(photos[:1], kept).result(timeout=60)
+        np.testing.assert_array_equal(kept.image(decoded, 0), images.decode(photos[0]))
 
 
 def test_a_process_that_dies_is_noticed(photos):
-    with memory_file() as file, Decoders(1, [file]) as decoders:
-        decoders.submit(photos[:1]).result(timeout=60)
-        os.kill(decoders._children[0].pid, signal.SIGKILL)
+    with Decoders(1) as decoders:
+        decoders.submit(photos[:1], len).result(timeout=60)
+        os.kill(decoders._children[0].process.pid, signal.SIGKILL)
         with pytest.raises(RuntimeError, match="ended with status -9.*use fewer workers"):
-            decoders.submit(photos[1:2]).result(timeout=60)
+            decoders.submit(photos[1:2], len).result(timeout=60)
 
 
 def test_closing_ends_every_process_even_with_work_waiting(photos):
-    with memory_file() as file:
-        decoders = Decoders(2, [file])
-        waiting = [decoders.submit(photos) for _ in range(50)]
-        waiting[0].result(timeout=60)
-        decoders.close()
-        assert all(child.poll() is not None for child in decoders._children)
+    decoders = Decoders(2)
+    waiting = [decoders.submit(photos, len) for _ in range(50)]
+    waiting[0].result(timeout=60)
+    decoders.close()
+    assert all(child.process.poll() is not None for child in decoders._children)
 
 
 def test_a_script_without_a_main_guard_works(photos, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
-        "from weiss.decoding import Decoders, memory_file\n"
+        "from weiss.decoding import Decoders\n"
         "print('once')\n"
-        "with memory_file() as file, Decoders(2, [file]) as decoders:\n"
-        f"    print(decoders.submit([{str(photos[0])!r}]).result().sizes)\n"
+        "with Decoders(2) as decoders:\n"
+        f"    print(decoders.submit([{str(photos[0])!r}], len).result().sizes)\n"
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["once", "[(31, 20)]"]
@@ -101,10 +121,3 @@ def test_a_decoding_process_does_not_load_torch():
     code = "import sys, weiss.decoding; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
-
-
-def test_writing_at_a_place_writes_all(tmp_path):
-    with (tmp_path / "a").open("w+b") as file:
-        pixels = np.arange(256, dtype=np.uint8).reshape(16, 16, 1)
-        assert write_at(file.fileno(), pixels, 100) == 256
-        assert os.pread(file.fileno(), 256, 100) == pixels.tobytes()

@@ -111,6 +111,21 @@ def test_a_crop_of_the_same_size_is_the_image_itself():
     np.testing.assert_array_equal(got, glyphs)
 
 
+@pytest.mark.parametrize("crop", [CentreCrop(64, 72), None])
+def test_what_lies_behind_the_pixels_does_not_matter(crop):
+    sizes = np.array(SIZES)
+    crop = crop or RandomCrop(64)
+    place = () if isinstance(crop, CentreCrop) else (0, np.arange(len(SIZES)))
+    alone = cropped(PHOTOS, crop.windows(sizes, *place))
+    noise = RNG.integers(0, 256, (40, 2000, 3), dtype=np.uint8)
+    windows = crop.windows(sizes, *place)
+    pixels = torch.from_numpy(np.concatenate([p.reshape(-1, 3) for p in [*PHOTOS, noise]]))
+    lengths = sizes.prod(axis=1)
+    starts = torch.from_numpy(np.cumsum(lengths) - lengths)
+    padded = resample(pixels, starts, torch.from_numpy(sizes[:, 1].copy()), windows)
+    np.testing.assert_array_equal(padded.permute(0, 2, 3, 1).numpy(), alone)
+
+
 def test_memory_stays_within_a_budget_however_large_the_images(monkeypatch):
     whole = cropped(PHOTOS, CentreCrop(64, 72).windows(np.array(SIZES)))
     monkeypatch.setattr("weiss.data.resample.CPU_BYTES", 1)

@@ -2,6 +2,7 @@
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -11,7 +12,14 @@ from miniature import write_image
 from weiss import images
 from weiss.data import store as stores
 from weiss.data.sources import Files, Pixels
-from weiss.data.store import BadImagesError, Place, build_store, choose_place, estimated_bytes
+from weiss.data.store import (
+    BadImagesError,
+    Memory,
+    Place,
+    build_store,
+    choose_place,
+    estimated_bytes,
+)
 from weiss.data.table import Table
 
 CPU = torch.device("cpu")
@@ -72,8 +80,8 @@ def test_a_store_on_disk_is_decoded_once_and_again_when_a_file_changes(tmp_path,
     table, cache = table_of(tmp_path), tmp_path / "cache"
     build_store(table, Place("disk", ""), cache=cache)
     decoded = []
-    real = stores._decode_into
-    monkeypatch.setattr(stores, "_decode_into", lambda *a: decoded.append(1) or real(*a))
+    real = stores._decode_all
+    monkeypatch.setattr(stores, "_decode_all", lambda *a: decoded.append(1) or real(*a))
     build_store(table, Place("disk", ""), cache=cache)
     assert decoded == []
     write_image(tmp_path / "3.jpg", 1, 99, size=(50, 50))
@@ -98,8 +106,31 @@ def test_a_store_without_a_readable_image_is_empty(tmp_path):
     source = Files(tmp_path, ["none.jpg"])
     table = Table("toy", source, np.array([0]), ("a",), np.array(["train"]))
     store, errors = build_store(table, Place("memory", ""))
-    assert len(store.pixels) == 0
+    assert store.sizes.tolist() == [[0, 0]]
     assert list(errors) == [0]
+
+
+def test_memory_grows_when_images_are_larger_than_expected():
+    memory = Memory(0)
+    rng = np.random.default_rng(0)
+    pieces = [rng.integers(0, 256, 700_000 + i, dtype=np.uint8) for i in range(12)]
+    with ThreadPoolExecutor(4) as threads:
+        starts = list(threads.map(lambda piece: memory.add(piece.data), pieces))
+    flat = memory.pixels(1)[:, 0].numpy()
+    for start, piece in zip(starts, pieces, strict=True):
+        np.testing.assert_array_equal(flat[start : start + len(piece)], piece)
+
+
+def test_a_full_disk_says_so_and_leaves_nothing(tmp_path, monkeypatch):
+    table, cache = table_of(tmp_path), tmp_path / "cache"
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(stores.os, "write", full)
+    with pytest.raises(OSError, match="No space left"):
+        build_store(table, Place("disk", ""), cache=cache, num_workers=1)
+    assert [p for p in cache.rglob("*") if p.is_file()] == []
 
 
 def test_images_in_memory_are_not_copied():

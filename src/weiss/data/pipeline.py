@@ -5,7 +5,7 @@ by a thread while the last batch trains. Images that fit nowhere are decoded by 
 few batches ahead. The batches are the same in all cases.
 """
 
-import mmap
+import threading
 import warnings
 from collections import deque
 from collections.abc import Iterator
@@ -25,6 +25,7 @@ from weiss.data.samplers import Sampler, share_of
 from weiss.data.sources import Files, Vectors
 from weiss.data.store import (
     PLACES,
+    SLACK,
     Place,
     Store,
     build_store,
@@ -35,7 +36,7 @@ from weiss.data.store import (
     workers_for,
 )
 from weiss.data.table import Table, some
-from weiss.decoding import Decoded, Decoders, memory_file
+from weiss.decoding import Decoders
 
 Array = np.ndarray[Any, Any]
 AHEAD = 3
@@ -211,60 +212,25 @@ class Pipeline:
                 yield self._cropped(_laid_out(read), items, crop, whole=True)
             return
         num_workers = max(workers_for(len(source), self._num_workers), 1)
-        files = [memory_file() for _ in range(AHEAD + 1)]
-        decoders = Decoders(
-            num_workers, files, channels=source.channels, short_side=self._short_side
-        )
+        decoders = Decoders(num_workers, channels=source.channels, short_side=self._short_side)
         try:
-            ahead: deque[list[Future[Decoded]]] = deque()
+            ahead: deque[_Coming] = deque()
             for number, (items, crop) in enumerate(zip(parts, crops, strict=True)):
                 while len(ahead) < min(AHEAD, len(parts) - number):
-                    coming = number + len(ahead)
-                    ahead.append(self._submit(decoders, source, parts[coming], coming, num_workers))
-                slot = number % len(files)
-                decoded = [future.result() for future in ahead.popleft()]
-                store = self._from_slot(files[slot], decoders.end(slot), decoded)
-                yield self._cropped(store, items, crop, whole=True)
+                    paths = [source.file(item) for item in parts[number + len(ahead)]]
+                    ahead.append(_Coming(decoders, paths, num_workers, source.channels))
+                yield self._cropped(ahead.popleft().store(), items, crop, whole=True)
         finally:
             decoders.close()
-            for file in files:
-                file.close()
-
-    def _submit(
-        self, decoders: Decoders, source: Files, items: Array, number: int, num_workers: int
-    ) -> "list[Future[Decoded]]":
-        slot = number % (AHEAD + 1)
-        decoders.rewind(slot)
-        paths = [source.file(item) for item in items]
-        step = -(-len(paths) // num_workers)
-        return [decoders.submit(paths[i : i + step], slot) for i in range(0, len(paths), step)]
-
-    def _from_slot(self, file: Any, end: int, decoded: list[Decoded]) -> Store:
-        broken = [message for part in decoded for message in part.errors.values()]
-        if broken:
-            raise images.BadImageError(
-                f"images must stay as they were when the run began; these changed: {some(broken)}. "
-                "Restore them and resume."
-            )
-        channels = self.table.source.channels
-        pixels = np.empty(end, dtype=np.uint8)
-        with mmap.mmap(file.fileno(), end, access=mmap.ACCESS_READ) as mapped:
-            pixels[:] = np.frombuffer(mapped, dtype=np.uint8, count=end)
-        starts = np.array([start for part in decoded for start in part.starts]) // channels
-        sizes = np.array([size for part in decoded for size in part.sizes])
-        return Store(torch.from_numpy(pixels).view(-1, channels), starts, sizes, self.place)
 
     def _cropped(self, store: Store, items: Array, crop: Any, *, whole: bool = False) -> Batch:
         """Crop a batch on the device; ``whole`` if the store holds this batch and nothing else."""
         if not whole:
             store = store.take(items)
         windows: Windows = crop(store.sizes)
-        where = torch.from_numpy(np.stack([store.starts, store.sizes[:, 1]]))
-        pixels = store.pixels
-        if self.device.type == "cuda":
-            where = where.pin_memory().to(self.device, non_blocking=True)
-            pixels = pixels.to(self.device, non_blocking=True)
-        return self._batch(resample(pixels, where[0], where[1], windows), items)
+        starts, widths = torch.from_numpy(store.starts), torch.from_numpy(store.sizes[:, 1].copy())
+        pixels = store.pixels.to(self.device, non_blocking=True)
+        return self._batch(resample(pixels, starts, widths, windows), items)
 
     def _batch(self, shown: Tensor, items: Array) -> Batch:
         labels = torch.from_numpy(np.ascontiguousarray(self.table.labels[items]))
@@ -279,8 +245,8 @@ class Pipeline:
             return {}
         files = [source.file(row) for row in range(len(source))]
         num_workers = max(workers_for(len(source), self._num_workers), 1)
-        with memory_file() as file, Decoders(num_workers, [file], short_side=1) as decoders:
-            return decode_files(decoders, files, f"checking {self.table.name}")[2]
+        with Decoders(num_workers, short_side=1) as decoders:
+            return decode_files(decoders, files, len, f"checking {self.table.name}")[2]
 
     def _leave_out(self, errors: dict[int, str], skip_bad: bool) -> None:
         if not skip_bad:
@@ -296,25 +262,79 @@ class Pipeline:
             self._store = self._store.take(good)
 
 
+class _Coming:
+    """A batch that is being decoded, straight into memory that a GPU copies fast.
+
+    Args:
+        decoders: who decodes.
+        paths: the images.
+        num_workers: how many share the work.
+        channels: of the images.
+    """
+
+    def __init__(
+        self, decoders: Decoders, paths: list[Path], num_workers: int, channels: int
+    ) -> None:
+        self._channels, self._lock = channels, threading.Lock()
+        self._pieces: list[Array] = []
+        self._taken = 0
+        step = -(-len(paths) // num_workers)
+        self._parts = [
+            decoders.submit(paths[i : i + step], self._add) for i in range(0, len(paths), step)
+        ]
+
+    def _add(self, given: memoryview) -> int:
+        piece = np.array(given, dtype=np.uint8)
+        with self._lock:
+            start = self._taken
+            self._taken += len(piece)
+            self._pieces.append(piece)
+        return start
+
+    def store(self) -> Store:
+        """Wait for all of them."""
+        decoded = [part.result() for part in self._parts]
+        broken = [message for part in decoded for message in part.errors.values()]
+        if broken:
+            raise images.BadImageError(
+                f"images must stay as they were when the run began; these changed: {some(broken)}. "
+                "Restore them and resume."
+            )
+        starts = np.array([start for part in decoded for start in part.starts]) // self._channels
+        sizes = np.array([size for part in decoded for size in part.sizes])
+        return Store(_joined(self._pieces, self._channels), starts, sizes, Place("stream", ""))
+
+
+def _joined(pieces: list[Array], channels: int) -> Tensor:
+    """Return pieces of bytes as ``(P, channels)``, with some to spare behind them.
+
+    In one call that leaves Python's lock alone: a loop would make the training thread wait.
+    """
+    end = sum(len(piece) for piece in pieces)
+    pinned = torch.cuda.is_available()
+    joined = torch.empty(end + SLACK, dtype=torch.uint8, pin_memory=pinned)
+    np.concatenate(pieces, out=joined[:end].numpy())
+    return joined[: end + SLACK - (end + SLACK) % channels].view(-1, channels)
+
+
 def _gather(store: Store, items: Array) -> Store:
     """Return a store of these images alone, one after the other in memory a GPU copies fast."""
     part = store.take(items)
     lengths = part.num_pixels()
+    channels = store.pixels.shape[1]
+    flat = store.pixels.view(-1).numpy()
+    pieces = [
+        flat[start * channels : (start + length) * channels]
+        for start, length in zip(part.starts.tolist(), lengths.tolist(), strict=True)
+    ]
     starts = np.cumsum(lengths) - lengths
-    pinned = torch.cuda.is_available()
-    pixels = torch.empty(
-        (int(lengths.sum()), store.pixels.shape[1]), dtype=torch.uint8, pin_memory=pinned
-    )
-    for old, new, length in zip(part.starts, starts, lengths, strict=True):
-        pixels[new : new + length] = store.pixels[old : old + length]
-    return Store(pixels, starts, part.sizes, store.place)
+    return Store(_joined(pieces, channels), starts, part.sizes, store.place)
 
 
 def _laid_out(decoded: list[Array]) -> Store:
     """Return a store of some decoded images."""
     sizes = np.array([pixels.shape[:2] for pixels in decoded])
     lengths = sizes.prod(axis=1)
-    flat = np.concatenate([pixels.reshape(-1, pixels.shape[2]) for pixels in decoded])
-    return Store(
-        torch.from_numpy(flat), np.cumsum(lengths) - lengths, sizes, Place("stream", "as asked")
-    )
+    channels = decoded[0].shape[2]
+    flat = _joined([np.ascontiguousarray(pixels).ravel() for pixels in decoded], channels)
+    return Store(flat, np.cumsum(lengths) - lengths, sizes, Place("stream", ""))

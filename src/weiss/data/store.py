@@ -8,12 +8,14 @@ Stanford Online Products about 25 GB.
 import hashlib
 import json
 import mmap
+import os
 import shutil
-from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import psutil
@@ -23,7 +25,7 @@ from torch import Tensor
 from weiss import _check, images
 from weiss.data.sources import Files, Pixels
 from weiss.data.table import Table
-from weiss.decoding import Decoded, Decoders, memory_file, usable_cores, write_at
+from weiss.decoding import Decoded, Decoders, Sink, usable_cores
 from weiss.files import cache_folder, replacing
 from weiss.progress import track
 
@@ -33,6 +35,8 @@ GPU_SHARE, MEMORY_SHARE, DISK_SHARE = 0.5, 0.5, 0.8
 """How much of what is free a store may take; training needs the rest."""
 CHUNK = 32
 """Images a decoding process takes at a time: enough that talking costs nothing beside decoding."""
+SLACK = 2**20
+"""Bytes to spare behind the last image, so that a window of any width may be fetched there."""
 SAMPLED = 256
 """Headers read to estimate how large a store will be."""
 FORMAT = 1
@@ -155,9 +159,9 @@ def build_store(
         return _wrap(table.source, place, device), {}
     if place.name == "disk":
         return _on_disk(table, place, short_side, num_workers, cache or cache_folder())
-    with memory_file() as file:
-        starts, sizes, errors = _decode_into(file, table, short_side, num_workers)
-        pixels = _mapped(file, table.source.channels)
+    memory = Memory(estimated_bytes(table, short_side))
+    starts, sizes, errors = _decode_all(memory.add, table, short_side, num_workers)
+    pixels = memory.pixels(table.source.channels)
     if place.name == "gpu":
         pixels = pixels.to(device)
     return Store(pixels, starts, sizes, place), errors
@@ -208,25 +212,62 @@ def refuse_bad(errors: dict[int, str], num_images: int) -> None:
         raise BadImagesError(errors, num_images)
 
 
+class Memory:
+    """Bytes that are added from many threads and end up as one run.
+
+    Args:
+        expected: about how many there will be. Twice that much address space is taken at once;
+            memory is taken as it is written to.
+    """
+
+    def __init__(self, expected: int) -> None:
+        self._taken, self._writing = 0, 0
+        self._settled = threading.Condition()
+        self._bytes = _space(2 * expected + SLACK)
+
+    def add(self, given: memoryview) -> int:
+        """Copy bytes to the end; return where they begin."""
+        with self._settled:
+            if self._taken + len(given) + SLACK > len(self._bytes):
+                self._settled.wait_for(lambda: self._writing == 0)
+                larger = _space(2 * (self._taken + len(given)) + SLACK)
+                larger[: self._taken] = self._bytes[: self._taken]
+                self._bytes = larger
+            start = self._taken
+            self._taken += len(given)
+            self._writing += 1
+        self._bytes[start : start + len(given)] = np.frombuffer(given, dtype=np.uint8)
+        with self._settled:
+            self._writing -= 1
+            self._settled.notify_all()
+        return start
+
+    def pixels(self, channels: int) -> Tensor:
+        """Return all bytes as ``(P, channels)``, with some to spare behind the last image."""
+        end = self._taken + SLACK // 2
+        return torch.from_numpy(self._bytes[: end - end % channels]).view(-1, channels)
+
+
+def _space(size: int) -> Array:
+    """Return bytes in pages as large as the system gives: a tenth of the faults, or none."""
+    mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        mapped.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(mapped, dtype=np.uint8)
+
+
 def decode_files(
-    decoders: Decoders, files: Sequence[Path], what: str
+    decoders: Decoders, files: Sequence[Path], sink: Sink, what: str
 ) -> tuple[Array, Array, dict[int, str]]:
     """Decode files with a bar; return first bytes ``(N,)``, sizes ``(N, 2)`` and errors."""
     waiting: dict[Future[Decoded], int] = {
-        decoders.submit(files[first : first + CHUNK]): first
+        decoders.submit(files[first : first + CHUNK], sink): first
         for first in range(0, len(files), CHUNK)
     }
     starts, sizes = np.full(len(files), -1), np.zeros((len(files), 2), dtype=np.int64)
     errors: dict[int, str] = {}
-
-    def finished() -> Any:
-        pending = set(waiting)
-        while pending:
-            done, pending = wait(pending, return_when=FIRST_COMPLETED)
-            for future in done:
-                yield CHUNK, future
-
-    for future in track(finished(), len(files), what):
+    steps = ((CHUNK, future) for future in as_completed(waiting))
+    for future in track(steps, len(files), what):
         first, decoded = waiting[future], future.result()
         rows = slice(first, first + len(decoded.starts))
         starts[rows], sizes[rows] = decoded.starts, decoded.sizes
@@ -241,39 +282,29 @@ def workers_for(num_images: int, asked: int | None) -> int:
     return min(usable_cores(), num_images // (4 * CHUNK))
 
 
-def _decode_into(
-    file: IO[bytes], table: Table, short_side: int | None, num_workers: int | None
+def _decode_all(
+    sink: Sink, table: Table, short_side: int | None, num_workers: int | None
 ) -> tuple[Array, Array, dict[int, str]]:
-    """Decode all images into a file; return first pixels, sizes, errors."""
+    """Decode all images into a sink; return first pixels, sizes, errors."""
     source, channels = table.source, table.source.channels
     what = f"decoding {table.name}"
     num_workers = workers_for(len(source), num_workers)
     if isinstance(source, Files) and num_workers:
         files = [source.file(row) for row in range(len(source))]
-        with Decoders(num_workers, [file], channels=channels, short_side=short_side) as decoders:
-            starts, sizes, errors = decode_files(decoders, files, what)
+        with Decoders(num_workers, channels=channels, short_side=short_side) as decoders:
+            starts, sizes, errors = decode_files(decoders, files, sink, what)
         return starts // channels, sizes, errors
     starts, sizes = np.full(len(source), -1), np.zeros((len(source), 2), dtype=np.int64)
-    errors, end = {}, 0
+    errors = {}
     for row in track(((1, row) for row in range(len(source))), len(source), what):
         try:
             pixels = images.reduced(source.read(row), short_side)
         except images.BadImageError as error:
             errors[row] = str(error)
             continue
-        starts[row], sizes[row] = end // channels, pixels.shape[:2]
-        end += write_at(file.fileno(), np.ascontiguousarray(pixels), end)
+        sizes[row] = pixels.shape[:2]
+        starts[row] = sink(np.ascontiguousarray(pixels).data.cast("B")) // channels
     return starts, sizes, errors
-
-
-def _mapped(file: IO[bytes], channels: int) -> Tensor:
-    """Return what a file holds as ``(P, channels)``, without reading it."""
-    size = file.seek(0, 2)
-    if size == 0:
-        return torch.zeros((0, channels), dtype=torch.uint8)
-    # A private map: torch wants memory it may write to, and nothing written reaches the file.
-    mapped = mmap.mmap(file.fileno(), size, flags=mmap.MAP_PRIVATE)
-    return torch.frombuffer(mapped, dtype=torch.uint8).view(-1, channels)
 
 
 def _wrap(source: Pixels, place: Place, device: torch.device | None) -> Store:
@@ -295,18 +326,38 @@ def _on_disk(
     folder = cache / "images" / fingerprint(table, short_side)
     index = folder / "index.json"
     if not index.exists():
-        with replacing(folder / "pixels.bin") as temporary, temporary.open("w+b") as file:
-            starts, sizes, errors = _decode_into(file, table, short_side, num_workers)
+        with replacing(folder / "pixels.bin") as temporary, temporary.open("wb") as file:
+            sink = _append_to(file.fileno())
+            starts, sizes, errors = _decode_all(sink, table, short_side, num_workers)
+            file.truncate(os.fstat(file.fileno()).st_size + SLACK)
         # The index comes last: where it is, the pixels are whole.
         found = {"starts": starts.tolist(), "sizes": sizes.tolist(), "errors": errors}
         with replacing(index) as temporary:
             temporary.write_text(json.dumps(found))
     found = json.loads(index.read_text())
     with (folder / "pixels.bin").open("rb") as file:
-        pixels = _mapped(file, table.source.channels)
+        # A private map: torch wants memory it may write to, and nothing written reaches the file.
+        mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE)
+    channels = table.source.channels
+    end = len(mapped) - len(mapped) % channels
+    pixels = torch.frombuffer(mapped, dtype=torch.uint8, count=end).view(-1, channels)
     errors = {int(row): message for row, message in found["errors"].items()}
     store = Store(pixels, np.array(found["starts"]), np.array(found["sizes"]), place)
     return store, errors
+
+
+def _append_to(file: int) -> Callable[[memoryview], int]:
+    """Return a sink that writes to an open file."""
+    lock = threading.Lock()
+
+    def append(given: memoryview) -> int:
+        with lock:
+            start, written = os.fstat(file).st_size, 0
+            while written < len(given):
+                written += os.write(file, given[written:])
+        return start
+
+    return append
 
 
 def fingerprint(table: Table, short_side: int | None) -> str:
