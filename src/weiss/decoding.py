@@ -2,8 +2,8 @@
 
 Why not threads: Pillow holds Python's lock for a sixth of its work, which stops sixteen threads
 from being sixteen times one. Why not `multiprocessing`: it runs a caller's script again in every
-child unless the script is guarded. A child here is a bare interpreter that imports NumPy and
-Pillow, and nothing of the caller.
+child unless the script is guarded. A child here is a bare interpreter that imports Pillow, and
+nothing of the caller (`weiss.decoder`).
 
 Each child shares a file in memory with this process. It is asked for some images, writes their
 pixels there one after the other, and answers with their sizes; one JSON line each way. A thread for
@@ -11,7 +11,6 @@ each child waits for the answer and hands the bytes to whoever asked, before it 
 """
 
 import json
-import mmap
 import os
 import subprocess
 import sys
@@ -19,20 +18,17 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, cast
 
-import numpy as np
+from weiss.decoder import Shared, say
 
-from weiss import images
-
-Array = np.ndarray[Any, Any]
 Sink = Callable[[memoryview], int]
 """Takes the pixels of some images, good until it returns; says at which byte it has put them."""
 PATIENCE = 10.0
 """Seconds a child may take to end after it was told to."""
-_CHILD = "import sys; sys.path.append(sys.argv[1]); from weiss.decoding import serve; serve()"
+_CHILD = "import sys; sys.path.append(sys.argv[1]); from weiss.decoder import serve; serve()"
 
 
 def usable_cores() -> int:
@@ -62,7 +58,7 @@ class _Child:
     """A decoding process and the memory shared with it."""
 
     process: "subprocess.Popen[bytes]"
-    shared: "_Shared"
+    shared: Shared
 
     @property
     def questions(self) -> IO[bytes]:
@@ -71,22 +67,6 @@ class _Child:
     @property
     def answers(self) -> IO[bytes]:
         return cast(IO[bytes], self.process.stdout)
-
-
-@dataclass
-class _Shared:
-    """A file in memory as long as it has to be, mapped; each side has its own of the same file."""
-
-    file: IO[bytes]
-    mapped: mmap.mmap | None = field(default=None)
-
-    def bytes(self, length: int) -> memoryview:
-        """Return the first bytes; the file grows if it is shorter."""
-        if self.mapped is None or len(self.mapped) < length:
-            size = max(os.fstat(self.file.fileno()).st_size, length)
-            os.ftruncate(self.file.fileno(), size)
-            self.mapped = mmap.mmap(self.file.fileno(), size)
-        return memoryview(self.mapped)[:length]
 
 
 class Decoders:
@@ -147,12 +127,12 @@ class Decoders:
             stdout=subprocess.PIPE,
             pass_fds=[file.fileno()],
         )
-        self._mine.child = _Child(process, _Shared(file))
+        self._mine.child = _Child(process, Shared(file))
         self._children.append(self._mine.child)
 
     def _decode(self, paths: list[str], sink: Sink) -> Decoded:
         child: _Child = self._mine.child
-        _say(child.questions, paths)
+        say(child.questions, paths)
         line = child.answers.readline()
         if not line:
             raise RuntimeError(
@@ -181,32 +161,3 @@ def _memory_file() -> IO[bytes]:
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("weiss"), "w+b", buffering=0)
     return cast(IO[bytes], tempfile.TemporaryFile(buffering=0))
-
-
-def _say(pipe: IO[bytes], message: Any) -> None:
-    try:
-        pipe.write(json.dumps(message).encode() + b"\n")
-        pipe.flush()
-    except BrokenPipeError:
-        return  # the answer that never comes tells what happened
-
-
-def serve() -> None:
-    """Be a decoding process: answer on standard output what standard input asks, until it ends."""
-    channels, short_side = int(sys.argv[2]), int(sys.argv[3]) or None
-    shared = _Shared(os.fdopen(int(sys.argv[4]), "r+b", buffering=0))
-    questions, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a library prints must not look like an answer
-    while line := questions.readline():
-        found: list[Array | str] = []
-        for path in json.loads(line):
-            try:
-                found.append(images.decode(path, channels, short_side))
-            except images.BadImageError as error:
-                found.append(str(error))
-        good = [item for item in found if not isinstance(item, str)]
-        space, start = shared.bytes(sum(item.nbytes for item in good)), 0
-        for item in good:
-            space[start : start + item.nbytes] = np.ascontiguousarray(item).data.cast("B")
-            start += item.nbytes
-        _say(answers, [item if isinstance(item, str) else item.shape[:2] for item in found])

@@ -1,17 +1,20 @@
 """Image files as arrays: upright, RGB or grey, 8 bits, or a clear word why not (Pillow only here).
 
-This file imports neither torch nor anything else of Weiss, so that a decoding process starts fast.
+This file imports Pillow alone at first, so that a decoding process starts fast; NumPy is imported
+where an array is made.
 """
 
 import io
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
-Array = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 MAX_PIXELS = 178_956_970
@@ -25,7 +28,7 @@ class BadImageError(ValueError):
     """An image that cannot be read; the message says which and why."""
 
 
-def decode(source: str | Path | bytes, channels: int = 3, short_side: int | None = None) -> Array:
+def decode(source: str | Path | bytes, channels: int = 3, short_side: int | None = None) -> "Array":
     """Read an image as uint8 ``(height, width, channels)``.
 
     EXIF orientation is applied; transparent pixels are laid over white; CMYK, palettes and other
@@ -43,6 +46,13 @@ def decode(source: str | Path | bytes, channels: int = 3, short_side: int | None
     Raises:
         BadImageError: empty, truncated, no image, larger than `MAX_PIXELS`, or not readable.
     """
+    return _array(read(source, channels, short_side))
+
+
+def read(
+    source: str | Path | bytes, channels: int = 3, short_side: int | None = None
+) -> Image.Image:
+    """Do what `decode` does, and return an image in mode RGB or L."""
     name = "image" if isinstance(source, bytes) else str(source)
     try:
         with warnings.catch_warnings():
@@ -52,7 +62,7 @@ def decode(source: str | Path | bytes, channels: int = 3, short_side: int | None
             with Image.open(file) as image:
                 _refuse_bomb(image)
                 image.load()
-                return upright(image, channels, short_side)
+                return _upright(image, channels, short_side)
     # Decoders raise whatever they stumble over: OSError, SyntaxError, struct.error, zlib.error.
     except Exception as error:
         raise BadImageError(f"{name}: {_reason(source, error)}") from error
@@ -73,26 +83,37 @@ def _reason(source: str | Path | bytes, error: Exception) -> str:
     return f"cannot be decoded ({error})"
 
 
-def upright(image: Image.Image, channels: int = 3, short_side: int | None = None) -> Array:
+def upright(image: Image.Image, channels: int = 3) -> "Array":
     """Return a Pillow image as uint8 ``(height, width, channels)``, turned as its EXIF data say."""
+    return _array(_upright(image, channels, None))
+
+
+def _upright(image: Image.Image, channels: int, short_side: int | None) -> Image.Image:
     # To look for metadata that are not there costs a JPEG file a twentieth of its decoding.
     plain = image.format == "JPEG" and not {"exif", "xmp"} & image.info.keys()
     if not plain and image.getexif().get(ORIENTATION, 1) != 1:
+        from PIL import ImageOps
+
         image = ImageOps.exif_transpose(image)
     image = _eight_bits(image, "RGB" if channels == 3 else "L")
     if short_side is not None and min(image.size) > short_side:
         image = image.resize(reduced_size(*image.size, short_side), Image.Resampling.BILINEAR)
-    return np.asarray(image).reshape(image.height, image.width, channels)
+    return image
 
 
-def reduced(pixels: Array, short_side: int | None) -> Array:
+def _array(image: Image.Image) -> "Array":
+    import numpy as np
+
+    return np.asarray(image).reshape(image.height, image.width, -1)
+
+
+def reduced(pixels: "Array", short_side: int | None) -> "Array":
     """Return uint8 ``(height, width, channels)`` with a longer shorter side reduced to this."""
     height, width, channels = pixels.shape
     if short_side is None or min(height, width) <= short_side:
         return pixels
     image = Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels)
-    small = image.resize(reduced_size(width, height, short_side), Image.Resampling.BILINEAR)
-    return np.asarray(small).reshape(small.height, small.width, channels)
+    return _array(image.resize(reduced_size(width, height, short_side), Image.Resampling.BILINEAR))
 
 
 def reduced_size(width: int, height: int, short_side: int) -> tuple[int, int]:
@@ -146,6 +167,8 @@ def _eight_bits(image: Image.Image, mode: str) -> Image.Image:
 
 def _from_deep(image: Image.Image) -> Image.Image:
     """Return an image of 16 or 32 bits, or of floats, as 8-bit grey."""
+    import numpy as np
+
     values = np.asarray(image).astype(np.float64)
     low, high = float(values.min()), float(values.max())
     if image.mode == "F" and low >= 0 and high <= 1:

@@ -20,6 +20,7 @@ from weiss.data import (
     open_table,
 )
 from weiss.data.assembly import Assembly
+from weiss.data.pipeline import _gather
 from weiss.images import BadImageError
 
 CROP = RandomCrop(24, seed=2)
@@ -63,12 +64,15 @@ def test_batches_do_not_depend_on_where_images_are_kept(table, keep, tmp_path):
     )
 
 
-def test_gathering_for_another_device_gives_the_same_batches(table, monkeypatch):
+def test_gathering_images_first_changes_nothing(table):
+    # What a GPU is served from main memory: a small store of the batch's images alone.
     pipeline = Pipeline(table, keep="memory", short_side=32)
-    direct = epoch_of(pipeline)
-    # What a GPU would be served, on the CPU: the store's device differs from the pipeline's.
-    monkeypatch.setattr(Pipeline, "_serve", lambda self, parts, crops: self._gathered(parts, crops))
-    same(epoch_of(pipeline), direct)
+    (batch,) = pipeline.evaluation(CENTRE, rows=np.array([7, 3, 29]))
+    gathered = _gather(pipeline._store, batch.items)
+    assert len(gathered.starts) == 3
+    assert torch.equal(
+        pipeline._cropped(gathered, batch.items, CENTRE.windows).images, batch.images
+    )
 
 
 def test_a_batch_has_images_labels_and_where_they_come_from(table):

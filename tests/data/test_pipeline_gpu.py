@@ -1,5 +1,8 @@
 """The pipeline on a GPU: the same batches as on the CPU, from wherever the images are kept."""
 
+import gc
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -34,8 +37,8 @@ def test_batches_are_those_of_the_cpu(table, keep, tmp_path):
         assert mine.images.device.type == mine.labels.device.type == "cuda"
         np.testing.assert_array_equal(mine.items, want.items)
         torch.testing.assert_close(mine.labels.cpu(), want.labels)
-        # float32 products in another order; a grey level is 1.
-        torch.testing.assert_close(mine.images.cpu(), want.images, atol=1e-3, rtol=0)
+        # Products in float16 there, in float32 here; a grey level is 1.
+        torch.testing.assert_close(mine.images.cpu(), want.images, atol=0.25, rtol=0)
 
 
 def test_places_give_the_same_bits(table):
@@ -88,6 +91,7 @@ def test_a_backbone_in_bfloat16_is_near_its_float32_self(table, name):
     assert (got.cpu() * want).sum(dim=1).min() > 0.99
 
 
+@pytest.mark.filterwarnings("ignore:TensorFloat32")
 def test_a_compiled_backbone_trains(table):
     torch.manual_seed(0)
     model = make_backbone("resnet18", 64, weights="scratch", freeze_bn="statistics").cuda()
@@ -99,3 +103,12 @@ def test_a_compiled_backbone_trains(table):
     torch.testing.assert_close(compiled(images), plain, atol=2e-3, rtol=0)
     compiled(images).sum().backward()
     assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
+
+
+def test_leaving_an_epoch_early_leaves_no_thread_behind(table):
+    pipeline = Pipeline(table, device="cuda", keep="stream", num_workers=2)
+    before = threading.active_count()
+    for _ in pipeline.training(Shuffled(40, 8), CROP, 0):
+        break
+    gc.collect()
+    assert threading.active_count() == before

@@ -153,8 +153,7 @@ def thumbnails(store: Store, items: Array) -> Tensor:
             flip=np.zeros(len(part.sizes), dtype=bool),
             size=THUMBNAIL,
         )
-        starts, widths = torch.from_numpy(part.starts), torch.from_numpy(part.sizes[:, 1].copy())
-        shown = resample(part.pixels, starts, widths, whole)
+        shown = resample(part.pixels, part.starts, part.sizes[:, 1], whole)
         # As Pillow makes grey of RGB, so that a grey copy of a coloured image is like it.
         grey = torch.tensor(LUMINANCE if shown.shape[1] == 3 else (1.0,))
         flat = (shown * grey[:, None, None]).sum(dim=1).flatten(1)

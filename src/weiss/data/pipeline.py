@@ -1,18 +1,21 @@
 """From a table to batches on the device: decode once, crop each time, never wait twice.
 
 Images that live on the device are cropped where they are. Images in memory or on disk are gathered
-by a thread while the last batch trains. Images that fit nowhere are decoded by worker processes, a
-few batches ahead. The batches are the same in all cases.
+first. Images that fit nowhere are decoded by worker processes, some batches ahead. For a GPU a
+thread does all this while the last batch trains: most of a training step Python waits for the
+backward pass, so it costs next to nothing. The batches are the same in all cases.
 """
 
 import threading
 import warnings
 from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice, repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,10 +23,11 @@ from torch import Tensor
 
 from weiss import _check, images
 from weiss.data.crops import CentreCrop, RandomCrop, Windows
-from weiss.data.resample import resample
+from weiss.data.resample import resample, to_device
 from weiss.data.samplers import Sampler, share_of
 from weiss.data.sources import Files, Vectors
 from weiss.data.store import (
+    CHUNK,
     PLACES,
     SLACK,
     Place,
@@ -39,8 +43,11 @@ from weiss.data.table import Table, some
 from weiss.decoding import Decoders
 
 Array = np.ndarray[Any, Any]
-AHEAD = 3
-"""Batches that are decoded ahead of the one in use."""
+Crop = Callable[[Array], Windows]
+"""From the sizes ``(B, 2)`` of images to what is shown of them."""
+T = TypeVar("T")
+AHEAD = 2
+"""Batches that are made ready for a GPU ahead of the one in use."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +97,8 @@ class Pipeline:
         cache: str | Path | None = None,
     ) -> None:
         _check.one_of("keep", keep, ("auto", *PLACES), "Pipeline")
-        self.device = torch.device(device)
+        # "cuda" means the current one; an empty tensor knows its number.
+        self.device = torch.empty(0, device=device).device
         self.table = table
         self.skipped: list[str] = []
         self._num_workers, self._short_side = num_workers, short_side
@@ -169,7 +177,7 @@ class Pipeline:
         plan = list(zip(items, places, strict=True))
         yield from self._serve(
             [part for part, _ in plan],
-            [lambda sizes, at=at: crop.windows(sizes, epoch, at) for _, at in plan],
+            [partial(crop.windows, epoch=epoch, positions=at) for _, at in plan],
         )
 
     def evaluation(
@@ -181,62 +189,82 @@ class Pipeline:
         parts = [rows[i : i + batch_size] for i in range(0, len(rows), batch_size)]
         yield from self._serve(parts, [crop.windows] * len(parts))
 
-    def _serve(self, parts: list[Array], crops: list[Any]) -> Iterator[Batch]:
+    def _serve(self, parts: list[Array], crops: list[Crop]) -> Iterator[Batch]:
         if self._vectors is not None:
             for items in parts:
                 yield self._batch(self._vectors[torch.from_numpy(items).to(self.device)], items)
         elif self._store is None:
             yield from self._stream(parts, crops)
-        elif self._store.pixels.device == self.device:
-            for items, crop in zip(parts, crops, strict=True):
-                yield self._cropped(self._store, items, crop)
         else:
-            yield from self._gathered(parts, crops)
+            store = self._store
+            elsewhere = store.pixels.device != self.device
 
-    def _gathered(self, parts: list[Array], crops: list[Any]) -> Iterator[Batch]:
-        """Serve from main memory to a GPU: a thread gathers the next batches meanwhile."""
-        assert self._store is not None
-        with ThreadPoolExecutor(1, "weiss-gather") as thread:
-            ahead: deque[Future[Store]] = deque()
-            for number, (items, crop) in enumerate(zip(parts, crops, strict=True)):
-                while len(ahead) < min(AHEAD, len(parts) - number):
-                    ahead.append(thread.submit(_gather, self._store, parts[number + len(ahead)]))
-                yield self._cropped(ahead.popleft().result(), items, crop, whole=True)
+            def prepare(items: Array, crop: Crop) -> Batch:
+                of_items = _gather(store, items) if elsewhere else store.take(items)
+                return self._cropped(of_items, items, crop)
 
-    def _stream(self, parts: list[Array], crops: list[Any]) -> Iterator[Batch]:
+            yield from self._prepared(map(partial, repeat(prepare), parts, crops))
+
+    def _prepared(self, jobs: Iterator[Callable[[], Batch]], ahead: int = AHEAD) -> Iterator[Batch]:
+        """Yield what jobs give, in order; for a GPU a thread does some of them ahead."""
+        if self.device.type != "cuda":
+            # The CPU is what trains; a second thread would only take turns with it.
+            for job in jobs:
+                yield job()
+            return
+        stream = torch.cuda.current_stream(self.device)
+
+        def do(job: Callable[[], Batch]) -> Batch:
+            with torch.cuda.device(self.device), torch.cuda.stream(stream):
+                return job()
+
+        with ThreadPoolExecutor(1, "weiss-prepare") as thread:
+            coming = deque(thread.submit(do, job) for job in islice(jobs, ahead))
+            try:
+                while coming:
+                    batch = coming.popleft().result()
+                    coming.extend(thread.submit(do, job) for job in islice(jobs, 1))
+                    yield batch
+            finally:
+                thread.shutdown(cancel_futures=True)
+
+    def _stream(self, parts: list[Array], crops: list[Crop]) -> Iterator[Batch]:
         """Serve from files: worker processes decode the next batches meanwhile."""
         source = self.table.source
         if not isinstance(source, Files):
-            for items, crop in zip(parts, crops, strict=True):
-                read = [images.reduced(source.read(i), self._short_side) for i in items]
-                yield self._cropped(_laid_out(read), items, crop, whole=True)
+
+            def read(items: Array, crop: Crop) -> Batch:
+                pixels = [images.reduced(source.read(i), self._short_side) for i in items]
+                return self._cropped(_laid_out(pixels), items, crop)
+
+            yield from self._prepared(map(partial, repeat(read), parts, crops))
             return
         num_workers = max(workers_for(len(source), self._num_workers), 1)
-        decoders = Decoders(num_workers, channels=source.channels, short_side=self._short_side)
-        try:
-            ahead: deque[_Coming] = deque()
-            for number, (items, crop) in enumerate(zip(parts, crops, strict=True)):
-                while len(ahead) < min(AHEAD, len(parts) - number):
-                    paths = [source.file(item) for item in parts[number + len(ahead)]]
-                    ahead.append(_Coming(decoders, paths, num_workers, source.channels))
-                yield self._cropped(ahead.popleft().store(), items, crop, whole=True)
-        finally:
-            decoders.close()
+        # Every worker has one chunk in hand and one that waits.
+        ahead = AHEAD + -(-2 * num_workers * CHUNK // max(len(parts[0]), 1)) if parts else 0
+        with Decoders(
+            num_workers, channels=source.channels, short_side=self._short_side
+        ) as decoders:
 
-    def _cropped(self, store: Store, items: Array, crop: Any, *, whole: bool = False) -> Batch:
-        """Crop a batch on the device; ``whole`` if the store holds this batch and nothing else."""
-        if not whole:
-            store = store.take(items)
-        windows: Windows = crop(store.sizes)
-        starts, widths = torch.from_numpy(store.starts), torch.from_numpy(store.sizes[:, 1].copy())
+            def decode(items: Array, crop: Crop) -> Callable[[], Batch]:
+                paths = [source.file(item) for item in items]
+                coming = _Coming(decoders, paths, source.channels)
+                return lambda: self._cropped(coming.store(), items, crop)
+
+            jobs = _begun_ahead(map(decode, parts, crops), ahead)
+            yield from self._prepared(jobs)
+
+    def _cropped(self, store: Store, items: Array, crop: Crop) -> Batch:
+        """Crop the images of a store, which are these items, on the device."""
         pixels = store.pixels.to(self.device, non_blocking=True)
-        return self._batch(resample(pixels, starts, widths, windows), items)
+        windows = crop(store.sizes)
+        return self._batch(resample(pixels, store.starts, store.sizes[:, 1], windows), items)
 
     def _batch(self, shown: Tensor, items: Array) -> Batch:
         labels = torch.from_numpy(np.ascontiguousarray(self.table.labels[items]))
         if self.table.is_multi_label:
             labels = labels.float()
-        return Batch(shown, labels.to(self.device, non_blocking=True), items)
+        return Batch(shown, to_device(labels, self.device), items)
 
     def _try_all(self) -> dict[int, str]:
         """Decode everything once and keep nothing: better to stop now than in the third epoch."""
@@ -268,19 +296,15 @@ class _Coming:
     Args:
         decoders: who decodes.
         paths: the images.
-        num_workers: how many share the work.
         channels: of the images.
     """
 
-    def __init__(
-        self, decoders: Decoders, paths: list[Path], num_workers: int, channels: int
-    ) -> None:
+    def __init__(self, decoders: Decoders, paths: list[Path], channels: int) -> None:
         self._channels, self._lock = channels, threading.Lock()
         self._pieces: list[Array] = []
         self._taken = 0
-        step = -(-len(paths) // num_workers)
         self._parts = [
-            decoders.submit(paths[i : i + step], self._add) for i in range(0, len(paths), step)
+            decoders.submit(paths[i : i + CHUNK], self._add) for i in range(0, len(paths), CHUNK)
         ]
 
     def _add(self, given: memoryview) -> int:
@@ -303,6 +327,14 @@ class _Coming:
         starts = np.array([start for part in decoded for start in part.starts]) // self._channels
         sizes = np.array([size for part in decoded for size in part.sizes])
         return Store(_joined(self._pieces, self._channels), starts, sizes, Place("stream", ""))
+
+
+def _begun_ahead(jobs: Iterator[T], ahead: int) -> Iterator[T]:
+    """Pass jobs on, each made this many before it is asked for."""
+    waiting = deque(islice(jobs, ahead))
+    while waiting:
+        waiting.extend(islice(jobs, 1))
+        yield waiting.popleft()
 
 
 def _joined(pieces: list[Array], channels: int) -> Tensor:

@@ -11,61 +11,68 @@ On a GPU the products are in float16 with sums in float32: pixels are exact in i
 Dimensions: B images, S output side, H and W rows and columns of the largest window, c channels.
 """
 
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from weiss.data.crops import Windows
 
+Array = np.ndarray[Any, Any]
 CPU_BYTES = 256 * 2**20
 GPU_BYTES = 2 * 2**30
 
 
-def resample(pixels: Tensor, starts: Tensor, widths: Tensor, windows: Windows) -> Tensor:
+def resample(pixels: Tensor, starts: Array, widths: Array, windows: Windows) -> Tensor:
     """Cut and resize a window of each image.
 
     Args:
         pixels: uint8 ``(P, c)``, the pixels of all images one after the other, row by row.
-        starts: ``(B,)`` int64 on the host, where among the pixels each image begins.
-        widths: ``(B,)`` int64 on the host, how many pixels a row of each image has.
+        starts: ``(B,)`` int64, where among the pixels each image begins.
+        widths: ``(B,)`` int64, how many pixels a row of each image has.
         windows: what to cut.
 
     Returns:
         float32 ``(B, c, S, S)`` in 0..255, on the pixels' device, channels last in memory.
     """
     device, size, channels = pixels.device, windows.size, pixels.shape[1]
-    start, scale, low, high = (
-        torch.as_tensor(part, dtype=torch.float64)
-        for part in (windows.start, windows.scale, windows.low, windows.high)
-    )
-    reach = scale.clamp(min=1.0)
+    reach = np.maximum(windows.scale, 1.0)
     # Source pixels beyond these have weight zero, so they are neither fetched nor multiplied.
-    first = torch.maximum(low, (start - reach).floor())
-    last = torch.minimum(high, (start + size * scale + reach).ceil())
+    first = np.maximum(windows.low, np.floor(windows.start - reach))
+    last = np.minimum(windows.high, np.ceil(windows.start + size * windows.scale + reach))
     extent = last - first
-    height, width = (int(n) for n in extent.amax(dim=0).tolist())
-    # Numbers relative to the window are small: float32 holds them, and all travel at once.
-    numbers = torch.stack([start - first - 0.5, scale, reach, extent]).to(torch.float32)
-    origins = starts + (first[:, 0] * widths + first[:, 1]).long()
-    ends = origins + (extent[:, 0].long() - 1) * widths + width
+    height, width = (int(n) for n in extent.max(axis=0))
+    origins = starts + (first[:, 0] * widths + first[:, 1]).astype(np.int64)
+    ends = origins + (extent[:, 0].astype(np.int64) - 1) * widths + width
     overruns = bool((ends > len(pixels)).any())
-    flip = torch.as_tensor(windows.flip)
-    if device.type == "cuda":
-        numbers, origins, widths, flip = (
-            part.pin_memory().to(device, non_blocking=True)
-            for part in (numbers, origins, widths, flip)
-        )
+    # All numbers travel at once; whole ones are exact in float64 as far as memory goes.
+    columns = [windows.start - first - 0.5, windows.scale, reach, extent]
+    columns += [np.stack([origins, widths], axis=1), np.stack([windows.flip] * 2, axis=1)]
+    numbers_6B2 = to_device(torch.from_numpy(np.stack(columns)), device)
+    origins_B, widths_B = numbers_6B2[4].long().unbind(1)
+    flip_B11 = numbers_6B2[5, :, 0].bool()[:, None, None]
+    # Relative to the window the others are small enough for float32.
+    numbers_4B2 = numbers_6B2[:4].float()
     out = torch.empty((len(starts), size, size, channels), device=device, dtype=torch.float32)
     budget = CPU_BYTES if device.type == "cpu" else GPU_BYTES
     step = max(budget // (height * width * channels * 16), 1)
     with torch.autocast(device.type, enabled=False), torch.no_grad():
         for i in range(0, len(starts), step):
             part = slice(i, i + step)
-            rows_BSH = _weights(numbers[:, part, 0], height, size)
-            cols_BSW = _weights(numbers[:, part, 1], width, size)
-            cols_BSW = torch.where(flip[part, None, None], cols_BSW.flip(1), cols_BSW)
-            window_BHW = _rows(pixels, origins[part], widths[part], height, width, overruns)
+            rows_BSH = _weights(numbers_4B2[:, part, 0], height, size)
+            cols_BSW = _weights(numbers_4B2[:, part, 1], width, size)
+            cols_BSW = torch.where(flip_B11[part], cols_BSW.flip(1), cols_BSW)
+            window_BHW = _rows(pixels, origins_B[part], widths_B[part], height, width, overruns)
             out[part] = _products(rows_BSH, window_BHW, cols_BSW, channels)
     return out.permute(0, 3, 1, 2)
+
+
+def to_device(given: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor of the host on a device, without waiting for the copy."""
+    if device.type == "cuda":
+        return given.pin_memory().to(device, non_blocking=True)
+    return given.to(device)
 
 
 def _weights(numbers_4B: Tensor, extent: int, size: int) -> Tensor:
