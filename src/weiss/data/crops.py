@@ -138,15 +138,15 @@ class RandomCrop:
         """
         drawn = draws.uniform(self.seed, epoch, positions[:, None], np.arange(2 * ATTEMPTS + 3))
         resized = sizes if self.resize is None else _resized(sizes, self.resize)
-        box = self._largest_central(resized)
-        found = np.zeros(len(sizes), dtype=bool)
-        for attempt in range(ATTEMPTS):
-            extent = self._draw(resized, drawn[:, 2 * attempt], drawn[:, 2 * attempt + 1])
-            fits = ((extent > 0) & (extent <= resized)).all(axis=1) & ~found
-            # A box that fits lies anywhere with the same probability: 0 .. room, both included.
-            corner = np.floor(drawn[:, -3:-1] * (resized - extent + 1))
-            box[fits] = np.concatenate([corner, extent], axis=1)[fits]
-            found |= fits
+        # All attempts at once, then the first that fits.
+        extents = self._draw(resized, drawn[:, :ATTEMPTS], drawn[:, ATTEMPTS : 2 * ATTEMPTS])
+        fits = np.asarray(((extents > 0) & (extents <= resized[:, None])).all(axis=2))
+        extent = extents[np.arange(len(sizes)), fits.argmax(axis=1)]
+        # A box that fits lies anywhere with the same probability: 0 .. room, both included.
+        corner = np.floor(drawn[:, -3:-1] * (resized - extent + 1))
+        box = np.concatenate([corner, extent], axis=1)
+        none = ~fits.any(axis=1)
+        box[none] = self._largest_central(resized[none])
         per_pixel = sizes / resized
         corner, extent = box[:, :2] * per_pixel, box[:, 2:] * per_pixel
         low = np.floor(corner + 1e-6).astype(np.int64)
@@ -161,11 +161,14 @@ class RandomCrop:
         )
 
     def _draw(self, sizes: Array, area_draw: Array, ratio_draw: Array) -> Array:
-        """Return ``(B, 2)`` heights and widths of boxes."""
-        area = sizes.prod(axis=1) * (self.area[0] + area_draw * (self.area[1] - self.area[0]))
+        """Return ``(B, attempts, 2)`` heights and widths of boxes."""
+        area = sizes.prod(axis=1)[:, None] * (
+            self.area[0] + area_draw * (self.area[1] - self.area[0])
+        )
         low, high = np.log(self.ratio)
         ratio = np.exp(low + ratio_draw * (high - low))
-        return np.stack([np.rint(np.sqrt(area / ratio)), np.rint(np.sqrt(area * ratio))], axis=1)
+        sides = np.sqrt(np.stack([area / ratio, area * ratio], axis=2))
+        return np.asarray(np.rint(sides))
 
     def _largest_central(self, sizes: Array) -> Array:
         """Return ``(B, 4)`` top, left, height, width of the box to fall back on."""

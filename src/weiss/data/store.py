@@ -33,8 +33,8 @@ Array = np.ndarray[Any, Any]
 PLACES = ("gpu", "memory", "disk", "stream")
 GPU_SHARE, MEMORY_SHARE, DISK_SHARE = 0.5, 0.5, 0.8
 """How much of what is free a store may take; training needs the rest."""
-CHUNK = 32
-"""Images a decoding process takes at a time: enough that talking costs nothing beside decoding."""
+CHUNK = 16
+"""Images a decoding process takes at a time: talking costs little, and all end at about one time."""
 SLACK = 2**20
 """Bytes to spare behind the last image, so that a window of any width may be fetched there."""
 SAMPLED = 256
