@@ -54,7 +54,7 @@ def test_a_copy_on_the_other_side_of_the_split_is_found(folder, kind):
         ("train/c1/2.png", f"test/c4/copy.{suffix}")
     ]
     assert not found.pairs[0].same_class
-    assert "1 test images look nearly the same as a training image" in found.remarks[0]
+    assert "test images that look nearly the same as a training image: 1 (" in found.remarks[0]
     assert found.problems == []
 
 
@@ -73,7 +73,7 @@ def test_broken_images_are_problems_and_the_rest_is_still_compared(folder):
     (folder / "train" / "c0" / "0.png").write_bytes(b"")
     photo(12).save(folder / "test" / "c4" / "copy.png")
     found = check_table(open_table(folder))
-    assert "1 images cannot be read" in found.problems[0]
+    assert "images that cannot be read: 1 (" in found.problems[0]
     assert "c0/0.png: is empty" in found.unreadable[0]
     assert len(found.pairs) == 1
 
@@ -84,10 +84,10 @@ def test_single_images_and_shared_classes_are_remarked():
     splits = ["train", "train", "test", "test", "query", "unused"]
     table = from_arrays(pixels, list("aabcba"), how, splits=[*splits[:4], "test", splits[5]])
     remarks = check_table(table).remarks
-    assert any("1 classes have one image in test (c): nothing to be found" in r for r in remarks)
-    assert any("1 items are in no split" in r for r in remarks)
+    assert any("classes with one image in test: 1 (c); nothing to be found" in r for r in remarks)
+    assert any("items in no split: 1" in r for r in remarks)
     shared = from_arrays(pixels, list("aabbaa"), how, splits=["train"] * 4 + ["test"] * 2)
-    assert any("share 1 classes (a)" in r for r in check_table(shared).remarks)
+    assert any("train and test share: 1 (a)" in r for r in check_table(shared).remarks)
 
 
 def test_official_counts_must_agree(tmp_path):

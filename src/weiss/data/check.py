@@ -100,8 +100,8 @@ def _check_classes(table: Table, found: Findings) -> None:
     shared = table.shared_classes()
     if shared:
         found.remarks.append(
-            f"train and test share {len(shared):,} classes ({some(shared)}): scores measure known "
-            "classes, not new ones"
+            f"classes that train and test share: {len(shared):,} ({some(shared)}); scores measure "
+            "known classes, not new ones"
         )
     for side, splits in (("train", ("train",)), ("test", TESTING)):
         sizes = table.take(np.flatnonzero(np.isin(table.splits, splits))).class_sizes()
@@ -109,11 +109,11 @@ def _check_classes(table: Table, found: Findings) -> None:
         if alone:
             cost = "no pair of it can be formed" if side == "train" else "nothing to be found"
             found.remarks.append(
-                f"{len(alone):,} classes have one image in {side} ({some(alone)}): {cost}"
+                f"classes with one image in {side}: {len(alone):,} ({some(alone)}); {cost}"
             )
     unused = len(table.rows("unused"))
     if unused:
-        found.remarks.append(f"{unused:,} items are in no split")
+        found.remarks.append(f"items in no split: {unused:,}")
 
 
 def _check_images(table: Table, found: Findings, num_workers: int | None) -> None:
@@ -122,7 +122,9 @@ def _check_images(table: Table, found: Findings, num_workers: int | None) -> Non
     )
     found.unreadable = list(errors.values())
     if errors:
-        found.problems.append(f"{len(errors):,} images cannot be read: {some(found.unreadable)}")
+        found.problems.append(
+            f"images that cannot be read: {len(errors):,} ({some(found.unreadable)})"
+        )
     good = np.setdiff1d(np.arange(len(table)), np.array(list(errors), dtype=int))
     train = np.intersect1d(good, table.rows("train"))
     test = np.intersect1d(good, np.flatnonzero(np.isin(table.splits, TESTING)))
@@ -132,8 +134,8 @@ def _check_images(table: Table, found: Findings, num_workers: int | None) -> Non
     if found.pairs:
         shown = [f"{pair.test} ~ {pair.train}" for pair in found.pairs]
         found.remarks.append(
-            f"{len(found.pairs):,} test images look nearly the same as a training image "
-            f"({some(shown, 3)})"
+            "test images that look nearly the same as a training image: "
+            f"{len(found.pairs):,} ({some(shown, 3)})"
         )
 
 

@@ -34,7 +34,7 @@ PLACES = ("gpu", "memory", "disk", "stream")
 GPU_SHARE, MEMORY_SHARE, DISK_SHARE = 0.5, 0.5, 0.8
 """How much of what is free a store may take; training needs the rest."""
 CHUNK = 16
-"""Images a decoding process takes at a time: talking costs little, and all end at about one time."""
+"""Images a decoding process takes at a time: enough that talking costs little beside decoding."""
 SLACK = 2**20
 """Bytes to spare behind the last image, so that a window of any width may be fetched there."""
 SAMPLED = 256
