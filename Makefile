@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
 
-.PHONY: help setup demo test test-slow test-gpu check format bench clean
+.PHONY: help setup demo test test-slow test-gpu test-data check format bench clean
 
 help: ## list these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,7 +21,7 @@ setup: .venv/.installed ## create .venv and install Weiss with everything its te
 demo: setup ## train 2-D embeddings with both mean-field losses and draw them settling
 	$(BIN)/python examples/settling.py --out demo
 
-test: setup ## run the tests (about two minutes on two cores)
+test: setup ## run the tests (about three minutes on two cores)
 	$(BIN)/pytest -q
 
 test-slow: setup ## run the tests that take long or need much memory
@@ -29,6 +29,9 @@ test-slow: setup ## run the tests that take long or need much memory
 
 test-gpu: setup ## run the tests that need a CUDA device
 	$(BIN)/pytest -q -m gpu
+
+test-data: setup ## run the tests on real data: CUB=folder of CUB_200_2011 WEIGHTS=folder of weights
+	$(BIN)/pytest -q -m data --cub "$(CUB)" --weights "$(WEIGHTS)"
 
 check: setup ## lint, format and types
 	$(BIN)/ruff check .
@@ -39,10 +42,11 @@ format: setup ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup ## measure losses and evaluation against rivals; writes benchmarks/results
+bench: setup ## measure losses, evaluation and decoding against rivals; writes benchmarks/results
 	$(BIN)/python benchmarks/bench_multi_similarity.py
 	$(BIN)/python benchmarks/bench_retrieval.py --task inshop --rivals plain,faiss,pml --repeats 5
 	$(BIN)/python benchmarks/bench_retrieval.py --task sop --rivals plain,faiss,pml
+	$(BIN)/python benchmarks/bench_decoding.py
 
 clean: ## remove the environment and every cache
 	rm -rf .venv demo .pytest_cache .mypy_cache .ruff_cache

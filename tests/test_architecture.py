@@ -29,6 +29,7 @@ LAYERS = [
     "statistics",
     "distances",
     "decoding",
+    "decoder",
     "images",
     "draws",
     "downloads",
