@@ -31,7 +31,7 @@ test-gpu: setup ## run the tests that need a CUDA device
 	$(BIN)/pytest -q -m gpu
 
 test-data: setup ## run the tests on real data: CUB=folder of CUB_200_2011 WEIGHTS=folder of weights
-	$(BIN)/pytest -q -m data --cub "$(CUB)" --weights "$(WEIGHTS)"
+	$(BIN)/pytest -q -m data --cub="$(CUB)" --weights="$(WEIGHTS)" tests
 
 check: setup ## lint, format and types
 	$(BIN)/ruff check .

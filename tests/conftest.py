@@ -45,7 +45,7 @@ def cub_root(request):
 def _given(request, option, what):
     folder = request.config.getoption(option)
     if folder is None:
-        pytest.fail(f"this test needs {what}: pytest -m data {option} FOLDER", pytrace=False)
+        pytest.fail(f"this test needs {what}: pytest -m data {option}=FOLDER tests", pytrace=False)
     if not Path(folder).is_dir():
         pytest.fail(f"{option} must be {what}; there is no folder {folder}", pytrace=False)
     return Path(folder)
