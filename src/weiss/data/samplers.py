@@ -104,28 +104,20 @@ class PerClass:
 
     def batches(self, epoch: int) -> Array:
         """Return the epoch's batches, ``(steps, batch_size)``; items of a class stand together."""
-        return np.stack(
-            [
-                np.concatenate([self._turn(c, turn) for c, turn in self._classes_of(step)])
-                for step in range(epoch * self.steps, (epoch + 1) * self.steps)
-            ]
-        )
-
-    def _classes_of(self, step: int) -> list[tuple[int, int]]:
-        """Return the classes of a batch, each with the number of its round.
-
-        Round r is a permutation of all classes, cut into batches; what is left of a round, less
-        than a batch, sits out, another rest each time. So no class stands twice in a batch.
-        """
+        # Round r is a permutation of all classes, cut into batches; what is left of a round, less
+        # than a batch, sits out, another rest each time. So no class stands twice in a batch.
         num_all = len(self._items)
-        in_round = num_all // self.num_classes
-        round_number, position = divmod(step, in_round)
-        order = draws.permutation(num_all, self.seed, 0, round_number)
-        chosen = order[position * self.num_classes : (position + 1) * self.num_classes]
-        return [(int(c), round_number) for c in chosen]
+        steps = np.arange(epoch * self.steps, (epoch + 1) * self.steps)
+        rounds, positions = np.divmod(steps, num_all // self.num_classes)
+        orders = {r: draws.permutation(num_all, self.seed, 0, r) for r in set(rounds.tolist())}
+        batches = []
+        for r, first in zip(rounds.tolist(), (positions * self.num_classes).tolist(), strict=True):
+            chosen = orders[r][first : first + self.num_classes].tolist()
+            batches.append(np.concatenate([self._turn(c, r) for c in chosen]))
+        return np.stack(batches)
 
     def _turn(self, c: int, turn: int) -> Array:
-        """Return the items of class c at its turn: its items in shuffled rounds laid end to end."""
+        """Return the items of class c in a round: its items in shuffled rounds of their own."""
         items: Array = self._items[c]
         if len(items) <= self.per_class:
             # All of them, repeated as needed, in an order of this turn's own.
