@@ -28,8 +28,9 @@ import numpy as np
 from PIL import Image
 from record import RESULTS, hardware, keep
 
+from weiss.data.places import Place
 from weiss.data.sources import Files
-from weiss.data.store import Place, Store, build_store
+from weiss.data.store import Store, build_store
 from weiss.data.table import Table
 from weiss.decoding import usable_cores
 
@@ -169,7 +170,7 @@ def run(root: Path, names: list[str], arguments: argparse.Namespace) -> None:
     rate = len(names) / seconds["weiss"] / cores
     print(f"{len(names):,} images, {cores} cores, {hardware('cpu')}: {rate:.0f} a core and second")
     for row in rows[1:]:
-        print(f"Weiss is {row['time_over_weiss']:.2f} times faster than {row['contender']}")
+        print(f"Weiss runs at {row['time_over_weiss']:.2f} times the speed of {row['contender']}")
     if not arguments.smoke:
         keep(arguments.out, "decoding", "cpu", rows)
 

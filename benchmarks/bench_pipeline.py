@@ -84,6 +84,10 @@ def measure(arguments: argparse.Namespace, table: Table, places: list[str]) -> d
     wait = torch.cuda.synchronize if arguments.device == "cuda" else lambda: None
     for number in range(arguments.rounds + 1):
         for place, stream in streams.items():
+            # Nobody profits from what was prepared, or suffers from what is being prepared,
+            # while another was timed.
+            for images, labels in itertools.islice(stream, arguments.untimed):
+                step(images, labels)
             wait()
             start = time.perf_counter()
             for images, labels in itertools.islice(stream, arguments.steps):
@@ -91,6 +95,7 @@ def measure(arguments: argparse.Namespace, table: Table, places: list[str]) -> d
             wait()
             if number:  # the first round warms up
                 rounds[place].append((time.perf_counter() - start) / arguments.steps)
+            time.sleep(arguments.pause)
     for stream in streams.values():
         stream.close()
     return {place: statistics.median(values) for place, values in rounds.items()}
@@ -108,7 +113,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--smoke", action="store_true", help="tiny, and keeps nothing")
     arguments = parser.parse_args()
+    arguments.untimed, arguments.pause = 10, 0.5
     if arguments.smoke:
+        arguments.untimed, arguments.pause = 0, 0.0
         arguments.backbone, arguments.batch, arguments.size = "resnet18", 4, 64
         arguments.steps, arguments.rounds = 1, 1
     places = ["fixed batch", "memory", "stream"]

@@ -1,9 +1,12 @@
 """The command line, as somebody types it: right, wrong, and quickly."""
 
+import os
+import signal
 import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 from miniature import write_cub, write_image
 from PIL import Image
@@ -97,6 +100,32 @@ def test_a_sheet_is_drawn(photos, tmp_path):
         assert min(image.size) > 100
 
 
+def test_data_that_are_wrong_can_be_looked_at(photos, tmp_path):
+    for path in (photos / "class1").glob("[12].jpg"):
+        path.unlink()
+    assert weiss("data", "check", photos).returncode == 2
+    assert weiss("data", "show", photos, "--out", tmp_path / "s.png").returncode == 0
+
+
+def test_ctrl_c_stops_without_a_traceback(photos):
+    for i in range(900):
+        write_image(photos / "class0" / f"more{i}.jpg", 0, i, size=(640, 480))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "weiss", "data", "check", photos],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while psutil.Process(process.pid).children() == [] and process.poll() is None:
+        time.sleep(0.02)
+    time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+
+
 WRONG = {
     "name": (("data", "check", "cbu"), "Did you mean 'cub'"),
     "root": (("data", "check", "cub"), "root must say where cub lies"),
@@ -106,6 +135,8 @@ WRONG = {
     "option": (("data", "check", "glyphs", "--rooot", "x"), "No such option"),
     "command": (("dat",), "No such command"),
     "part": (("data", "show", "glyphs", "--out", "x.png", "--part", "tets"), "Did you mean 'test'"),
+    "suffix": (("data", "show", "glyphs", "--out", "x.txt"), "--out must name a .png file"),
+    "folder root": (("data", "check", ".", "--root", "x"), "root must be left out for a folder"),
     "zero": (("data", "show", "glyphs", "--out", "x.png", "--each", "0"), "each must be at least"),
 }
 

@@ -121,3 +121,18 @@ def test_a_decoding_process_does_not_load_torch():
     code = "import sys, weiss.decoding; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_child_does_not_import_from_where_it_was_started(photos, tmp_path, monkeypatch):
+    (tmp_path / "PIL.py").write_text("raise SystemExit('not this one')")
+    (tmp_path / "json.py").write_text("raise SystemExit('nor this')")
+    monkeypatch.chdir(tmp_path)
+    with Decoders(1) as decoders:
+        assert decoders.submit(photos[:1], len).result(timeout=60).sizes == [(31, 20)]
+
+
+def test_ctrl_c_is_not_for_the_children(photos):
+    with Decoders(1) as decoders:
+        decoders.submit(photos[:1], len).result(timeout=60)
+        os.kill(decoders._children[0].process.pid, signal.SIGINT)
+        assert decoders.submit(photos[1:2], len).result(timeout=60).errors == {}

@@ -65,3 +65,14 @@ def test_every_order_of_three_is_as_likely():
     counts = np.unique(orders, axis=0, return_counts=True)[1]
     assert len(counts) == 6
     assert stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_no_two_uses_share_their_numbers():
+    words = [value for name, value in vars(draws).items() if name.isupper() and len(name) > 4]
+    assert len(words) == len(set(words)) >= 9
+
+
+@pytest.mark.parametrize("seed", [0.9, None, True, "1"])
+def test_a_seed_is_a_whole_number(seed):
+    with pytest.raises(TypeError, match="seed must be a whole number"):
+        draws.permutation(3, seed)

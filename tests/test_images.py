@@ -186,3 +186,16 @@ def test_a_decompression_bomb_is_refused_before_it_is_unpacked(tmp_path, side):
 def test_bytes_decode_like_their_file(tmp_path):
     path = saved(Image.fromarray(PIXELS), "a.png", tmp_path)
     np.testing.assert_array_equal(decode(path.read_bytes()), decode(path))
+
+
+def test_a_colour_that_stands_for_transparent_is_laid_over_white(tmp_path):
+    pixels = PIXELS.copy()
+    pixels[:, :30] = (255, 0, 255)
+    path = saved(Image.fromarray(pixels), "a.png", tmp_path, transparency=(255, 0, 255))
+    assert (decode(path)[:, :30] == 255).all()
+
+
+def test_pixels_that_are_no_numbers_are_refused(tmp_path):
+    image = Image.fromarray(np.full((4, 4), np.nan, dtype=np.float32))
+    with pytest.raises(BadImageError, match="no numbers .NaN or infinity"):
+        decode(saved(image, "a.tif", tmp_path))

@@ -129,9 +129,9 @@ def data_check(
         skip_bad=skip_bad,
     )
     table = open_table(data, root=root, how=how, allow_missing=allow_missing)
-    official = None if allow_missing else OFFICIAL.get(data)
-    found = check_table(table, official, images=not quick)
-    _print_sizes(table, OFFICIAL.get(data))
+    official = None if allow_missing or skip_bad else OFFICIAL.get(data)
+    found = check_table(table, official, images=not quick, skip_bad=skip_bad)
+    _print_sizes(found.table, OFFICIAL.get(data))
     _print_findings(found, skip_bad=skip_bad, quick=quick)
 
 
@@ -144,13 +144,19 @@ def data_show(
     classes: Annotated[int, typer.Option(help="How many classes.")] = 8,
     each: Annotated[int, typer.Option(help="How many images of each.")] = 10,
     seed: Annotated[int, typer.Option(help="Which classes.")] = 0,
+    split: Split = "auto",
     allow_missing: AllowMissing = False,
+    skip_bad: SkipBad = False,
 ) -> None:
-    """Draw a few images of a few classes, as an evaluation would see them."""
-    from weiss.data import open_table
+    """Draw a few images of a few classes: all of each image, reduced."""
+    from weiss.data import Assembly, open_table
     from weiss.data.sheet import draw_sheet
 
-    table = open_table(data, root=root, allow_missing=allow_missing)
+    if out.suffix.lower() != ".png" or out.is_dir():
+        raise ValueError(f"--out must name a .png file; got {out}. Add a name that ends in .png.")
+    # Whatever may be wrong with the data, they can be looked at.
+    how = Assembly(split=split, shared_classes=True, min_images=1, skip_bad=skip_bad)
+    table = open_table(data, root=root, how=how, allow_missing=allow_missing)
     draw_sheet(table.part(part), out, num_classes=classes, each=each, seed=seed)
     print(f"Wrote {out}")
 
@@ -163,9 +169,6 @@ def main() -> None:
     except (ValueError, TypeError, OSError, ImportError, RuntimeError) as error:
         _err().print(f"[bold red]Error:[/] {escape(str(error))}", soft_wrap=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        _err().print("Stopped.")
-        sys.exit(130)
 
 
 def _print_sizes(table: "Table", official: Any) -> None:
@@ -190,7 +193,6 @@ def _print_findings(found: "Findings", *, skip_bad: bool, quick: bool) -> None:
         _out().print(f"Left out, since they cannot be read ({len(found.unreadable):,}):")
         for message in found.unreadable:
             _out().print(f"  {escape(message)}", soft_wrap=True)
-        found.problems = [p for p in found.problems if "cannot be read" not in p]
     for problem in found.problems:
         _out().print(f"[bold red]Problem:[/] {escape(problem)}", soft_wrap=True)
     if found.problems:

@@ -7,6 +7,7 @@ a process is ready in a twentieth of a second.
 import json
 import mmap
 import os
+import signal
 import sys
 from typing import IO, Any
 
@@ -44,6 +45,7 @@ def say(pipe: IO[bytes], message: Any) -> None:
 
 def serve() -> None:
     """Answer until standard input ends. Arguments: path, channels, short side, shared file."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever asks; then input ends
     channels, short_side = int(sys.argv[2]), int(sys.argv[3]) or None
     shared = Shared(os.fdopen(int(sys.argv[4]), "r+b", buffering=0))
     questions, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")

@@ -28,7 +28,11 @@ Sink = Callable[[memoryview], int]
 """Takes the pixels of some images, good until it returns; says at which byte it has put them."""
 PATIENCE = 10.0
 """Seconds a child may take to end after it was told to."""
-_CHILD = "import sys; sys.path.append(sys.argv[1]); from weiss.decoder import serve; serve()"
+# With -P a child does not look for modules where it was started; it looks where this process does.
+_CHILD = (
+    "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
+    "from weiss.decoder import serve; serve()"
+)
 
 
 def usable_cores() -> int:
@@ -120,9 +124,10 @@ class Decoders:
 
     def _start_child(self) -> None:
         file = _memory_file()
-        arguments = (Path(__file__).parents[1], self._channels, self._short_side or 0)
+        places = [str(Path(__file__).parents[1]), *(place for place in sys.path if place)]
+        numbers = (self._channels, self._short_side or 0, file.fileno())
         process = subprocess.Popen(
-            [sys.executable, "-c", _CHILD, *map(str, arguments), str(file.fileno())],
+            [sys.executable, "-P", "-c", _CHILD, json.dumps(places), *map(str, numbers)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=[file.fileno()],
@@ -137,8 +142,8 @@ class Decoders:
         if not line:
             raise RuntimeError(
                 "a decoding process must answer; it ended with status "
-                f"{child.process.wait()}. If that is -9 or -7 memory ran out: use fewer workers, "
-                "or reduce the images first."
+                f"{child.process.wait()}. Its last words, if any, are above; -9 or -7 mean that "
+                "memory ran out: use fewer workers, or reduce the images first."
             )
         answers = json.loads(line)
         lengths = [0 if isinstance(a, str) else a[0] * a[1] * self._channels for a in answers]

@@ -16,14 +16,14 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from email.message import Message
 from pathlib import Path
 from typing import Any, Literal
 
 from weiss import _check
-from weiss.files import replacing
+from weiss.files import alone, replacing
 from weiss.progress import track
 
 SCHEMES = ("http", "https", "ftp", "file")
@@ -306,29 +306,3 @@ def _size(path: Path) -> int:
 def _forget(*paths: Path) -> None:
     for path in paths:
         path.unlink(missing_ok=True)
-
-
-@contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """Let one process at a time work on a path; a lock ends with its process, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # not a Unix: go on without
-        yield
-        return
-    lock = path.with_name(f".{path.name}.lock")
-    while True:
-        file = lock.open("w")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError:
-            break  # a file system without locks: go on without
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file.fileno()), os.stat(lock)):
-                break
-        file.close()  # its last owner has removed it in the meantime
-    try:
-        yield
-    finally:
-        _forget(lock)
-        file.close()

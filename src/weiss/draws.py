@@ -7,6 +7,7 @@ four, so every process and every resumed run sees the same, on every platform an
 The hash is the finaliser of SplitMix64 (Steele, Lea, Flood 2014), applied once for each word.
 """
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MASK = 2**64 - 1
+# What numbers are for stands in front of their place, so that two uses never share any.
+ORDER, CLASSES, SMALL, LARGE, CROPS, SPLITS, FOLDS, JITTER, SHEET = range(1, 10)
 
 
 def uniform(seed: int, *where: int | Array) -> Array:
@@ -50,11 +53,13 @@ def permutation(size: int, seed: int, *where: int) -> Array:
 
 
 def _hash(seed: int, *where: int | Array) -> Array:
+    if isinstance(seed, bool) or not isinstance(seed, Integral):
+        raise TypeError(f"seed must be a whole number; got {seed!r}. Pass an int.")
     words = np.zeros((), dtype=np.uint64)
     with np.errstate(over="ignore"):
         for index in (seed, *where):
             # Negative indices wrap into 64 bits, Python's like NumPy's own.
-            index = index & _MASK if isinstance(index, int) else index
+            index = int(index) & _MASK if isinstance(index, Integral) else index
             words = _mix(words + (np.asarray(index).astype(np.uint64) + np.uint64(1)) * _GOLDEN)
     return words
 

@@ -1,8 +1,9 @@
-"""Files that are either whole or not there: write under another name, then rename."""
+"""Files that are either whole or not there, and one process at a time to make them."""
 
 import os
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -29,7 +30,8 @@ def replacing(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Containers that share a folder have the same process numbers.
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         yield temporary
         with temporary.open("rb+") as file:
@@ -42,3 +44,29 @@ def replacing(path: str | Path) -> Iterator[Path]:
 def cache_folder() -> Path:
     """Return the user's cache folder for Weiss: ``$XDG_CACHE_HOME/weiss`` or ``~/.cache/weiss``."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weiss"
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Let one process at a time work on a path; a lock ends with its process, however it ends."""
+    try:
+        import fcntl
+    except ImportError:  # not a Unix: go on without
+        yield
+        return
+    lock = path.with_name(f".{path.name}.lock")
+    while True:
+        file = lock.open("w")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:
+            break  # a file system without locks: go on without
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(lock)):
+                break
+        file.close()  # its last owner has removed it in the meantime
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        file.close()

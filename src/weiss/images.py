@@ -5,6 +5,7 @@ where an array is made.
 """
 
 import io
+import math
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+SUFFIXES = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".avif"),
+    *(".tif", ".tiff", ".ppm", ".pgm"),
+)
 MAX_PIXELS = 178_956_970
 """Larger images are refused as decompression bombs: Pillow's own limit for an error."""
 ORIENTATION = 0x0112
@@ -151,7 +155,7 @@ def _refuse_bomb(image: Image.Image) -> None:
 
 def _eight_bits(image: Image.Image, mode: str) -> Image.Image:
     """Return the image in mode RGB or L, whatever it was."""
-    if image.mode == mode:
+    if image.mode == mode and not image.has_transparency_data:
         return image
     if image.mode.startswith("I") or image.mode == "F":
         image = _from_deep(image)
@@ -171,6 +175,8 @@ def _from_deep(image: Image.Image) -> Image.Image:
 
     values = np.asarray(image).astype(np.float64)
     low, high = float(values.min()), float(values.max())
+    if not math.isfinite(low + high):
+        raise BadImageError("has pixels that are no numbers (NaN or infinity)")
     if image.mode == "F" and low >= 0 and high <= 1:
         values *= 255
     elif image.mode.startswith("I;16") or (image.mode == "I" and 255 < high <= 65535 and low >= 0):

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from weiss.backbones import POOLINGS, Embedder, InputSpec, SmallNetwork, Trunk
-from weiss.backbones.trunk import Vectors
+from weiss.backbones import POOLINGS, Embedder, InputSpec, ResNet, SmallNetwork, Trunk
+from weiss.backbones.trunk import InputConversion, Vectors
 
 
 def glyphs(batch=6, seed=0):
@@ -187,6 +187,7 @@ def test_a_trunk_of_ones_own_needs_only_a_few_words():
 
 BAD = {
     "a module": (lambda: Embedder(nn.Linear(2, 2)), TypeError, "trunk must be .* got Linear"),
+    "scores": (lambda: Embedder(ResNet(18)), ValueError, "no classifier.*Pass num_classes=0"),
     "pooling": (lambda: small(pooling="mean"), ValueError, "pooling must be one of 'avg', 'max'"),
     "head": (lambda: small(head="mlp"), ValueError, "head must be one of 'linear', 'relu' .*'mlp'"),
     "freeze": (
@@ -208,3 +209,22 @@ def test_what_an_argument_cannot_mean_is_refused(mistake):
     build, error, message = BAD[mistake]
     with pytest.raises(error, match=message):
         build()
+
+
+def test_frozen_affine_parameters_stay_frozen_when_training_sets_all_free():
+    model = small(freeze_bn="all")
+    model.requires_grad_(True)
+    model.train()
+    frozen = [p for p in model.parameters() if not p.requires_grad]
+    assert len(frozen) == 2 * sum(isinstance(m, nn.BatchNorm2d) for m in model.trunk.modules())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_pixels_are_converted_before_they_are_rounded(dtype):
+    torch.manual_seed(0)
+    images = torch.rand(2, 3, 8, 8) * 255
+    conversion = InputConversion(ResNet.input)
+    exact = conversion(images).to(dtype)
+    assert torch.equal(conversion.to(dtype)(images), exact) or dtype == torch.float64
+    torch.testing.assert_close(conversion(images), exact)
+    assert conversion(images).dtype == dtype

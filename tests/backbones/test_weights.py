@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from loopback import Site, serving
 from safetensors.torch import save_file
 from torch import nn
 
-from weiss.backbones import BNInception, ResNet, SmallNetwork, load_weights, read_weights
-from weiss.backbones.weights import cache_folder
+from weiss.backbones import BNInception, Embedder, ResNet, SmallNetwork, load_weights, read_weights
+from weiss.backbones.weights import _cached_name
 from weiss.downloads import Checksum
 
 
@@ -212,7 +213,7 @@ BAD = {
     "code": (
         lambda p: saved(p, {"a": Harmful(p / "was here")}),
         ValueError,
-        "also holds Python objects, .* would run code",
+        "also holds Python objects or a program.* would run code",
     ),
     "a module": (lambda p: saved(p, small()), ValueError, "also holds Python objects"),
     "a list": (lambda p: saved(p, [torch.ones(2)]), ValueError, "tensors by name; .* holds list"),
@@ -320,8 +321,28 @@ def test_different_addresses_have_different_places_inside_the_cache(tmp_path, mo
         assert path.is_relative_to(tmp_path / "c")
 
 
-def test_the_cache_lies_where_the_user_keeps_caches(monkeypatch, tmp_path):
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert cache_folder() == Path.home() / ".cache" / "weiss" / "weights"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / "weiss" / "weights"
+def test_a_bad_download_is_not_found_in_the_cache_again(tmp_path):
+    page, weights = b"<html>try later</html>", small(1)
+    good = saved(tmp_path, state(weights)).read_bytes()
+    with serving(Site(page, name="w.pth")) as site:
+        network = small(2)
+        with pytest.raises(ValueError, match="is a web page.*It came from http.*was deleted"):
+            load_weights(network, site.url, cache=tmp_path / "cache")
+        site.body, site.etag = good, '"two"'
+        load_weights(network, site.url, cache=tmp_path / "cache")
+    same(network, state(weights))
+
+
+def test_the_weights_of_an_embedder_start_another_trunk(tmp_path):
+    model = Embedder(small(1), 8)
+    path = saved(tmp_path, model.state_dict())
+    trunk = small(2)
+    load_weights(trunk, path)
+    same(trunk, state(model.trunk))
+
+
+def test_a_cached_name_holds_no_password_and_no_way_out(tmp_path):
+    for address in ("http://user:secret@host:80/a/../x.pth", "http://../../etc/x.pth"):
+        name = _cached_name(address)
+        assert "secret" not in str(name)
+        assert ".." not in name.parts

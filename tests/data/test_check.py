@@ -104,6 +104,29 @@ def test_vectors_are_checked_for_their_classes_alone():
     assert check_table(table).problems == []
 
 
+def test_queries_without_anything_to_find_are_remarked():
+    pixels = RNG.integers(0, 256, (6, 8, 8), dtype=np.uint8)
+    splits = ["train", "train", "query", "gallery", "query", "query"]
+    table = from_arrays(pixels, list("aabbcc"), splits=splits)
+    remarks = check_table(table).remarks
+    assert "classes with queries and nothing in the gallery: 1 (c)" in remarks
+
+
+def test_what_is_left_is_what_is_checked(folder):
+    for i in range(3):
+        (folder / "test" / "c4" / f"{i}.png").write_bytes(b"")
+    found = check_table(open_table(folder), skip_bad=True)
+    assert found.problems == []
+    assert len(found.table) == 21
+    assert any("one image in test: 1 (c4)" in remark for remark in found.remarks)
+
+
+def test_an_empty_part_is_remarked():
+    pixels = RNG.integers(0, 256, (4, 8, 8), dtype=np.uint8)
+    table = from_arrays(pixels, [0, 0, 1, 1], Assembly(split="all"))
+    assert any(remark.startswith("nothing tests") for remark in check_table(table).remarks)
+
+
 @pytest.mark.data
 def test_the_real_birds_pass_and_hold_one_photograph_twice(cub_root):
     table = open_table("cub", root=cub_root)

@@ -7,6 +7,7 @@ from PIL import Image
 from scipy import stats
 
 from weiss.data import CentreCrop, RandomCrop
+from weiss.data.crops import Windows
 from weiss.data.resample import resample
 
 RNG = np.random.default_rng(0)
@@ -132,9 +133,11 @@ def test_memory_stays_within_a_budget_however_large_the_images(monkeypatch):
 
 BAD = {
     "large": (lambda: CentreCrop(257, 256), "size must be at most resize, 256.*got 257"),
-    "area": (lambda: RandomCrop(area=(0.5, 0.2)), "area must be a range.*smaller number first"),
+    "area": (lambda: RandomCrop(area=(0.5, 0.2)), "area must be a range.*smaller one first"),
     "more": (lambda: RandomCrop(area=(0.5, 1.2)), "area must end at 1.*got 1.2"),
     "ratio": (lambda: RandomCrop(ratio=(0, 1)), "ratio must be a range"),
+    "number": (lambda: RandomCrop(area=0.5), "area must be a range.*got 0.5. Pass two numbers"),
+    "resize": (lambda: RandomCrop(resize=0), "resize must be at least 1"),
     "flip": (lambda: RandomCrop(flip=2), "flip must be a probability.*got 2"),
     "size": (lambda: RandomCrop(0), "size must be at least 1"),
 }
@@ -145,3 +148,26 @@ def test_crops_that_cannot_be_are_refused(kind):
     make, message = BAD[kind]
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_wide_and_a_tall_image_do_not_make_the_others_dear():
+    photos = [*PHOTOS, photo(3000, 40), photo(40, 3000)]
+    sizes = np.array([p.shape[:2] for p in photos])
+    crop = CentreCrop(32, 32)
+    whole = Windows(
+        start=np.zeros(sizes.shape),
+        scale=sizes / 32,
+        low=np.zeros_like(sizes),
+        high=sizes,
+        flip=np.zeros(len(sizes), dtype=bool),
+        size=32,
+    )
+    got = cropped(photos, whole)
+    for i, one in enumerate(photos):
+        want = np.asarray(Image.fromarray(one).resize((32, 32), Image.Resampling.BILINEAR))
+        assert np.abs(got[i] - want).mean() < 0.6
+    # Done in parts or at once, the pixels are the same but for the last bits.
+    together = cropped(photos, crop.windows(sizes))
+    for i, one in enumerate(photos):
+        alone = cropped([one], crop.windows(sizes[i : i + 1]))
+        np.testing.assert_allclose(together[i], alone[0], atol=1e-3)

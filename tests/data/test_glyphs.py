@@ -12,7 +12,7 @@ from weiss.data import glyphs
 
 # For matplotlib's fonts and Pillow in the versions of constraints.txt.
 PINNED = {
-    True: "df3832d0e2dc124fed34d0f594d852265c378f2970f4571579fa92996f44b2ac",
+    True: "db579dc8cc7d0a84700f5a53c72349a62155ff458adc96648f8acf90a56ab058",
     False: "d80607fc19df132efc10ae3c64d054c9ca58aa5cd6501fad85cd74550079b982",
 }
 

@@ -284,3 +284,103 @@ def test_anything_else_is_no_data(tmp_path):
     with pytest.raises(ValueError, match="split must be one of .*Did you mean 'stratified'"):
         Assembly(split="stratify")
     assert {"glyphs", "cub", "cars", "sop", "inshop", "inshop_joined"} <= set(DATASETS)
+
+
+def test_long_numbers_stay_apart():
+    labels = [2**53] * 2 + [2**53 + 1] * 2
+    table = from_arrays(np.zeros((4, 4, 4), np.uint8), np.array(labels), ALL)
+    assert table.class_names == (str(2**53), str(2**53 + 1))
+
+
+def test_text_that_is_numbers_sorts_as_numbers(photos, tmp_path):
+    rows = [(f"photos/{n}/{i}.JPG", k) for k, n in ((10, "a"), (9, "e")) for i in range(2)]
+    path = write_csv(tmp_path / "l.csv", ("path", "label"), rows)
+    assert from_list(path, ALL).class_names == ("9", "10")
+    path = write_csv(tmp_path / "m.csv", ("path", "label"), [(p, f"0{k}") for p, k in rows])
+    assert from_list(path, ALL).class_names == ("010", "09")  # codes, not numbers
+
+
+def test_a_class_may_be_called_nan(tmp_path):
+    for c, name in enumerate(["Nan", "pita"]):
+        for i in range(2):
+            write_image(tmp_path / name / f"{i}.jpg", c, i)
+    assert from_folder(tmp_path, ALL).class_names == ("Nan", "pita")
+
+
+HALF_SPLIT = {
+    "flat val": ({"train/a": 2, "train/b": 2, "val": 2}, "outside of class folders in: val"),
+    "extra": ({"train/a": 2, "test/b": 2, "extra/c": 2}, "these are no splits: extra"),
+    "loose": ({"train/a": 2, "train": 1, "test/b": 2}, "outside of class folders in: train"),
+}
+
+
+@pytest.mark.parametrize("kind", list(HALF_SPLIT))
+def test_a_folder_that_is_half_split_is_refused(tmp_path, kind):
+    files, message = HALF_SPLIT[kind]
+    for name, count in files.items():
+        for i in range(count):
+            write_image(tmp_path / name / f"{i}.jpg", 0, i)
+    with pytest.raises(ValueError, match=message):
+        from_folder(tmp_path)
+
+
+def test_links_that_go_in_circles_end(photos):
+    (photos / "a" / "again").symlink_to(photos / "a")
+    assert from_folder(photos, ALL).class_sizes()[0] == 3
+
+
+def test_leaving_out_a_rare_label_keeps_the_item(tmp_path):
+    labels = [["a", "r"], ["a", "b"], ["b", "c"], ["b", "c"], ["c"], ["q"]]
+    table_of = Assembly(split="all", skip_bad=True).table
+    source = from_arrays(np.zeros((6, 4, 4), np.uint8), [0] * 6, ALL).source
+    with pytest.warns(UserWarning, match=r"2 classes of toy are left out: q \(image 5\), r"):
+        table = table_of("toy", source, labels)
+    assert dict(zip(table.class_names, table.class_sizes().tolist(), strict=True)) == {
+        "a": 2,
+        "b": 3,
+        "c": 3,
+    }
+
+
+def test_rare_classes_that_make_others_rare_go_too():
+    labels = ["a", "a", "b"]
+    with (
+        pytest.warns(UserWarning, match="left out"),
+        pytest.raises(ValueError, match="none has. Add images"),
+    ):
+        from_arrays(
+            np.zeros((3, 4, 4), np.uint8),
+            labels,
+            Assembly(split="all", min_images=3, skip_bad=True),
+        )
+
+
+def test_listed_files_that_are_not_there_are_left_out_on_request(photos, tmp_path):
+    rows = [(f"photos/a/{i}.JPG", "a") for i in range(2)] + [("gone.jpg", "a")]
+    path = write_csv(tmp_path / "l.csv", ("path", "label"), rows)
+    with pytest.warns(UserWarning, match="1 of 3 are left out: gone.jpg"):
+        assert len(from_list(path, Assembly(split="all", skip_bad=True))) == 2
+
+
+def test_unlabelled_rows_and_streams_of_the_hub_are_refused(photos):
+    from datasets import ClassLabel, Dataset, Features, Image
+
+    features = Features({"image": Image(), "label": ClassLabel(names=["cat"])})
+    paths = [str(photos / "a" / f"{i}.JPG") for i in range(2)]
+    dataset = Dataset.from_dict({"image": paths, "label": [0, -1]}, features=features)
+    with pytest.raises(ValueError, match="missing or NaN in hub; 1 rows break this: row 1"):
+        from_hub(dataset, ALL)
+    with pytest.raises(TypeError, match="streaming=False"):
+        open_table(dataset.to_iterable_dataset(), how=ALL)
+
+
+def test_splits_must_be_as_many_as_items():
+    with pytest.raises(ValueError, match="splits must have one entry for each of the 4.*got 3"):
+        from_arrays(np.zeros((4, 4, 4), np.uint8), [0, 0, 1, 1], splits=["train"] * 3)
+
+
+def test_options_that_do_nothing_are_refused(photos):
+    with pytest.raises(ValueError, match="root must be left out for a folder"):
+        open_table(photos, root=photos)
+    with pytest.raises(ValueError, match="allow_missing is for data sets that have a name"):
+        open_table(photos, allow_missing=True)

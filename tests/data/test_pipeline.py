@@ -20,7 +20,7 @@ from weiss.data import (
     open_table,
 )
 from weiss.data.assembly import Assembly
-from weiss.data.pipeline import _gather
+from weiss.data.gathering import gather
 from weiss.images import BadImageError
 
 CROP = RandomCrop(24, seed=2)
@@ -68,7 +68,7 @@ def test_gathering_images_first_changes_nothing(table):
     # What a GPU is served from main memory: a small store of the batch's images alone.
     pipeline = Pipeline(table, keep="memory", short_side=32)
     (batch,) = pipeline.evaluation(CENTRE, rows=np.array([7, 3, 29]))
-    gathered = _gather(pipeline._store, batch.items)
+    gathered = gather(pipeline._store, batch.items)
     assert len(gathered.starts) == 3
     assert torch.equal(
         pipeline._cropped(gathered, batch.items, CENTRE.windows).images, batch.images
@@ -216,3 +216,42 @@ def test_wishes_that_cannot_be_are_refused(table):
         Pipeline(table, keep="memry")
     with pytest.raises(ValueError, match="keep must not be 'gpu'.*on cpu.*CUDA"):
         Pipeline(table, keep="gpu")
+
+
+@pytest.mark.parametrize("keep", ["auto", "disk", "stream"])
+def test_arrays_are_served_as_they_are_wherever_they_should_be_kept(keep):
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 60, 80, 3), dtype=np.uint8)
+    table = from_arrays(pixels, [0, 0, 1, 1], Assembly(split="all"))
+    want = next(Pipeline(table, keep="memory", short_side=32).evaluation(CENTRE))
+    pipeline = Pipeline(table, keep=keep, short_side=32)
+    assert torch.equal(next(pipeline.evaluation(CENTRE)).images, want.images)
+    assert pipeline.place.name == "memory"
+
+
+def test_rows_of_another_table_are_refused(spoiled):
+    with pytest.warns(UserWarning, match="left out"):
+        pipeline = Pipeline(spoiled, skip_bad=True)
+    with pytest.raises(ValueError, match="choose from the 28 items of pipeline.table; .* for 30"):
+        pipeline.training(Shuffled(30, 30), CROP, 0)
+    with pytest.raises(ValueError, match=r"\[0, 28\).*pipeline.table, 2 having been .*; got 29"):
+        pipeline.training(Shuffled(30, 30), CROP, 0, rows=np.arange(30))
+    with pytest.raises(ValueError, match="got -1"):
+        pipeline.evaluation(CENTRE, rows=np.array([-1]))
+
+
+def test_a_sampler_of_the_training_part_needs_its_rows(table):
+    pipeline = Pipeline(table, keep="memory")
+    part = table.take(np.arange(20))
+    with pytest.raises(ValueError, match="items of pipeline.table; it was made for 20.*rows=table"):
+        pipeline.training(PerClass(part, 2, 2), CROP, 0)
+
+
+@pytest.mark.parametrize("start", [-1, 4])
+def test_a_start_outside_of_the_epoch_is_refused(table, start):
+    with pytest.raises(ValueError, match=rf"start must lie in \[0, 3\].*got {start}"):
+        Pipeline(table, keep="memory").training(Shuffled(30, 8), CROP, 0, start=start)
+
+
+def test_crops_from_images_that_were_kept_too_small_are_warned_of(table):
+    with pytest.warns(UserWarning, match="at most 20 pixels and will be enlarged to 28"):
+        next(Pipeline(table, keep="memory", short_side=20).evaluation(CENTRE))

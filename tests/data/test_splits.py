@@ -108,3 +108,9 @@ def test_shared_classes_are_refused_by_name():
     table = toy([2, 2]).with_splits(np.array(["train", "test", "train", "train"]))
     with pytest.raises(ValueError, match="1 are shared: c0.*--shared-classes"):
         refuse_shared_classes(table)
+
+
+def test_a_hold_out_that_leaves_nothing_to_test_is_refused():
+    rows = [[c, (c + 1) % 4] for c in range(4)] * 3
+    with pytest.raises(ValueError, match="classes on both sides. Split by items"):
+        hold_out_classes(multi(rows, 4), 0.25)

@@ -1,5 +1,6 @@
 """Stores: the same pixels wherever they are kept, chosen by what fits, and bad images by name."""
 
+import contextlib
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -10,16 +11,12 @@ import torch
 from miniature import write_image
 
 from weiss import images
+from weiss.data import places
 from weiss.data import store as stores
-from weiss.data.sources import Files, Pixels
-from weiss.data.store import (
-    BadImagesError,
-    Memory,
-    Place,
-    build_store,
-    choose_place,
-    estimated_bytes,
-)
+from weiss.data.pipeline import Pipeline
+from weiss.data.places import Place, available_memory, choose_place, estimated_bytes
+from weiss.data.sources import Files, HubImages, Pixels
+from weiss.data.store import BadImagesError, Memory, build_store
 from weiss.data.table import Table
 
 CPU = torch.device("cpu")
@@ -152,8 +149,8 @@ class Fits:
     """A machine with this much free memory and disk."""
 
     def __init__(self, monkeypatch, memory, disk):
-        monkeypatch.setattr(stores, "available_memory", lambda: memory)
-        monkeypatch.setattr(stores.shutil, "disk_usage", lambda _: type("U", (), {"free": disk}))
+        monkeypatch.setattr(places, "available_memory", lambda: memory)
+        monkeypatch.setattr(places.shutil, "disk_usage", lambda _: type("U", (), {"free": disk}))
 
 
 @pytest.mark.parametrize(
@@ -172,7 +169,7 @@ def test_the_fastest_place_that_fits_is_chosen_and_says_why(
 def test_available_memory_is_positive_and_no_more_than_there_is():
     import psutil
 
-    assert 0 < stores.available_memory() <= psutil.virtual_memory().total
+    assert 0 < available_memory() <= psutil.virtual_memory().total
 
 
 def test_only_files_are_kept_on_disk(tmp_path):
@@ -180,3 +177,104 @@ def test_only_files_are_kept_on_disk(tmp_path):
     table = Table("toy", pixels, np.zeros(1, int), ("a",), np.full(1, "train"))
     with pytest.raises(ValueError, match="must be files to be kept on disk"):
         stores.fingerprint(table, None)
+
+
+def test_several_builders_of_one_store_on_disk_decode_it_once_and_right(tmp_path, monkeypatch):
+    table, cache, decoded = table_of(tmp_path, count=12), tmp_path / "cache", []
+    real = stores._decode_all
+    monkeypatch.setattr(stores, "_decode_all", lambda *a: decoded.append(1) or real(*a))
+    with ThreadPoolExecutor(4) as threads:
+        place = Place("disk", "")
+        built = list(threads.map(lambda _: build_store(table, place, cache=cache)[0], range(4)))
+    assert decoded == [1]
+    for store in built:
+        for row in range(12):
+            want = images.decode(tmp_path / f"{row}.jpg")
+            np.testing.assert_array_equal(image_of(store, row), want)
+
+
+def test_an_index_is_good_for_its_own_pixels_only(tmp_path, monkeypatch):
+    # Without a lock, as on a file system that has none: another builder comes in between.
+    monkeypatch.setattr(stores, "alone", lambda _: contextlib.nullcontext())
+    table, cache = table_of(tmp_path), tmp_path / "cache"
+    real, inside = stores._decode_all, []
+
+    def interrupted(*arguments):
+        found = real(*arguments)
+        if not inside:
+            inside.append(1)
+            build_store(table.take(np.arange(6)), Place("disk", ""), cache=cache, num_workers=0)
+        return found
+
+    monkeypatch.setattr(stores, "_decode_all", interrupted)
+    store, _ = build_store(table, Place("disk", ""), cache=cache, num_workers=2)
+    for row in range(6):
+        np.testing.assert_array_equal(image_of(store, row), images.decode(tmp_path / f"{row}.jpg"))
+
+
+def test_a_hub_data_set_that_does_not_fit_memory_is_streamed(monkeypatch):
+    Fits(monkeypatch, 1, 10**12)
+    table = hub_table()
+    assert choose_place(table, None, CPU).name == "stream"
+
+
+def hub_table(broken=()):
+    class Rows(list):
+        pass
+
+    from PIL import Image
+
+    rows = Rows({"image": None if i in broken else Image.new("RGB", (9, 7))} for i in range(4))
+    return Table("hub", HubImages(rows, "image"), np.zeros(4, int), ("a",), np.full(4, "train"))
+
+
+@pytest.mark.parametrize("keep", ["memory", "stream"])
+def test_a_broken_row_of_a_hub_data_set_is_a_bad_image(keep):
+    with pytest.raises(BadImagesError, match="1 of 4 are not:\n  row 2: cannot be decoded"):
+        Pipeline(hub_table(broken=[2]), keep=keep)
+    with pytest.warns(UserWarning, match="1 unreadable images are left out"):
+        assert len(Pipeline(hub_table(broken=[2]), keep=keep, skip_bad=True).table) == 3
+
+
+@pytest.mark.parametrize("damage", ["pixels", "index", "no pixels"])
+def test_a_damaged_store_on_disk_is_made_again(tmp_path, damage):
+    table, cache = table_of(tmp_path), tmp_path / "cache"
+    build_store(table, Place("disk", ""), cache=cache)
+    (pixels,), (index,) = cache.rglob("pixels-*.bin"), cache.rglob("index.json")
+    if damage == "pixels":
+        os.truncate(pixels, 1000)
+    elif damage == "index":
+        index.write_text('{"pixels": 1')
+    else:
+        pixels.unlink()
+    store, _ = build_store(table, Place("disk", ""), cache=cache)
+    for row in range(6):
+        np.testing.assert_array_equal(image_of(store, row), images.decode(tmp_path / f"{row}.jpg"))
+
+
+def test_an_image_that_could_not_be_read_once_is_tried_again(tmp_path, monkeypatch):
+    table, cache = table_of(tmp_path), tmp_path / "cache"
+    real = images.read
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            images, "read", lambda path, *a: real(b"" if path.name == "2.jpg" else path, *a)
+        )
+        _, errors = build_store(table, Place("disk", ""), cache=cache, num_workers=0)
+        assert list(errors) == [2]
+        _, errors = build_store(table, Place("disk", ""), cache=cache, num_workers=0)
+        assert list(errors) == [2]
+    store, errors = build_store(table, Place("disk", ""), cache=cache, num_workers=0)
+    assert errors == {}
+    np.testing.assert_array_equal(image_of(store, 2), images.decode(tmp_path / "2.jpg"))
+
+
+def test_names_that_are_no_text_can_be_kept_on_disk(tmp_path):
+    name = os.fsdecode(b"caf\xe9.png")
+    write_image(tmp_path / "a.png", 0)
+    os.rename(tmp_path / "a.png", tmp_path / name)
+    table = Table("toy", Files(tmp_path, [name]), np.array([0]), ("a",), np.array(["train"]))
+    for workers in (0, 1):
+        _, errors = build_store(
+            table, Place("disk", ""), cache=tmp_path / f"c{workers}", num_workers=workers
+        )
+        assert errors == {}

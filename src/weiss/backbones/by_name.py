@@ -70,7 +70,8 @@ def _torchvision(depth: int, sha256: str) -> PublicWeights:
 
 def _resnet(depth: int, version: str, imagenet: PublicWeights | None) -> BackboneEntry:
     build = partial(ResNet, depth, version, num_classes=0)
-    return BackboneEntry(f"ResNet-{depth} {version}", build, True, ResNet.input, imagenet)
+    title = f"ResNet-{depth} {version}" if depth > 34 else f"ResNet-{depth}"
+    return BackboneEntry(title, build, True, ResNet.input, imagenet)
 
 
 _RESNET18, _RESNET34 = _torchvision(18, "f37072fd"), _torchvision(34, "b627a593")

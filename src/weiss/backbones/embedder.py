@@ -62,6 +62,11 @@ class Embedder(nn.Module):
                 f"trunk must be a weiss.backbones.Trunk for Embedder; got {type(trunk).__name__}. "
                 "Build one by name with make_backbone, or subclass Trunk."
             )
+        if getattr(trunk, "num_classes", 0):
+            raise ValueError(
+                "trunk must have no classifier for Embedder, which needs its features; got "
+                f"{type(trunk).__name__} with num_classes={trunk.num_classes}. Pass num_classes=0."
+            )
         self.embedding_size = _check.count("embedding_size", embedding_size, "Embedder")
         head = _check.one_of("head", head, HEADS, "Embedder")
         self.conversion = InputConversion(trunk.input)
@@ -131,8 +136,11 @@ class Embedder(nn.Module):
         self.train(self.training)
 
     def train(self, mode: bool = True) -> "Embedder":
-        """Set training mode, but for batch normalisation whose statistics are frozen."""
+        """Set training mode, but for batch normalisation that is frozen."""
         super().train(mode)
+        if self.freeze_bn == "all":
+            for parameter in self._affine():
+                parameter.requires_grad_(False)
         if self.freeze_bn != "none":
             for module in self._batch_norms():
                 module.eval()

@@ -4,6 +4,7 @@ timm brings torchvision, whose compiled part must fit the installed torch: both 
 are told apart from a wrong name.
 """
 
+import math
 from types import ModuleType
 from typing import Any
 
@@ -119,6 +120,7 @@ def _spec(config: dict[str, Any], name: str) -> InputSpec:
             f"the input must be square; timm:{name} wants {height} x {width}. "
             "Choose another network."
         )
-    resize = round(width / config["crop_pct"])
+    # timm rounds down; its bicubic interpolation is not followed, all resizing here is bilinear.
+    resize = math.floor(width / config["crop_pct"])
     mean, std = tuple(config["mean"]), tuple(config["std"])
     return InputSpec(channels=channels, size=width, resize=resize, mean=mean, std=std)

@@ -4,6 +4,7 @@ Legend: B batch, H height, W width, F features.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -113,6 +114,7 @@ class InputConversion(nn.Module):
     mean: Tensor
     std: Tensor
     luma: Tensor
+    like: Tensor
 
     def __init__(self, spec: InputSpec) -> None:
         super().__init__()
@@ -126,6 +128,18 @@ class InputConversion(nn.Module):
         }
         for name, values in numbers.items():
             self.register_buffer(name, torch.tensor(values).view(-1, 1, 1), persistent=False)
+        # Follows the network's dtype; the others stay in float32 or better, see `_apply`.
+        self.register_buffer("like", torch.zeros(()), persistent=False)
+
+    def _apply(self, *arguments: Any, **options: Any) -> "InputConversion":
+        """Follow the module to devices and dtypes, but keep the numbers of pixels precise."""
+        exact = {name: getattr(self, name) for name in ("mean", "std", "luma")}
+        super()._apply(*arguments, **options)  # type: ignore[no-untyped-call]
+        for name, value in exact.items():
+            moved = getattr(self, name)
+            dtype = torch.promote_types(moved.dtype, torch.float32)
+            setattr(self, name, value.to(moved.device, dtype) if not moved.is_meta else moved)
+        return self
 
     def forward(self, images: Tensor) -> Tensor:
         """Convert a batch.
@@ -139,16 +153,17 @@ class InputConversion(nn.Module):
         """
         spec = self.spec
         check_input(images, spec)
-        images = images.to(self.luma.dtype)
         if spec.kind == "vectors":
-            return images
+            return images.to(self.like.dtype)
+        images = images.to(self.luma.dtype)
         if spec.channels == 1 and images.shape[1] == 3:
             images = (images * self.luma).sum(dim=1, keepdim=True)
         elif spec.channels == 3 and images.shape[1] == 1:
             images = images.expand(-1, 3, -1, -1)
         elif spec.bgr:
             images = images.flip(1)
-        return (images - self.mean) / self.std
+        converted: Tensor = (images - self.mean) / self.std
+        return converted.to(self.like.dtype)
 
     def extra_repr(self) -> str:
         """Show the spec when the module is printed."""

@@ -6,7 +6,6 @@ network before everything has been checked. (safetensors only here.)
 """
 
 import hashlib
-import os
 import pickle
 import re
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,8 @@ from urllib.parse import urlsplit
 
 import torch
 from torch import Tensor, nn
+
+from weiss.files import cache_folder
 
 if TYPE_CHECKING:
     from weiss.downloads import Checksum
@@ -58,15 +59,16 @@ def load_weights(
             module is as it was.
     """
     path = _local_file(str(source), checksum, cache)
-    weights, metadata = read_weights(path)
+    try:
+        weights, metadata = read_weights(path)
+    except ValueError as error:
+        if not is_address(str(source)):
+            raise
+        # Not to be found in the cache again: the next call asks the server again.
+        path.unlink(missing_ok=True)
+        raise ValueError(f"{error} It came from {source} and was deleted.") from error
     _refuse_other_version(module, metadata, path)
     _copy(module, weights, classifiers, path)
-
-
-def cache_folder() -> Path:
-    """Return where downloaded weights are kept: ``~/.cache/weiss/weights``, or below XDG's."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "weiss" / "weights"
 
 
 def is_address(source: str) -> bool:
@@ -79,18 +81,20 @@ def _local_file(source: str, checksum: "Checksum | None", cache: str | Path | No
         return Path(source).expanduser()
     from weiss.downloads import fetch
 
-    target = (Path(cache) if cache else cache_folder()) / _cached_name(source)
+    target = (Path(cache) if cache else cache_folder() / "weights") / _cached_name(source)
     return fetch(source, target, checksum=checksum, what="pretrained weights")
 
 
 def _cached_name(address: str) -> Path:
     """Return the path below the cache: readable, and different for different addresses."""
     parts = urlsplit(address)
-    steps = [step for step in parts.path.split("/") if step not in ("", ".", "..")]
-    name = steps.pop() if steps else "weights"
+    # Neither a password nor a way out of the folder: letters, digits, _ and -, dots inside.
+    said = [parts.hostname or "", str(parts.port or ""), *parts.path.split("/")]
+    steps = [re.sub(r"[^\w.-]|^\.+", "_", step) for step in said if step.strip(".")]
+    name = steps.pop() if len(steps) > 1 else "weights"
     if parts.query:
         name = f"{hashlib.sha256(parts.query.encode()).hexdigest()[:8]}-{name}"
-    return Path(parts.netloc.replace(":", "_"), *steps, name)
+    return Path(*steps, name)
 
 
 def read_weights(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -146,16 +150,22 @@ def _read_pytorch(path: Path) -> dict[str, Tensor]:
         # By the open file, for torch would go by the name.
         with path.open("rb") as file:
             found: Any = torch.load(file, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        if "Unsupported" not in str(error):
+    except (
+        pickle.UnpicklingError,
+        RuntimeError,
+        EOFError,
+        OSError,
+        LookupError,
+        ValueError,
+        TypeError,
+    ) as error:
+        if "Unsupported" not in str(error) and "TorchScript" not in str(error):
             raise _damaged(path, error) from error
         raise ValueError(
-            f"weights must hold tensors only; {path} also holds Python objects, and loading those "
-            "would run code from the file. Save the state dict alone where you trust it: "
-            "safetensors.torch.save_file(model.state_dict(), 'model.safetensors')."
+            f"weights must hold tensors only; {path} also holds Python objects or a program, and "
+            "loading those would run code from the file. Save the state dict alone where you trust "
+            "it: safetensors.torch.save_file(model.state_dict(), 'model.safetensors')."
         ) from error
-    except (RuntimeError, EOFError, OSError, LookupError, ValueError, TypeError) as error:
-        raise _damaged(path, error) from error
     while isinstance(found, Mapping):
         inner = [found[key] for key in WRAPPERS if isinstance(found.get(key), Mapping)]
         if not inner:
@@ -202,7 +212,7 @@ def _copy(
 ) -> None:
     """Load checked weights; compare everything before anything is copied."""
     own = module.state_dict()
-    weights = _without_prefix(weights, own)
+    weights = _trunk_of(_without_prefix(weights, own), own)
     for layer in classifiers:
         if not any(name.startswith(f"{layer}.") for name in own):
             weights = {k: v for k, v in weights.items() if not k.startswith(f"{layer}.")}
@@ -249,6 +259,17 @@ def _without_prefix(weights: dict[str, Tensor], own: Mapping[str, Tensor]) -> di
         if is_wrapped and not any(name.startswith(prefix) for name in own):
             weights = {name.removeprefix(prefix): value for name, value in weights.items()}
     return weights
+
+
+def _trunk_of(weights: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Take the trunk out of the weights of an Embedder, to start another one from it."""
+    inside = {
+        name.removeprefix("trunk."): value
+        for name, value in weights.items()
+        if name.startswith("trunk.")
+    }
+    is_embedder = inside and not any(name.startswith("trunk.") for name in own)
+    return inside if is_embedder else weights
 
 
 def _kind(tensor: Tensor) -> str:

@@ -8,7 +8,7 @@ import math
 import numbers
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -74,9 +74,15 @@ class Assembly:
         """
         if len(source) == 0:
             raise ValueError(f"{name} must hold images; found none. Check the path.")
+        for what, column in (("labels", labels), ("splits", splits)):
+            if column is not None and len(column) != len(source):
+                raise ValueError(
+                    f"{what} must have one entry for each of the {len(source):,} items of {name}; "
+                    f"got {len(column):,}. Pass them in the order of the items."
+                )
         kept = np.arange(len(source))
         labels = list(labels)
-        bad = _bad_labels(labels)
+        bad = _bad_labels(labels, class_names)
         kept = self._without(bad, kept, "labels must not be missing or NaN", name, source)
         kept = self._without(
             _repeated(source, kept), kept, "each path must be listed once", name, source
@@ -135,49 +141,52 @@ class Assembly:
         return np.setdiff1d(kept, bad)
 
     def _without_small_classes(self, table: Table) -> Table:
-        sizes = table.class_sizes()
-        small = np.flatnonzero((sizes > 0) & (sizes < self.min_images))
-        if not len(small):
-            return table.compact()
-        of_class = _multi_hot(table)
-        rows = np.flatnonzero(of_class[:, small].any(axis=1))
-        listed = some(
-            [
-                f"{table.class_names[c]} ({table.source.name(int(of_class[:, c].argmax()))})"
-                for c in small
-            ]
-        )
         law = f"every class must have at least {self.min_images} images"
-        if not self.skip_bad:
-            raise ValueError(
-                f"{law} in {table.name}, so that one can find another; {len(small):,} have fewer: "
-                f"{listed}. Add images, remove the class, accept it with min_images=1, or leave it "
-                "out with skip_bad=True (on the command line: --skip-bad)."
+        left_out: list[str] = []
+        # Again and again: an item that leaves with one class may make another class too small.
+        while len(small := np.flatnonzero(_too_small(table.class_sizes(), self.min_images))):
+            left_out += [f"{table.class_names[c]} ({_an_item_of(table, int(c))})" for c in small]
+            if not self.skip_bad:
+                raise ValueError(
+                    f"{law} in {table.name}, so that one can find another; {len(small):,} have "
+                    f"fewer: {some(left_out)}. Add images, remove the class, accept it with "
+                    "min_images=1 (--min-images 1), or leave it out with skip_bad=True "
+                    "(--skip-bad)."
+                )
+            if table.is_multi_label:
+                labels = table.labels.copy()
+                labels[:, small] = False
+                table = replace(table, labels=labels).take(np.flatnonzero(labels.any(axis=1)))
+            else:
+                table = table.take(np.flatnonzero(~np.isin(table.labels, small)))
+        if left_out:
+            warnings.warn(
+                f"{law}: {len(left_out):,} classes of {table.name} are left out: {some(left_out)}",
+                stacklevel=4,
             )
-        warnings.warn(
-            f"{law}: {len(small):,} classes of {table.name} are left out: {listed}", stacklevel=4
-        )
-        kept = np.setdiff1d(np.arange(len(table)), rows)
-        if not len(kept):
+        if not len(table):
             raise ValueError(f"{law} in {table.name}; none has. Add images.")
-        return table.take(kept).compact()
+        return table.compact()
 
 
-def _multi_hot(table: Table) -> Array:
-    return (
-        table.labels
-        if table.is_multi_label
-        else table.labels[:, None] == np.arange(table.num_classes)
-    )
+def _too_small(sizes: Array, least: int) -> Array:
+    return np.asarray((sizes > 0) & (sizes < least))
 
 
-def _bad_labels(labels: list[Any]) -> Array:
+def _an_item_of(table: Table, c: int) -> str:
+    of_class = table.labels[:, c] if table.is_multi_label else table.labels == c
+    return table.source.name(int(of_class.argmax()))
+
+
+def _bad_labels(labels: list[Any], names: Sequence[str] | None) -> Array:
     def bad(label: Any) -> bool:
         if isinstance(label, (list, tuple, set, np.ndarray)):
             return len(label) == 0 or any(bad(one) for one in label)
         if isinstance(label, numbers.Real):
-            return not math.isfinite(label)
-        return label is None or str(label).strip().lower() in ("", "nan")
+            # A number that counts names; Hugging Face's -1 means that there is no label.
+            known = names is None or 0 <= float(label) < len(names)
+            return not math.isfinite(label) or not known
+        return label is None or not str(label).strip()
 
     return np.flatnonzero([bad(label) for label in labels])
 
@@ -221,6 +230,8 @@ def _classes(labels: list[Any], names: Sequence[str] | None) -> tuple[Array, tup
 
 def _key(label: Any) -> int | str:
     """Return a label as a whole number if it is one, else as a word."""
+    if isinstance(label, numbers.Integral):
+        return int(label)  # not through a float: product numbers are long
     if isinstance(label, numbers.Real) and float(label).is_integer():
         return int(float(label))
     return str(label).strip()

@@ -85,7 +85,16 @@ def open_table(
     if str(data) in DATASETS:
         return _named(str(data), root, how, allow_missing)
     path = Path(data)
+    if allow_missing:
+        raise ValueError(
+            f"allow_missing is for data sets that have a name; got {str(data)!r}. For your own "
+            "data use skip_bad (on the command line: --skip-bad)."
+        )
     if path.is_dir():
+        if root is not None:
+            raise ValueError(
+                f"root must be left out for a folder, which is its own; got {root} with {path}."
+            )
         return from_folder(path, how)
     if path.suffix.lower() in LISTS:
         return from_list(path, how, root=root)

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from weiss.data.crops import Windows
 from weiss.data.official import OfficialSet
+from weiss.data.places import Place
 from weiss.data.resample import resample
 from weiss.data.sources import Vectors
-from weiss.data.store import Place, Store, build_store
+from weiss.data.store import Store, build_store
 from weiss.data.table import TESTING, Table, some
 from weiss.neighbours import default_budget, nearest_neighbours
 
@@ -55,7 +56,7 @@ class Findings:
     """What a check found.
 
     Args:
-        table: what was checked.
+        table: what was checked; less what was left out.
         problems: what must be mended before training, in words.
         remarks: what is worth knowing.
         unreadable: what is wrong with each image that cannot be read.
@@ -74,6 +75,7 @@ def check_table(
     official: OfficialSet | None = None,
     *,
     images: bool = True,
+    skip_bad: bool = False,
     num_workers: int | None = None,
 ) -> Findings:
     """Check a table, and its images if wanted.
@@ -82,21 +84,33 @@ def check_table(
         table: what `open_table` gave.
         official: what it must agree with, for a published data set.
         images: decode every image, and compare those of training and testing.
+        skip_bad: look at what is left when unreadable images are left out.
         num_workers: decoding processes; by default one for each usable core.
 
     Returns:
         The findings.
     """
     found = Findings(table)
-    if official is not None:
-        found.problems += official.differences(table)
-    _check_classes(table, found)
     if images and not isinstance(table.source, Vectors):
-        _check_images(table, found, num_workers)
+        _check_images(found, skip_bad, num_workers)
+    if official is not None:
+        found.problems += official.differences(found.table)
+    _check_classes(found.table, found)
     return found
 
 
 def _check_classes(table: Table, found: Findings) -> None:
+    if not table.has("test"):
+        found.remarks.append("nothing tests: no item is in test, or in query and gallery")
+    if not table.has("train"):
+        found.remarks.append("nothing trains: no item is in train")
+    if table.has("query"):
+        queries, gallery = (table.part(split).class_sizes() for split in ("query", "gallery"))
+        lost = [table.class_names[c] for c in np.flatnonzero((queries > 0) & (gallery == 0))]
+        if lost:
+            found.remarks.append(
+                f"classes with queries and nothing in the gallery: {len(lost):,} ({some(lost)})"
+            )
     shared = table.shared_classes()
     if shared:
         found.remarks.append(
@@ -116,16 +130,18 @@ def _check_classes(table: Table, found: Findings) -> None:
         found.remarks.append(f"items in no split: {unused:,}")
 
 
-def _check_images(table: Table, found: Findings, num_workers: int | None) -> None:
+def _check_images(found: Findings, skip_bad: bool, num_workers: int | None) -> None:
+    table = found.table
     store, errors = build_store(
         table, Place("memory", "to look at"), short_side=SHORT_SIDE, num_workers=num_workers
     )
     found.unreadable = list(errors.values())
-    if errors:
-        found.problems.append(
-            f"images that cannot be read: {len(errors):,} ({some(found.unreadable)})"
-        )
     good = np.setdiff1d(np.arange(len(table)), np.array(list(errors), dtype=int))
+    if errors and skip_bad:
+        found.table = table.take(good)
+    elif errors:
+        listed = some(found.unreadable)
+        found.problems.append(f"images that cannot be read: {len(errors):,} ({listed})")
     train = np.intersect1d(good, table.rows("train"))
     test = np.intersect1d(good, np.flatnonzero(np.isin(table.splits, TESTING)))
     if not len(train) or not len(test):

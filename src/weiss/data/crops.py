@@ -39,6 +39,17 @@ class Windows:
     flip: Array
     size: int
 
+    def take(self, items: Array) -> "Windows":
+        """Return the windows of some images."""
+        return Windows(
+            self.start[items],
+            self.scale[items],
+            self.low[items],
+            self.high[items],
+            self.flip[items],
+            self.size,
+        )
+
 
 @dataclass(frozen=True)
 class CentreCrop:
@@ -108,11 +119,14 @@ class RandomCrop:
     def __post_init__(self) -> None:
         """Refuse ranges that are none."""
         _check.count("size", self.size, "RandomCrop")
-        for name, (least, greatest) in (("area", self.area), ("ratio", self.ratio)):
-            if not 0 < least <= greatest:
+        if self.resize is not None:
+            _check.count("resize", self.resize, "RandomCrop")
+        for name, given in (("area", self.area), ("ratio", self.ratio)):
+            is_pair = isinstance(given, (tuple, list)) and len(given) == 2
+            if not is_pair or not 0 < given[0] <= given[1]:
                 raise ValueError(
                     f"{name} must be a range (least, greatest) with 0 < least <= greatest for "
-                    f"RandomCrop; got {(least, greatest)}. Pass the smaller number first."
+                    f"RandomCrop; got {given}. Pass two numbers, the smaller one first."
                 )
         if self.area[1] > 1:
             raise ValueError(
@@ -136,7 +150,8 @@ class RandomCrop:
         Returns:
             The windows.
         """
-        drawn = draws.uniform(self.seed, epoch, positions[:, None], np.arange(2 * ATTEMPTS + 3))
+        draw = np.arange(2 * ATTEMPTS + 3)
+        drawn = draws.uniform(self.seed, draws.CROPS, epoch, positions[:, None], draw)
         resized = sizes if self.resize is None else _resized(sizes, self.resize)
         # All attempts at once, then the first that fits.
         extents = self._draw(resized, drawn[:, :ATTEMPTS], drawn[:, ATTEMPTS : 2 * ATTEMPTS])

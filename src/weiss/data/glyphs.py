@@ -8,6 +8,7 @@ the cache folder; the same bytes everywhere for given fonts and a given Pillow.
 import hashlib
 import math
 import unicodedata
+import warnings
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -72,14 +73,17 @@ def glyphs(
     drawn = _kept(path)
     if drawn is None:
         drawn = _draw_all(fonts, jitter, seed)
-        with replacing(path) as temporary, temporary.open("wb") as file:
-            np.savez(file, allow_pickle=False, **drawn)
+        try:
+            with replacing(path) as temporary, temporary.open("wb") as file:
+                np.savez(file, allow_pickle=False, **drawn)
+        except OSError as error:
+            warnings.warn(f"the glyphs are not kept and will be drawn again: {error}", stacklevel=2)
     pixels, codes, labels, names = (drawn[key] for key in ("pixels", "codes", "labels", "fonts"))
     class_names = tuple(f"U+{code:04X} {chr(code)}" for code in codes)
     item_names = [f"{class_names[c]} in {f}" for c, f in zip(labels, names, strict=True)]
     # Not by code: that would train on Latin and test on arrows.
     tests = np.zeros(len(codes), dtype=bool)
-    tests[draws.permutation(len(codes), 0)[: len(codes) // 2]] = True
+    tests[draws.permutation(len(codes), 0, draws.SPLITS)[: len(codes) // 2]] = True
     splits = np.where(tests[labels], "test", "train")
     return Table("glyphs", Pixels(pixels, item_names), labels, class_names, splits)
 
@@ -106,7 +110,8 @@ def _kept(path: Path) -> dict[str, Array] | None:
 
 def _fingerprint(fonts: Path, jitter: bool, seed: int) -> str:
     """Return a name for the drawings: it changes with fonts, Pillow and the code in this file."""
-    versions = f"{PIL.__version__} {features.version('freetype2')} {jitter} {seed}"
+    freetype, unicode = features.version("freetype2"), unicodedata.unidata_version
+    versions = f"{PIL.__version__} {freetype} {unicode} {jitter} {seed}"
     digest = hashlib.sha256(versions.encode() + Path(__file__).read_bytes())
     for name in (*UNICODE_FONTS, *LETTER_FONTS):
         digest.update((fonts / f"{name}.ttf").read_bytes())
@@ -183,7 +188,9 @@ def _draw(font: ImageFont.FreeTypeFont, character: str) -> Image.Image:
 
 
 def _moved(tile: Image.Image, seed: int, code: int, font: int) -> Image.Image:
-    turn, shear, grow, right, down = 2 * draws.uniform(seed, code, font, np.arange(5)) - 1
+    turn, shear, grow, right, down = (
+        2 * draws.uniform(seed, draws.JITTER, code, font, np.arange(5)) - 1
+    )
     scale = 1 / (1 + GROW * grow)
     cos, sin = math.cos(TURN * turn) * scale, math.sin(TURN * turn) * scale
     slope = SHEAR * shear
@@ -230,18 +237,18 @@ def _without_look_alikes(still: dict[int, dict[str, Image.Image]]) -> list[int]:
     """Return the codes to keep: of characters that look alike the one with the lowest code."""
     codes = list(still)
     names = (*UNICODE_FONTS, *LETTER_FONTS)
-    differences = np.full((len(names), len(codes), len(codes)), np.nan, dtype=np.float16)
+    differences = np.full((len(names), len(codes), len(codes)), np.nan, dtype=np.float32)
     for f, name in enumerate(names):
         rows = [i for i, code in enumerate(codes) if name in still[code]]
-        ink = np.stack([_small(still[codes[i]][name]).ravel() for i in rows]).astype(np.float32)
-        ink /= 255
+        # Whole numbers in float64: products and sums are exact, the same on every machine.
+        ink = np.stack([_small(still[codes[i]][name]).ravel() for i in rows]).astype(np.float64)
         square = (ink**2).sum(axis=1)
         # |a - b|^2 against the ink of both: 0 for the same drawing, 1 for two that share none.
         gap = square[:, None] + square - 2 * ink @ ink.T
         differences[f][np.ix_(rows, rows)] = gap / (square[:, None] + square)
     kept: list[int] = []
     for i in range(len(codes)):
-        typical = np.nanmedian(differences[:, i, kept].astype(np.float32), axis=0)
+        typical = np.nanmedian(differences[:, i, kept], axis=0)
         if not len(kept) or not (typical < ALIKE).any():
             kept.append(i)
     return [codes[i] for i in kept]

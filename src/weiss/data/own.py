@@ -2,6 +2,8 @@
 
 import csv
 import os
+import re
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,7 +52,12 @@ def from_folder(folder: str | Path, how: Assembly | None = None) -> Table:
             "class and put its images there."
         )
     names = [ALIASES.get(path.name.lower(), path.name.lower()) for path in below]
-    is_split = all(name in SPLITS for name in names) and all(map(_subfolders, below))
+    # A folder called train with folders in it is a split, and then everything beside it must be.
+    is_split = any(
+        name in SPLITS and _subfolders(path) for name, path in zip(names, below, strict=True)
+    )
+    if is_split:
+        _refuse_half_split(folder, below, names)
     paths: list[str] = []
     labels: list[str] = []
     splits: list[str] = []
@@ -107,16 +114,25 @@ def from_list(
             f"{', '.join(columns) or 'none'}, so {missing} is missing.{hint}"
         )
     labels = columns["label"] if "label" in columns else [_several(v) for v in columns["labels"]]
+    labels = _as_numbers(labels)
     source = Files(root or path.parent, [str(value) for value in columns["path"]])
     how = how or Assembly()
-    absent = [source.name(row) for row in range(len(source)) if not source.file(row).is_file()]
-    if absent and not how.skip_bad:
-        raise FileNotFoundError(
-            f"every listed image must exist below {source.root}; {len(absent):,} of "
-            f"{len(source):,} do not: {some(absent)}. Give the folder they are relative to with "
-            "root=DIR (on the command line: --root DIR), or mend the list."
-        )
-    return how.table(path.stem, source, labels, columns.get("split"))
+    there = np.array([source.file(row).is_file() for row in range(len(source))], dtype=bool)
+    splits = columns.get("split")
+    if not there.all():
+        absent = some([source.name(int(row)) for row in np.flatnonzero(~there)])
+        law = f"every listed image must exist below {source.root}; {(~there).sum():,} of"
+        if not how.skip_bad:
+            raise FileNotFoundError(
+                f"{law} {len(source):,} do not: {absent}. Give the folder they are relative to "
+                "with root=DIR (on the command line: --root DIR), or mend the list."
+            )
+        warnings.warn(f"{law} {len(source):,} are left out: {absent}", stacklevel=2)
+        rows = np.flatnonzero(there)
+        source = source.take(rows)
+        labels = [labels[row] for row in rows]
+        splits = None if splits is None else [splits[row] for row in rows]
+    return how.table(path.stem, source, labels, splits)
 
 
 def from_arrays(
@@ -189,6 +205,11 @@ def from_hub(
         The table.
     """
     splits: list[str] | None = None
+    if "Iterable" in type(dataset).__name__:
+        raise TypeError(
+            "a Hugging Face data set must know its rows; got one that is streamed. Load it with "
+            "streaming=False."
+        )
     if isinstance(dataset, dict):
         from datasets import concatenate_datasets
 
@@ -203,6 +224,20 @@ def from_hub(
     names = getattr(kind, "names", None) or getattr(getattr(kind, "feature", None), "names", None)
     source = HubImages(dataset, image_column)
     return (how or Assembly()).table(name, source, dataset[label_column][:], splits, names)
+
+
+def _refuse_half_split(folder: Path, below: list[Path], names: list[str]) -> None:
+    """Refuse what is neither a folder of classes nor folders of splits with classes."""
+    others = [path.name for path, name in zip(below, names, strict=True) if name not in SPLITS]
+    loose = [path.name for path in below if any(map(_is_image, path.iterdir()))]
+    if others or loose:
+        wrong = f"these are no splits: {some(others)}" if others else ""
+        wrong += " and " if others and loose else ""
+        wrong += f"images lie outside of class folders in: {some(loose)}" if loose else ""
+        raise ValueError(
+            f"{folder} must hold either classes, or only splits ({', '.join(SPLITS)}) that hold "
+            f"one subfolder a class; {wrong}. Move them."
+        )
 
 
 def _column(argument: str, given: str | None, found: list[str], features: Any) -> str:
@@ -233,7 +268,14 @@ def _csv(path: Path) -> dict[str, list[Any]]:
                 f"{path}, line {line}: every row must have the {len(header)} columns of the "
                 f"header; got {len(row)}. Quote values that contain the separator."
             )
-    return {key: [row[at] for _, row in rows] for at, key in enumerate(header)}
+    columns: dict[str, list[Any]] = {
+        key: [row[at] for _, row in rows] for at, key in enumerate(header)
+    }
+    if "label" in columns:
+        # What spreadsheets and pandas write where there is nothing.
+        missing = ("", "nan")
+        columns["label"] = [None if v.strip().lower() in missing else v for v in columns["label"]]
+    return columns
 
 
 def _parquet(path: Path) -> dict[str, list[Any]]:
@@ -252,6 +294,13 @@ def _parquet(path: Path) -> dict[str, list[Any]]:
     return {name.lower(): table.column(name).to_pylist() for name in table.column_names}
 
 
+def _as_numbers(labels: list[Any]) -> list[Any]:
+    """Read labels as numbers if all are: text then sorts as in a file that knows numbers."""
+    words = [label for label in labels if isinstance(label, str)]
+    is_number = all(re.fullmatch(r"0|-?[1-9]\d*", word.strip()) for word in words)
+    return [int(v) if is_number and isinstance(v, str) else v for v in labels]
+
+
 def _several(value: Any) -> Any:
     if isinstance(value, str):
         return [part for part in (one.strip() for one in value.split(SEPARATOR)) if part]
@@ -268,6 +317,12 @@ def _is_image(path: Path) -> bool:
 
 
 def _images_below(folder: Path) -> Iterator[Path]:
-    for place, folders, files in os.walk(folder):
+    seen: set[str] = set()
+    for place, folders, files in os.walk(folder, followlinks=True):
+        # Links may go in circles.
+        if (real := os.path.realpath(place)) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (path for name in files if _is_image(path := Path(place) / name))

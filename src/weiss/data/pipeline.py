@@ -6,7 +6,6 @@ thread does all this while the last batch trains: most of a training step Python
 backward pass, so it costs next to nothing. The batches are the same in all cases.
 """
 
-import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice, repeat
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,29 +22,19 @@ from torch import Tensor
 
 from weiss import _check, images
 from weiss.data.crops import CentreCrop, RandomCrop, Windows
+from weiss.data.gathering import Coming, begun_ahead, gather, laid_out
+from weiss.data.places import PLACES, Place, choose_place, gigabytes
 from weiss.data.resample import resample, to_device
 from weiss.data.samplers import Sampler, share_of
-from weiss.data.sources import Files, Vectors
-from weiss.data.store import (
-    CHUNK,
-    PLACES,
-    SLACK,
-    Place,
-    Store,
-    build_store,
-    choose_place,
-    decode_files,
-    gigabytes,
-    refuse_bad,
-    workers_for,
-)
-from weiss.data.table import Table, some
+from weiss.data.sources import Files, Pixels, Vectors
+from weiss.data.store import CHUNK, Store, build_store, decode_files, refuse_bad, workers_for
+from weiss.data.table import Table
 from weiss.decoding import Decoders
+from weiss.progress import track
 
 Array = np.ndarray[Any, Any]
 Crop = Callable[[Array], Windows]
 """From the sizes ``(B, 2)`` of images to what is shown of them."""
-T = TypeVar("T")
 AHEAD = 2
 """Batches that are made ready for a GPU ahead of the one in use."""
 
@@ -74,13 +63,15 @@ class Pipeline:
         keep: where decoded images are kept: ``"gpu"``, ``"memory"``, ``"disk"``, ``"stream"`` (not
             at all), or ``"auto"``, the first of these that they fit.
         short_side: images are kept with their shorter side reduced to this; None keeps them as
-            they are. At 256 an evaluation that resizes to 256 loses nothing.
+            they are. At 256 an evaluation that resizes to 256 loses nothing. Arrays are never
+            reduced.
         skip_bad: leave unreadable images out, with a warning that lists them, rather than stop.
-        num_workers: decoding processes; by default one for each usable core.
+        num_workers: decoding processes; by default one for each usable core. 0 decodes in this
+            process; images that are decoded each time need at least one.
         cache: folder for images kept on disk.
 
     Attributes:
-        table: the items that are served, the bad ones left out.
+        table: the items that are served, the bad ones left out: a sampler is made for this one.
         place: where the images are, and why.
         skipped: what was wrong with the images that were left out.
     """
@@ -97,6 +88,8 @@ class Pipeline:
         cache: str | Path | None = None,
     ) -> None:
         _check.one_of("keep", keep, ("auto", *PLACES), "Pipeline")
+        if short_side is not None:
+            _check.count("short_side", short_side, "Pipeline")
         # "cuda" means the current one; an empty tensor knows its number.
         self.device = torch.empty(0, device=device).device
         self.table = table
@@ -119,7 +112,7 @@ class Pipeline:
             self.place = choose_place(table, short_side, self.device, cache)
         else:
             self.place = Place(keep, "as asked")
-        if self.place.name == "stream":
+        if self.place.name == "stream" and not isinstance(table.source, Pixels):
             errors = self._try_all()
         else:
             self._store, errors = build_store(
@@ -130,6 +123,7 @@ class Pipeline:
                 num_workers=num_workers,
                 cache=cache,
             )
+            self.place = self._store.place
         if errors:
             self._leave_out(errors, skip_bad)
 
@@ -141,8 +135,8 @@ class Pipeline:
         if self._store is None:
             return f"{len(self.table):,} images, decoded each time ({self.place.why})"
         size = gigabytes(int(self._store.num_pixels().sum()) * self.table.source.channels)
-        where = kept[self._store.place.name]
-        return f"{len(self.table):,} images, {size} decoded {where} ({self._store.place.why})"
+        where = kept[self.place.name]
+        return f"{len(self.table):,} images, {size} decoded {where} ({self.place.why})"
 
     def training(
         self,
@@ -155,27 +149,43 @@ class Pipeline:
         process: int = 0,
         num_processes: int = 1,
     ) -> Iterator[Batch]:
-        """Yield the batches of an epoch.
+        """Serve the batches of an epoch.
+
+        On a GPU they are made on the stream that is current at the first batch; use them there.
 
         Args:
             sampler: which items stand in which batch.
             crop: what is shown of them. Boxes follow from seed, epoch and place in the epoch alone.
             epoch: counts from 0.
-            rows: ``(n,)`` the table's rows that the sampler's items mean; all by default.
+            rows: ``(n,)`` the rows of ``pipeline.table`` that the sampler's items mean; all by
+                default.
             start: the step to begin with, after a restart.
             process: which of several processes this is.
             num_processes: how many share each batch.
 
-        Yields:
-            This process's part of every batch.
+        Returns:
+            An iterator over this process's part of every batch.
         """
+        served = len(self.table) if rows is None else len(rows)
+        if sampler.num_items != served:
+            of = "pipeline.table" if rows is None else "rows"
+            raise ValueError(
+                f"the sampler must choose from the {served:,} items of {of}; it was made for "
+                f"{sampler.num_items:,}. Make it for those, or pass rows=table.rows('train')."
+            )
         batches = sampler.batches(epoch)
+        if not 0 <= start <= len(batches):
+            raise ValueError(
+                f"start must lie in [0, {len(batches)}], the steps of an epoch; got {start}. "
+                "Resume at a step of this epoch, or with the next epoch."
+            )
         positions = np.arange(batches.size).reshape(batches.shape)
         mine = share_of(batches, process, num_processes)[start:]
         places = share_of(positions, process, num_processes)[start:]
         items = mine if rows is None else rows[mine]
+        self._check_plan(items, crop.resize or crop.size)
         plan = list(zip(items, places, strict=True))
-        yield from self._serve(
+        return self._serve(
             [part for part, _ in plan],
             [partial(crop.windows, epoch=epoch, positions=at) for _, at in plan],
         )
@@ -183,11 +193,29 @@ class Pipeline:
     def evaluation(
         self, crop: CentreCrop, *, rows: Array | None = None, batch_size: int = 128
     ) -> Iterator[Batch]:
-        """Yield all items, or some rows of the table, once and in order."""
+        """Serve all items, or some rows of ``pipeline.table``, once and in order."""
         _check.count("batch_size", batch_size, "Pipeline.evaluation")
         rows = np.arange(len(self.table)) if rows is None else rows
+        self._check_plan(rows, crop.resize)
         parts = [rows[i : i + batch_size] for i in range(0, len(rows), batch_size)]
-        yield from self._serve(parts, [crop.windows] * len(parts))
+        return self._serve(parts, [crop.windows] * len(parts))
+
+    def _check_plan(self, items: Array, side: int) -> None:
+        """Refuse items that are not there; warn of crops from images that were kept too small."""
+        if items.size and not 0 <= items.min() <= items.max() < len(self.table):
+            left_out = f", {len(self.skipped):,} having been left out" if self.skipped else ""
+            raise ValueError(
+                f"rows and the sampler's items must lie in [0, {len(self.table):,}), the rows of "
+                f"pipeline.table{left_out}; got {items.max() if items.min() >= 0 else items.min()}."
+                " Ask pipeline.table for rows, and count them for the sampler."
+            )
+        from_files = self._vectors is None and not isinstance(self.table.source, Pixels)
+        if from_files and self._short_side is not None and side > self._short_side:
+            warnings.warn(
+                f"images are kept with a shorter side of at most {self._short_side} pixels and "
+                f"will be enlarged to {side}; pass short_side={side} or more to Pipeline",
+                stacklevel=3,
+            )
 
     def _serve(self, parts: list[Array], crops: list[Crop]) -> Iterator[Batch]:
         if self._vectors is not None:
@@ -200,7 +228,7 @@ class Pipeline:
             elsewhere = store.pixels.device != self.device
 
             def prepare(items: Array, crop: Crop) -> Batch:
-                of_items = _gather(store, items) if elsewhere else store.take(items)
+                of_items = gather(store, items) if elsewhere else store.take(items)
                 return self._cropped(of_items, items, crop)
 
             yield from self._prepared(map(partial, repeat(prepare), parts, crops))
@@ -235,7 +263,7 @@ class Pipeline:
 
             def read(items: Array, crop: Crop) -> Batch:
                 pixels = [images.reduced(source.read(i), self._short_side) for i in items]
-                return self._cropped(_laid_out(pixels), items, crop)
+                return self._cropped(laid_out(pixels), items, crop)
 
             yield from self._prepared(map(partial, repeat(read), parts, crops))
             return
@@ -248,10 +276,10 @@ class Pipeline:
 
             def decode(items: Array, crop: Crop) -> Callable[[], Batch]:
                 paths = [source.file(item) for item in items]
-                coming = _Coming(decoders, paths, source.channels)
+                coming = Coming(decoders, paths, source.channels)
                 return lambda: self._cropped(coming.store(), items, crop)
 
-            jobs = _begun_ahead(map(decode, parts, crops), ahead)
+            jobs = begun_ahead(map(decode, parts, crops), ahead)
             yield from self._prepared(jobs)
 
     def _cropped(self, store: Store, items: Array, crop: Crop) -> Batch:
@@ -270,10 +298,17 @@ class Pipeline:
         """Decode everything once and keep nothing: better to stop now than in the third epoch."""
         source = self.table.source
         if not isinstance(source, Files):
-            return {}
+            errors = {}
+            steps = ((1, row) for row in range(len(source)))
+            for row in track(steps, len(source), f"checking {self.table.name}"):
+                try:
+                    source.read(row)
+                except images.BadImageError as error:
+                    errors[row] = str(error)
+            return errors
         files = [source.file(row) for row in range(len(source))]
         num_workers = max(workers_for(len(source), self._num_workers), 1)
-        with Decoders(num_workers, short_side=1) as decoders:
+        with Decoders(num_workers, channels=source.channels, short_side=1) as decoders:
             return decode_files(decoders, files, len, f"checking {self.table.name}")[2]
 
     def _leave_out(self, errors: dict[int, str], skip_bad: bool) -> None:
@@ -288,85 +323,3 @@ class Pipeline:
         self.table = self.table.take(good)
         if self._store is not None:
             self._store = self._store.take(good)
-
-
-class _Coming:
-    """A batch that is being decoded, straight into memory that a GPU copies fast.
-
-    Args:
-        decoders: who decodes.
-        paths: the images.
-        channels: of the images.
-    """
-
-    def __init__(self, decoders: Decoders, paths: list[Path], channels: int) -> None:
-        self._channels, self._lock = channels, threading.Lock()
-        self._pieces: list[Array] = []
-        self._taken = 0
-        self._parts = [
-            decoders.submit(paths[i : i + CHUNK], self._add) for i in range(0, len(paths), CHUNK)
-        ]
-
-    def _add(self, given: memoryview) -> int:
-        piece = np.array(given, dtype=np.uint8)
-        with self._lock:
-            start = self._taken
-            self._taken += len(piece)
-            self._pieces.append(piece)
-        return start
-
-    def store(self) -> Store:
-        """Wait for all of them."""
-        decoded = [part.result() for part in self._parts]
-        broken = [message for part in decoded for message in part.errors.values()]
-        if broken:
-            raise images.BadImageError(
-                f"images must stay as they were when the run began; these changed: {some(broken)}. "
-                "Restore them and resume."
-            )
-        starts = np.array([start for part in decoded for start in part.starts]) // self._channels
-        sizes = np.array([size for part in decoded for size in part.sizes])
-        return Store(_joined(self._pieces, self._channels), starts, sizes, Place("stream", ""))
-
-
-def _begun_ahead(jobs: Iterator[T], ahead: int) -> Iterator[T]:
-    """Pass jobs on, each made this many before it is asked for."""
-    waiting = deque(islice(jobs, ahead))
-    while waiting:
-        waiting.extend(islice(jobs, 1))
-        yield waiting.popleft()
-
-
-def _joined(pieces: list[Array], channels: int) -> Tensor:
-    """Return pieces of bytes as ``(P, channels)``, with some to spare behind them.
-
-    In one call that leaves Python's lock alone: a loop would make the training thread wait.
-    """
-    end = sum(len(piece) for piece in pieces)
-    pinned = torch.cuda.is_available()
-    joined = torch.empty(end + SLACK, dtype=torch.uint8, pin_memory=pinned)
-    np.concatenate(pieces, out=joined[:end].numpy())
-    return joined[: end + SLACK - (end + SLACK) % channels].view(-1, channels)
-
-
-def _gather(store: Store, items: Array) -> Store:
-    """Return a store of these images alone, one after the other in memory a GPU copies fast."""
-    part = store.take(items)
-    lengths = part.num_pixels()
-    channels = store.pixels.shape[1]
-    flat = store.pixels.view(-1).numpy()
-    pieces = [
-        flat[start * channels : (start + length) * channels]
-        for start, length in zip(part.starts.tolist(), lengths.tolist(), strict=True)
-    ]
-    starts = np.cumsum(lengths) - lengths
-    return Store(_joined(pieces, channels), starts, part.sizes, store.place)
-
-
-def _laid_out(decoded: list[Array]) -> Store:
-    """Return a store of some decoded images."""
-    sizes = np.array([pixels.shape[:2] for pixels in decoded])
-    lengths = sizes.prod(axis=1)
-    channels = decoded[0].shape[2]
-    flat = _joined([np.ascontiguousarray(pixels).ravel() for pixels in decoded], channels)
-    return Store(flat, np.cumsum(lengths) - lengths, sizes, Place("stream", ""))

@@ -8,7 +8,8 @@ from weiss.archives import unpack
 from weiss.data.official import Archive, OfficialSet
 from weiss.data.official_sets import OFFICIAL
 from weiss.data.table import Table
-from weiss.downloads import DownloadError, alone, fetch
+from weiss.downloads import DownloadError, fetch
+from weiss.files import alone
 
 
 def prepare(

@@ -27,6 +27,8 @@ from weiss.data.crops import Windows
 Array = np.ndarray[Any, Any]
 CPU_BYTES = 256 * 2**20
 GPU_BYTES = 2 * 2**30
+WASTE = 8
+"""How many times what is needed may be fetched before a batch is done in parts."""
 
 
 def resample(pixels: Tensor, starts: Array, widths: Array, windows: Windows) -> Tensor:
@@ -48,6 +50,8 @@ def resample(pixels: Tensor, starts: Array, widths: Array, windows: Windows) -> 
     last = np.minimum(windows.high, np.ceil(windows.start + size * windows.scale + reach))
     extent = last - first
     height, width = (int(n) for n in extent.max(axis=0))
+    if len(starts) > 1 and height * width * len(starts) > WASTE * extent.prod(axis=1).sum():
+        return _in_halves(pixels, starts, widths, windows, extent)
     origins = starts + (first[:, 0] * widths + first[:, 1]).astype(np.int64)
     ends = origins + (extent[:, 0].astype(np.int64) - 1) * widths + width
     overruns = bool((ends > len(pixels)).any())
@@ -63,7 +67,7 @@ def resample(pixels: Tensor, starts: Array, widths: Array, windows: Windows) -> 
     numbers_4AB = packed_5AB[:4].float()
     out = torch.empty((len(starts), size, size, channels), device=device, dtype=torch.float32)
     budget = CPU_BYTES if device.type == "cpu" else GPU_BYTES
-    step = max(budget // (height * width * channels * 16), 1)
+    step = max(budget // (16 * (height * width * channels + 2 * size * max(height, width))), 1)
     with torch.autocast(device.type, enabled=False), torch.no_grad():
         for i in range(0, len(starts), step):
             part = slice(i, i + step)
@@ -72,6 +76,21 @@ def resample(pixels: Tensor, starts: Array, widths: Array, windows: Windows) -> 
             rows_BSH, cols_BSW = weights_ABSL[0, :, :, :height], weights_ABSL[1, :, :, :width]
             out[part] = _products(rows_BSH, window_BHW, cols_BSW, channels)
     return out.permute(0, 3, 1, 2)
+
+
+def _in_halves(
+    pixels: Tensor, starts: Array, widths: Array, windows: Windows, extent: Array
+) -> Tensor:
+    """Do tall windows and wide ones apart: together each would be fetched as tall and as wide."""
+    order = np.argsort(extent[:, 0] / extent[:, 1], kind="stable")
+    middle = len(order) // 2
+    halves = [
+        resample(pixels, starts[half], widths[half], windows.take(half))
+        for half in (order[:middle], order[middle:])
+    ]
+    # In the order they came in, channels last in memory as before.
+    back = torch.from_numpy(np.argsort(order)).to(pixels.device)
+    return torch.cat([half.permute(0, 2, 3, 1) for half in halves])[back].permute(0, 3, 1, 2)
 
 
 def to_device(given: Tensor, device: torch.device) -> Tensor:

@@ -21,6 +21,10 @@ class Sampler(Protocol):
     """What the pipeline needs to know of a sampler."""
 
     @property
+    def num_items(self) -> int:
+        """How many items there are to choose from."""
+
+    @property
     def batch_size(self) -> int:
         """Items in a batch, all processes together."""
 
@@ -54,16 +58,16 @@ class Shuffled:
     def batches(self, epoch: int) -> Array:
         """Return the epoch's batches, ``(N // batch_size, batch_size)``."""
         steps = self.num_items // self.batch_size
-        order = draws.permutation(self.num_items, self.seed, epoch)
+        order = draws.permutation(self.num_items, self.seed, draws.ORDER, epoch)
         return order[: steps * self.batch_size].reshape(steps, self.batch_size)
 
 
 class PerClass:
     """Batches of some classes with the same number of items each: 8 x 4, or 32 x 1.
 
-    Classes take turns in a shuffled order, and so do the items of a class, so over time all are
-    seen equally often; a class with fewer items than a batch wants of it repeats them, and an item
-    with several of a batch's classes may stand in it for each. An epoch is
+    Classes take turns in a shuffled order, so over time all are seen equally often, and so do the
+    items of a class among themselves; a class with fewer items than a batch wants of it repeats
+    them, and an item with several of a batch's classes may stand in it for each. An epoch is
     ``steps`` batches: by default as many as would show every item once if classes were equal,
     N // batch size; the paper's second protocol calls 100 batches an epoch.
 
@@ -86,6 +90,7 @@ class PerClass:
         self.num_classes = _check.count("num_classes", num_classes, "PerClass")
         self.per_class = _check.count("per_class", per_class, "PerClass")
         self.batch_size = self.num_classes * self.per_class
+        self.num_items = len(table)
         present = table.classes()
         if self.num_classes > len(present):
             raise ValueError(
@@ -109,7 +114,9 @@ class PerClass:
         num_all = len(self._items)
         steps = np.arange(epoch * self.steps, (epoch + 1) * self.steps)
         rounds, positions = np.divmod(steps, num_all // self.num_classes)
-        orders = {r: draws.permutation(num_all, self.seed, 0, r) for r in set(rounds.tolist())}
+        orders = {
+            r: draws.permutation(num_all, self.seed, draws.CLASSES, r) for r in set(rounds.tolist())
+        }
         batches = []
         for r, first in zip(rounds.tolist(), (positions * self.num_classes).tolist(), strict=True):
             chosen = orders[r][first : first + self.num_classes].tolist()
@@ -121,11 +128,11 @@ class PerClass:
         items: Array = self._items[c]
         if len(items) <= self.per_class:
             # All of them, repeated as needed, in an order of this turn's own.
-            order = draws.permutation(len(items), self.seed, 1, c, turn)
+            order = draws.permutation(len(items), self.seed, draws.SMALL, c, turn)
             return np.asarray(items[np.resize(order, self.per_class)])
         in_round = len(items) // self.per_class
         round_number, position = divmod(turn, in_round)
-        order = draws.permutation(len(items), self.seed, 2, c, round_number)
+        order = draws.permutation(len(items), self.seed, draws.LARGE, c, round_number)
         chosen = order[position * self.per_class : (position + 1) * self.per_class]
         return np.asarray(items[chosen])
 
@@ -135,6 +142,7 @@ def share_of(batch: Array, process: int, num_processes: int) -> Array:
 
     Laid side by side in the order of processes, the parts are the batch of one process.
     """
+    _check.count("num_processes", num_processes, "a batch")
     if batch.shape[-1] % num_processes:
         raise ValueError(
             f"batch_size must be a multiple of the number of processes, {num_processes}; got "

@@ -27,7 +27,7 @@ def draw_sheet(
     if not len(table):
         raise ValueError(f"{table.name} must have images in the part to show; it has none there.")
     present = table.classes()
-    chosen = np.sort(present[draws.permutation(len(present), seed)[:num_classes]])
+    chosen = np.sort(present[draws.permutation(len(present), seed, draws.SHEET)[:num_classes]])
     side = 128 if not isinstance(table.source, Pixels) else None
     rows = []
     for c in chosen:

@@ -79,7 +79,8 @@ class Pixels:
 
     def __init__(self, pixels: Array, names: Sequence[str] | None = None) -> None:
         pixels = pixels[..., None] if pixels.ndim == 3 else pixels
-        if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[3] not in (1, 3):
+        is_batch = pixels.ndim == 4 and pixels.shape[3] in (1, 3) and 0 not in pixels.shape[1:]
+        if pixels.dtype != np.uint8 or not is_batch:
             raise ValueError(
                 "images must be uint8 of shape (N, height, width) or (N, height, width, 1 or 3); "
                 f"got {pixels.dtype} of shape {pixels.shape}. Scale to 0..255 and move the "
@@ -172,7 +173,12 @@ class HubImages:
 
     def read(self, item: int) -> Array:
         """Decode the image of a row."""
-        return images.upright(self.dataset[int(self.items[item])][self.column], self.channels)
+        try:
+            image = self.dataset[int(self.items[item])][self.column]
+            return images.upright(image, self.channels)
+        # Whatever the library and its decoder stumble over.
+        except Exception as error:
+            raise images.BadImageError(f"{self.name(item)}: cannot be decoded ({error})") from error
 
     def take(self, items: Array) -> "HubImages":
         """Return the source of these rows only."""

@@ -32,8 +32,15 @@ def hold_out_classes(table: Table, fraction: float = 0.2, seed: int = 0) -> Tabl
             "Add classes, or train on all with the split 'all'."
         )
     num_held = min(max(round(fraction * len(classes)), 1), len(classes) - 1)
-    held = classes[draws.permutation(len(classes), seed)[:num_held]]
-    return _by_class(table, np.isin(np.arange(table.num_classes), held), "train", "test")
+    held = classes[draws.permutation(len(classes), seed, draws.SPLITS)[:num_held]]
+    split = _by_class(table, np.isin(np.arange(table.num_classes), held), "train", "test")
+    if not (split.has("train") and split.has("test")):
+        raise ValueError(
+            f"{table.name} must have items whose classes are all held out, and items of which none "
+            f"is; got {split.sizes()}, since items have classes on both sides. Split by items "
+            "(split='stratified'), or give the splits."
+        )
+    return split
 
 
 def stratify(table: Table, fraction: float = 0.2, seed: int = 0) -> Table:
@@ -57,7 +64,7 @@ def stratify(table: Table, fraction: float = 0.2, seed: int = 0) -> Table:
         sizes = np.where(table.labels, table.class_sizes(), len(table) + 1)
         labels = sizes.argmin(axis=1)
     # Shuffled once, then cut class by class.
-    order = draws.permutation(len(table), seed)
+    order = draws.permutation(len(table), seed, draws.SPLITS)
     order = order[np.argsort(labels[order], kind="stable")]
     splits = np.full(len(table), "train", dtype=object)
     for rows in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1):
@@ -97,7 +104,7 @@ def class_folds(classes: Array, num_folds: int, seed: int | None = None) -> list
             f"got {num_folds}. Choose fewer folds or add classes."
         )
     if seed is not None:
-        classes = classes[draws.permutation(len(classes), seed)]
+        classes = classes[draws.permutation(len(classes), seed, draws.FOLDS)]
     return [np.sort(fold) for fold in np.array_split(classes, num_folds)]
 
 

@@ -9,8 +9,8 @@ import hashlib
 import json
 import mmap
 import os
-import shutil
 import threading
+import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, as_completed
 from dataclasses import dataclass, replace
@@ -18,42 +18,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from torch import Tensor
 
 from weiss import _check, images
+from weiss.data.places import Place, estimated_bytes, readable
 from weiss.data.sources import Files, Pixels
 from weiss.data.table import Table
 from weiss.decoding import Decoded, Decoders, Sink, usable_cores
-from weiss.files import cache_folder, replacing
+from weiss.files import alone, cache_folder, replacing
 from weiss.progress import track
 
 Array = np.ndarray[Any, Any]
-PLACES = ("gpu", "memory", "disk", "stream")
-GPU_SHARE, MEMORY_SHARE, DISK_SHARE = 0.5, 0.5, 0.8
-"""How much of what is free a store may take; training needs the rest."""
 CHUNK = 16
 """Images a decoding process takes at a time: enough that talking costs little beside decoding."""
 SLACK = 2**20
 """Bytes to spare behind the last image, so that a window of any width may be fetched there."""
-SAMPLED = 256
-"""Headers read to estimate how large a store will be."""
 FORMAT = 1
 """Changes when stores on disk are laid out otherwise."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where images are kept, and why there.
-
-    Args:
-        name: ``"gpu"``, ``"memory"``, ``"disk"`` or ``"stream"`` (nowhere: decoded each time).
-        why: the reason in words, to be shown.
-    """
-
-    name: str
-    why: str
 
 
 @dataclass(frozen=True)
@@ -99,39 +81,6 @@ class BadImagesError(ValueError):
         )
 
 
-def choose_place(
-    table: Table, short_side: int | None, device: torch.device, cache: Path | None = None
-) -> Place:
-    """Return the fastest place that a table's decoded images fit.
-
-    Args:
-        table: the images.
-        short_side: what the shorter side of larger images will be reduced to.
-        device: where they will be used.
-        cache: the folder for stores on disk.
-
-    Returns:
-        The place, with the numbers that decided.
-    """
-    size = estimated_bytes(table, short_side)
-    memory = available_memory()
-    disk = shutil.disk_usage(_existing(cache or cache_folder())).free
-    needs = f"needs about {gigabytes(size)}"
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        # The pixels pass through main memory on their way.
-        if size <= GPU_SHARE * free and size <= MEMORY_SHARE * memory:
-            return Place("gpu", f"{needs}; the GPU has {gigabytes(free)} free")
-    if size <= MEMORY_SHARE * memory:
-        return Place("memory", f"{needs}; memory has {gigabytes(memory)} free")
-    if size <= DISK_SHARE * disk:
-        return Place(
-            "disk", f"{needs}; memory has {gigabytes(memory)}, disk {gigabytes(disk)} free"
-        )
-    both = f"memory ({gigabytes(memory)} free) or disk ({gigabytes(disk)} free)"
-    return Place("stream", f"{needs}, more than fits {both}")
-
-
 def build_store(
     table: Table,
     place: Place,
@@ -165,45 +114,6 @@ def build_store(
     if place.name == "gpu":
         pixels = pixels.to(device)
     return Store(pixels, starts, sizes, place), errors
-
-
-def estimated_bytes(table: Table, short_side: int | None) -> int:
-    """Return about how many bytes the decoded images will take, from the headers of some."""
-    source = table.source
-    if isinstance(source, Pixels):
-        return int(source.pixels.nbytes)
-    rows = np.unique(np.linspace(0, len(source) - 1, SAMPLED).astype(int))
-    if isinstance(source, Files):
-        sizes = [images.stored_size(source.file(row), short_side) for row in rows]
-    else:
-        sizes = []
-        for row in rows[:: max(len(rows) // 16, 1)]:
-            height, width = source.read(row).shape[:2]
-            if short_side is not None and min(height, width) > short_side:
-                width, height = images.reduced_size(width, height, short_side)
-            sizes.append(height * width)
-    known = [size for size in sizes if size]
-    return int(np.mean(known) * len(source) * source.channels) if known else 0
-
-
-def available_memory() -> int:
-    """Return the bytes of memory that are free to use, a container's limit included."""
-    free = int(psutil.virtual_memory().available)
-    for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
-        try:
-            group = Path("/sys/fs/cgroup")
-            free = min(free, int((group / limit).read_text()) - int((group / used).read_text()))
-        except (OSError, ValueError):
-            continue  # no such group, or no limit ("max")
-    return max(free, 0)
-
-
-def gigabytes(size: float) -> str:
-    """Return a size in words: 2.9 GB, 45 MB."""
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
 def refuse_bad(errors: dict[int, str], num_images: int) -> None:
@@ -308,7 +218,7 @@ def _decode_all(
 
 
 def _wrap(source: Pixels, place: Place, device: torch.device | None) -> Store:
-    """Return the store of images that are in memory already, without a copy there."""
+    """Return the store of images that are in memory already, as they are and without a copy."""
     count, height, width, channels = source.pixels.shape
     pixels = torch.from_numpy(np.ascontiguousarray(source.pixels)).view(-1, channels)
     if place.name == "gpu":
@@ -324,18 +234,13 @@ def _on_disk(
 ) -> tuple[Store, dict[int, str]]:
     """Return the store of a table from the cache folder, made there if it is not yet."""
     folder = cache / "images" / fingerprint(table, short_side)
+    folder.mkdir(parents=True, exist_ok=True)
     index = folder / "index.json"
-    if not index.exists():
-        with replacing(folder / "pixels.bin") as temporary, temporary.open("wb") as file:
-            sink = _append_to(file.fileno())
-            starts, sizes, errors = _decode_all(sink, table, short_side, num_workers)
-            file.truncate(os.fstat(file.fileno()).st_size + SLACK)
-        # The index comes last: where it is, the pixels are whole.
-        found = {"starts": starts.tolist(), "sizes": sizes.tolist(), "errors": errors}
-        with replacing(index) as temporary:
-            temporary.write_text(json.dumps(found))
-    found = json.loads(index.read_text())
-    with (folder / "pixels.bin").open("rb") as file:
+    with alone(index):
+        found = _index(index, table)
+        if found is None:
+            found = _write_store(folder, index, table, short_side, num_workers)
+    with (folder / found["pixels"]).open("rb") as file:
         # A private map: torch wants memory it may write to, and nothing written reaches the file.
         mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE)
     channels = table.source.channels
@@ -344,6 +249,44 @@ def _on_disk(
     errors = {int(row): message for row, message in found["errors"].items()}
     store = Store(pixels, np.array(found["starts"]), np.array(found["sizes"]), place)
     return store, errors
+
+
+def _index(index: Path, table: Table) -> dict[str, Any] | None:
+    """Return the index of a store, or None if there is none to rely on."""
+    try:
+        found: dict[str, Any] = json.loads(index.read_text())
+        whole = (index.parent / found["pixels"]).stat().st_size == found["bytes"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    # A disk or a network that failed once must not leave an image out for ever.
+    mended = any(readable(table.source, int(row)) for row in found["errors"])
+    return found if whole and not mended else None
+
+
+def _write_store(
+    folder: Path, index: Path, table: Table, short_side: int | None, num_workers: int | None
+) -> dict[str, Any]:
+    """Decode all images into a file, and write an index of it.
+
+    Images lie there in the order in which they were ready, so an index is good for its own file
+    only: it names it, and comes last.
+    """
+    name = f"pixels-{uuid.uuid4().hex[:8]}.bin"
+    with replacing(folder / name) as temporary, temporary.open("wb") as file:
+        sink = _append_to(file.fileno())
+        starts, sizes, errors = _decode_all(sink, table, short_side, num_workers)
+        file.truncate(os.fstat(file.fileno()).st_size + SLACK)
+    found = {
+        "pixels": name,
+        "bytes": (folder / name).stat().st_size,
+        "starts": starts.tolist(),
+        "sizes": sizes.tolist(),
+        "errors": errors,
+    }
+    with replacing(index) as temporary:
+        temporary.write_text(json.dumps(found))
+    # JSON has no whole numbers for keys: read back what the next one will read.
+    return dict(json.loads(index.read_text()))
 
 
 def _append_to(file: int) -> Callable[[memoryview], int]:
@@ -370,15 +313,11 @@ def fingerprint(table: Table, short_side: int | None) -> str:
         )
     digest = hashlib.sha256(f"{FORMAT} {short_side} {source.channels}".encode())
     for row in range(len(source)):
-        file = source.file(row)
+        file = source.file(row).absolute()
         try:
             status = file.stat()
-            digest.update(f"{file} {status.st_size} {status.st_mtime_ns}\n".encode())
+            said = f" {status.st_size} {status.st_mtime_ns}\n"
         except OSError:
-            digest.update(f"{file} missing\n".encode())
+            said = " missing\n"
+        digest.update(os.fsencode(file) + said.encode())
     return digest.hexdigest()[:24]
-
-
-def _existing(folder: Path) -> Path:
-    """Return a folder or the nearest one above it that exists."""
-    return next(path for path in (folder, *folder.absolute().parents) if path.exists())

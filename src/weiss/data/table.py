@@ -70,9 +70,14 @@ class Table:
 
     def class_sizes(self) -> Array:
         """Return ``(C,)``, how many items each class has."""
+        return self._sizes_of(slice(None))
+
+    def _sizes_of(self, items: Array | slice) -> Array:
+        """Return the sizes of classes among some items; counts labels, touches no image."""
+        labels = self.labels[items]
         if self.is_multi_label:
-            return np.asarray(self.labels.sum(axis=0))
-        return np.bincount(self.labels, minlength=self.num_classes)
+            return np.asarray(labels.sum(axis=0))
+        return np.bincount(labels, minlength=self.num_classes)
 
     def classes(self) -> Array:
         """Return the sorted classes that have items."""
@@ -126,13 +131,17 @@ class Table:
 
     def sizes(self) -> dict[str, tuple[int, int]]:
         """Return the number of items and of classes of each split that has any."""
-        parts = {split: self.take(np.flatnonzero(self.splits == split)) for split in SPLITS}
-        return {split: (len(t), len(t.classes())) for split, t in parts.items() if len(t)}
+        counted = {}
+        for split in SPLITS:
+            inside = self.splits == split
+            if inside.any():
+                counted[split] = (int(inside.sum()), int((self._sizes_of(inside) > 0).sum()))
+        return counted
 
     def shared_classes(self) -> list[str]:
         """Return the names of classes that both training and testing see."""
-        train = self.take(np.flatnonzero(self.splits == "train")).class_sizes() > 0
-        test = self.take(np.flatnonzero(np.isin(self.splits, TESTING))).class_sizes() > 0
+        train = self._sizes_of(self.splits == "train") > 0
+        test = self._sizes_of(np.isin(self.splits, TESTING)) > 0
         return [self.class_names[c] for c in np.flatnonzero(train & test)]
 
 
