@@ -275,7 +275,7 @@ def test_weights_come_from_an_address_once(tmp_path, server):
         load_weights(network, f"{address}/small-01.pth", checksum=checksum, cache=tmp_path / "c")
         assert same(network, weights)
     assert asked == ["/small-01.pth"]
-    kept = tmp_path / "c" / address.removeprefix("http://").replace(":", "_") / "small-01.pth"
+    kept = tmp_path / "c" / address.removeprefix("http://").replace(":", "/") / "small-01.pth"
     assert kept.read_bytes() == path.read_bytes()
 
 
@@ -330,7 +330,7 @@ def test_a_bad_download_is_not_found_in_the_cache_again(tmp_path):
             load_weights(network, site.url, cache=tmp_path / "cache")
         site.body, site.etag = good, '"two"'
         load_weights(network, site.url, cache=tmp_path / "cache")
-    same(network, state(weights))
+    assert same(network, state(weights))
 
 
 def test_the_weights_of_an_embedder_start_another_trunk(tmp_path):
@@ -338,7 +338,7 @@ def test_the_weights_of_an_embedder_start_another_trunk(tmp_path):
     path = saved(tmp_path, model.state_dict())
     trunk = small(2)
     load_weights(trunk, path)
-    same(trunk, state(model.trunk))
+    assert same(trunk, state(model.trunk))
 
 
 def test_a_cached_name_holds_no_password_and_no_way_out(tmp_path):

@@ -255,10 +255,12 @@ def test_a_damaged_store_on_disk_is_made_again(tmp_path, damage):
 def test_an_image_that_could_not_be_read_once_is_tried_again(tmp_path, monkeypatch):
     table, cache = table_of(tmp_path), tmp_path / "cache"
     real = images.read
+
+    def failing(path, *arguments):
+        return real(b"" if path.name == "2.jpg" else path, *arguments)
+
     with monkeypatch.context() as patch:
-        patch.setattr(
-            images, "read", lambda path, *a: real(b"" if path.name == "2.jpg" else path, *a)
-        )
+        patch.setattr(images, "read", failing)
         _, errors = build_store(table, Place("disk", ""), cache=cache, num_workers=0)
         assert list(errors) == [2]
         _, errors = build_store(table, Place("disk", ""), cache=cache, num_workers=0)
