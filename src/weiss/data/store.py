@@ -159,10 +159,8 @@ class Memory:
 
 
 def _space(size: int) -> Array:
-    """Return bytes in pages as large as the system gives: a tenth of the faults, or none."""
+    """Return bytes that take memory only as they are written to."""
     mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        mapped.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(mapped, dtype=np.uint8)
 
 
