@@ -45,7 +45,7 @@ SOP = OfficialSet(
         Archive(
             "Stanford_Online_Products.zip",
             # The page gives ftp://cs.stanford.edu/cs/cvgl/; this is the same folder of the same
-            # server over http (as in chainercv, issue 643), where a download can be taken up again.
+            # server over http (as chainercv does), where a download can be taken up again.
             "http://ftp.cs.stanford.edu/cs/cvgl/Stanford_Online_Products.zip",
             Checksum(
                 "md5",
