@@ -103,6 +103,7 @@ def test_a_sheet_is_drawn(photos, tmp_path):
 def test_data_that_are_wrong_can_be_looked_at(photos, tmp_path):
     for path in (photos / "class1").glob("[12].jpg"):
         path.unlink()
+    (photos / "class2" / "0.jpg").write_bytes(b"")
     assert weiss("data", "check", photos).returncode == 2
     assert weiss("data", "show", photos, "--out", tmp_path / "s.png").returncode == 0
 
@@ -139,6 +140,11 @@ WRONG = {
     "folder root": (("data", "check", ".", "--root", "x"), "root must be left out for a folder"),
     "zero": (("data", "show", "glyphs", "--out", "x.png", "--each", "0"), "each must be at least"),
 }
+
+
+def test_a_mistyped_folder_is_suggested(photos):
+    done = weiss("data", "check", "phots", cwd=photos.parent)
+    assert "Did you mean 'photos'?" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("kind", list(WRONG))

@@ -98,7 +98,8 @@ def open_table(
         return from_folder(path, how)
     if path.suffix.lower() in LISTS:
         return from_list(path, how, root=root)
-    hint = _check.suggestion(str(data), DATASETS)
+    beside = [str(path.parent / found.name) for found in sorted(path.parent.glob("*"))]
+    hint = _check.suggestion(str(data), [*beside, *DATASETS])
     raise ValueError(
         f"data must be one of {', '.join(DATASETS)}, a folder, or a {', '.join(LISTS)} file; got "
         f"{str(data)!r}, which is none of these.{hint}"

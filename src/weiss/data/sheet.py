@@ -1,6 +1,7 @@
 """A picture of a data set: a few classes, a few images of each."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -9,11 +10,15 @@ from weiss.data.sources import Pixels
 from weiss.data.table import Table
 from weiss.plots import contact_sheet
 
+Array = np.ndarray[Any, Any]
+
 
 def draw_sheet(
     table: Table, path: Path, *, num_classes: int = 8, each: int = 10, seed: int = 0
 ) -> None:
     """Draw some images of some classes, a row a class, and write a PNG.
+
+    What cannot be read is a grey square.
 
     Args:
         table: what to draw.
@@ -33,6 +38,16 @@ def draw_sheet(
     for c in chosen:
         of_class = table.labels[:, c] if table.is_multi_label else table.labels == c
         items = np.flatnonzero(of_class)[:each]
-        shown = [images.reduced(table.source.read(int(item)), side) for item in items]
-        rows.append((table.class_names[c], shown))
+        rows.append((table.class_names[c], _shown(table, items, side)))
     contact_sheet(rows, path)
+
+
+def _shown(table: Table, items: Array, side: int | None) -> list[Array]:
+    """Return the images to draw; a grey square for one that cannot be read."""
+    shown = []
+    for item in items:
+        try:
+            shown.append(images.reduced(table.source.read(int(item)), side))
+        except images.BadImageError:
+            shown.append(np.full((8, 8, 1), 128, dtype=np.uint8))
+    return shown
