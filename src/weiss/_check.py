@@ -7,7 +7,7 @@ where that name is not known the owner is empty and left out.
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 
 import torch
@@ -18,6 +18,12 @@ def suggestion(given: str, options: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` for the closest option, or an empty string."""
     close = difflib.get_close_matches(str(given).lower(), list(options), n=1, cutoff=0.5)
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def some(names: Sequence[str], shown: int = 5) -> str:
+    """Return the first few of many names and how many more there are, for a message."""
+    listed = ", ".join(names[:shown])
+    return listed if len(names) <= shown else f"{listed} and {len(names) - shown:,} more"
 
 
 def one_of(name: str, given: object, options: Iterable[str], owner: str) -> str:

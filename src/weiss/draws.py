@@ -1,8 +1,9 @@
 """Random numbers that are a function of where they are used, and of nothing else.
 
 A generator with a state gives different numbers after a resume, in another process, or when a
-neighbour draws once more. Here the number for (seed, epoch, position, draw) is a hash of these
-four, so every process and every resumed run sees the same, on every platform and NumPy version.
+neighbour draws once more. Here a number is a hash of its address, (seed, use, epoch, position,
+draw) for a crop, so every process and every resumed run sees the same, on every platform and NumPy
+version.
 
 The hash is the finaliser of SplitMix64 (Steele, Lea, Flood 2014), applied once for each word.
 """

@@ -23,6 +23,8 @@ SUFFIXES = (
 )
 MAX_PIXELS = 178_956_970
 """Larger images are refused as decompression bombs: Pillow's own limit for an error."""
+LUMA = (0.299, 0.587, 0.114)
+"""Red, green and blue in grey: ITU-R 601, as Pillow turns RGB into "L"."""
 ORIENTATION = 0x0112
 DEPTH_16 = 257.0
 """65535 / 255: what a step of 8 bits is worth in 16."""

@@ -105,7 +105,7 @@ def test_weights_of_another_network_are_refused_by_their_keys(tmp_path):
     assert "resnet18.pth" in text
     assert "414 missing (conv1_7x7_s2.weight, conv1_7x7_s2.bias, conv1_7x7_s2_bn.weight" in text
     assert "and 411 more)" in text
-    assert "120 unexpected (conv1.weight, bn1.weight, bn1.bias, and 117 more)" in text
+    assert "120 unexpected (conv1.weight, bn1.weight, bn1.bias and 117 more)" in text
 
 
 def test_weights_of_another_depth_are_refused_by_their_shapes(tmp_path):

@@ -300,6 +300,12 @@ def test_text_that_is_numbers_sorts_as_numbers(photos, tmp_path):
     assert from_list(path, ALL).class_names == ("010", "09")  # codes, not numbers
 
 
+def test_an_empty_cell_of_several_labels_is_a_missing_label(photos, tmp_path):
+    rows = [("photos/a/0.JPG", "red|blue"), ("photos/a/1.JPG", "nan")]
+    with pytest.raises(ValueError, match="missing or NaN in l; 1 rows break this: photos/a/1.JPG"):
+        from_list(write_csv(tmp_path / "l.csv", ("path", "labels"), rows), ALL)
+
+
 def test_a_class_may_be_called_nan(tmp_path):
     for c, name in enumerate(["Nan", "pita"]):
         for i in range(2):

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from weiss._check import some
 from weiss.data.sources import Files, Pixels, Vectors
-from weiss.data.table import Table, some
+from weiss.data.table import Table
 
 
 def table(labels, splits, names=("a", "b", "c")):

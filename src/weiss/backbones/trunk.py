@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from weiss import _check
+from weiss.images import LUMA
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-LUMA = (0.299, 0.587, 0.114)
-"""Red, green and blue in grey: ITU-R 601, as Pillow turns RGB into "L"."""
 
 
 @dataclass(frozen=True)

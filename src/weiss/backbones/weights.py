@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import torch
 from torch import Tensor, nn
 
+from weiss._check import some
 from weiss.files import cache_folder
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ def _read_pytorch(path: Path) -> dict[str, Tensor]:
     if strange:
         raise ValueError(
             f"weights must be a state dict, tensors by name; in {path} these are no tensors: "
-            f"{_some(strange)}. Save model.state_dict() alone, or under the key 'state_dict'."
+            f"{some(strange, SHOWN)}. Save model.state_dict() alone, or under the key 'state_dict'."
         )
     return {str(name): value for name, value in found.items()}
 
@@ -229,7 +230,7 @@ def _copy(
     ]
     if missing or unexpected or different:
         found = [
-            f"{len(names)} {what} ({_some(names)})"
+            f"{len(names)} {what} ({some(names, SHOWN)})"
             for what, names in (
                 ("missing", missing),
                 ("unexpected", unexpected),
@@ -246,7 +247,7 @@ def _copy(
     broken = [name for name, value in weights.items() if not value.isfinite().all()]
     if broken:
         raise ValueError(
-            f"weights must be finite; in {path} these hold NaN or infinity: {_some(broken)}. "
+            f"weights must be finite; in {path} these hold NaN or infinity: {some(broken, SHOWN)}. "
             "Take an earlier checkpoint."
         )
     module.load_state_dict({**own, **weights})
@@ -275,8 +276,3 @@ def _trunk_of(weights: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str
 def _kind(tensor: Tensor) -> str:
     """Describe what must agree: the shape, and whether it is floating point."""
     return f"{tuple(tensor.shape)}{'' if tensor.is_floating_point() else ' of whole numbers'}"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f", and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more

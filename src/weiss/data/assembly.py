@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from weiss import _check
+from weiss._check import some
 from weiss.data.sources import Files, Source
 from weiss.data.splits import hold_out_classes, refuse_shared_classes, stratify, train_on_all
-from weiss.data.table import SPLITS, Table, some
+from weiss.data.table import SPLITS, Table
 
 Array = np.ndarray[Any, Any]
 HOW_TO_SPLIT = ("auto", "given", "classes", "stratified", "all")

@@ -12,13 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from weiss._check import some
 from weiss.data.crops import Windows
 from weiss.data.official import OfficialSet
 from weiss.data.places import Place
 from weiss.data.resample import resample
 from weiss.data.sources import Vectors
 from weiss.data.store import Store, build_store
-from weiss.data.table import TESTING, Table, some
+from weiss.data.table import TESTING, Table
+from weiss.images import LUMA
 from weiss.neighbours import default_budget, nearest_neighbours
 
 Array = np.ndarray[Any, Any]
@@ -30,7 +32,6 @@ NEARLY_SAME = 0.98
 """Correlation of two thumbnails from which they count as nearly the same image. Between the halves
 of CUB-200-2011 one photograph is there twice, at 1.00; the next most alike pair, at 0.94, are two
 birds."""
-LUMINANCE = (0.299, 0.587, 0.114)
 BLOCK = 4096
 
 
@@ -173,7 +174,7 @@ def thumbnails(store: Store, items: Array) -> Tensor:
         )
         shown = resample(part.pixels, part.starts, part.sizes[:, 1], whole)
         # As Pillow makes grey of RGB, so that a grey copy of a coloured image is like it.
-        grey = torch.tensor(LUMINANCE if shown.shape[1] == 3 else (1.0,))
+        grey = torch.tensor(LUMA if shown.shape[1] == 3 else (1.0,))
         flat = (shown * grey[:, None, None]).sum(dim=1).flatten(1)
         flat = flat - flat.mean(dim=1, keepdim=True)
         # Less contrast than one grey level tells nothing.

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from weiss import images
+from weiss._check import some
 from weiss.data.places import Place
 from weiss.data.store import CHUNK, SLACK, Store
-from weiss.data.table import some
 from weiss.decoding import Decoders
 
 Array = np.ndarray[Any, Any]

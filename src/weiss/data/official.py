@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from weiss._check import some
 from weiss.data.sources import Files
-from weiss.data.table import Table, some
+from weiss.data.table import Table
 from weiss.downloads import Checksum
 
 Array = np.ndarray[Any, Any]

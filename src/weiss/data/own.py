@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 from weiss import _check, images
+from weiss._check import some
 from weiss.data.assembly import ALIASES, Assembly
 from weiss.data.sources import Files, HubImages, Pixels, Source, Vectors
-from weiss.data.table import SPLITS, Table, some
+from weiss.data.table import SPLITS, Table
 
 Array = np.ndarray[Any, Any]
 SEPARATOR = "|"
@@ -271,10 +272,9 @@ def _csv(path: Path) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {
         key: [row[at] for _, row in rows] for at, key in enumerate(header)
     }
-    if "label" in columns:
+    for key in {"label", "labels"} & set(columns):
         # What spreadsheets and pandas write where there is nothing.
-        missing = ("", "nan")
-        columns["label"] = [None if v.strip().lower() in missing else v for v in columns["label"]]
+        columns[key] = [None if v.strip().lower() in ("", "nan") else v for v in columns[key]]
     return columns
 
 

@@ -134,8 +134,7 @@ def refuse_shared_classes(table: Table) -> None:
     if shared:
         raise ValueError(
             f"train and test must not share classes in {table.name}, or the score measures memory; "
-            f"{len(shared):,} are shared: {', '.join(shared[:5])}"
-            f"{' ...' if len(shared) > 5 else ''}. Split by class, or allow it with "
+            f"{len(shared):,} are shared: {_check.some(shared)}. Split by class, or allow it with "
             "shared_classes=True (on the command line: --shared-classes)."
         )
 

@@ -3,7 +3,6 @@
 Dimensions: N items, C classes.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -143,9 +142,3 @@ class Table:
         train = self._sizes_of(self.splits == "train") > 0
         test = self._sizes_of(np.isin(self.splits, TESTING)) > 0
         return [self.class_names[c] for c in np.flatnonzero(train & test)]
-
-
-def some(names: Sequence[str], shown: int = 5) -> str:
-    """Return the first few of many names and how many more there are, for a message."""
-    listed = ", ".join(names[:shown])
-    return listed if len(names) <= shown else f"{listed} and {len(names) - shown:,} more"
