@@ -15,6 +15,7 @@ from rich.table import Table as Grid
 
 if TYPE_CHECKING:
     from weiss.data import Findings, Table
+    from weiss.evaluation import Retrieval
 
 app = typer.Typer(
     name="weiss",
@@ -25,6 +26,22 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Data sets: list, get, check and look at them.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+
+RECIPE_HELP = "\n\n".join(  # paragraphs of `weiss train --help`
+    (
+        "Train an embedding and leave a run folder: recipe, metrics, best model, plots, and the "
+        "state to go on from.",
+        "RECIPE may be: nothing, for glyphs on this machine's CPU or GPU; the name of a recipe "
+        "(`weiss recipes` lists them) or a .toml file; the name of a data set (cub, cars, sop, "
+        "inshop), for the paper's settings; a folder with one subfolder a class, or a list of "
+        "files, for your own photos; a run folder, for the same again.",
+        "Examples: weiss train | weiss train cub --root data | weiss train photos/ --set "
+        "train.epochs=10 | weiss train cub_resnet50 --root data --set loss.name=proxy_anchor "
+        "--seeds 5 | weiss train --resume --out runs/cub",
+        "Several processes share each batch: torchrun --nproc-per-node 4 -m weiss train ..., or "
+        "accelerate launch -m weiss train ...",
+    )
+)
 
 Data = Annotated[
     str,
@@ -161,14 +178,123 @@ def data_show(
     print(f"Wrote {out}")
 
 
+@app.command(help=RECIPE_HELP)
+def train(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(metavar="[RECIPE]", help="A recipe, a data set, or a folder; see above."),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Change a setting: --set train.epochs=20. Repeat."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder. By default runs/DATA-BACKBONE-LOSS-SEED.")
+    ] = None,
+    root: Root = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --out, where it stopped.")
+    ] = False,
+    seeds: Annotated[
+        int, typer.Option(help="How many seeds to run; more than one are summarised.")
+    ] = 1,
+    workers: Annotated[int, typer.Option(help="How many seeds to run at the same time.")] = 1,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+) -> None:
+    """Train; the text is `RECIPE_HELP`."""
+    from weiss.config import recipe_from
+    from weiss.training import train as train_one
+    from weiss.training import train_seeds
+
+    if resume and recipe is None and out is not None and (out / "recipe.toml").is_file():
+        recipe = str(out)
+    if resume and recipe is None and out is None:
+        raise ValueError("--resume must know which run to go on with. Add --out and its folder.")
+    asked = recipe_from(recipe, overrides or (), root=None if root is None else str(root))
+    if out is None:
+        name = Path(asked.data.name).stem or "photos"
+        out = Path("runs") / f"{name}-{asked.backbone.name}-{asked.loss.name}".replace(":", "-")
+        out = out.with_name(f"{out.name}-{asked.seed}" if seeds == 1 else out.name)
+    if seeds == 1:
+        train_one(asked, out, resume=resume, quiet=quiet)
+    else:
+        found = train_seeds(asked, out, seeds, workers=workers, resume=resume, quiet=quiet)
+        _print_seeds(found, out)
+
+
+@app.command("recipes")
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="Show this recipe in full.")] = None,
+) -> None:
+    """Show the recipes that come with Weiss."""
+    from weiss.config import recipe_from, shipped_recipes
+
+    if name is not None:
+        recipe_from(name)
+        shipped = shipped_recipes()
+        print(shipped[name].read_text() if name in shipped else Path(name).read_text(), end="")
+        return
+    for shipped_name, path in shipped_recipes().items():
+        print(f"{shipped_name:20s} {path.read_text().splitlines()[0].lstrip('# ')}")
+    print("\nOne in full: weiss recipes NAME. Run it: weiss train NAME --root DIR")
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    data: Annotated[
+        str | None,
+        typer.Option(help="Other data: a name, a folder or a list. By default the run's own."),
+    ] = None,
+    root: Root = None,
+    split: Annotated[
+        str | None, typer.Option(help="Which part: test, valid or train. By default what counts.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    clustering: Annotated[
+        bool, typer.Option("--clustering", help="Also cluster, for NMI and AMI.")
+    ] = False,
+    allow_missing: AllowMissing = False,
+    skip_bad: SkipBad = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compute every metric of a saved run again, on its own data or on any other."""
+    from weiss.training import evaluate_run
+
+    found = evaluate_run(
+        run,
+        data=data,
+        root=None if root is None else str(root),
+        split=split,
+        device=device,
+        clustering=clustering,
+        settings={
+            key: True
+            for key, wanted in (("allow_missing", allow_missing), ("skip_bad", skip_bad))
+            if wanted
+        },
+    )
+    if as_json:
+        import json
+
+        print(json.dumps(found.summary(), indent=2))
+        return
+    _print_metrics(found)
+
+
 def main() -> None:
     """Run the command line; a mistake becomes one message, not a traceback."""
     warnings.showwarning = _show_warning
     try:
         app()
     except (ValueError, TypeError, OSError, ImportError, RuntimeError) as error:
-        _err().print(f"[bold red]Error:[/] {escape(str(error))}", soft_wrap=True)
-        sys.exit(2)
+        # What was asked for, Ctrl-C, is no error; it says so by the code it wants to end with.
+        code = getattr(error, "exit_code", 2)
+        word = "[bold red]Error:[/]" if code == 2 else "[yellow]Stopped:[/]"
+        _err().print(f"{word} {escape(str(error))}", soft_wrap=True)
+        sys.exit(code)
 
 
 def _print_sizes(table: "Table", official: Any) -> None:
@@ -199,6 +325,31 @@ def _print_findings(found: "Findings", *, skip_bad: bool, quick: bool) -> None:
         raise typer.Exit(1)
     looked = "lists and counts" if quick else "lists, counts and every image"
     _out().print(f"[green]All right[/] ({looked}).")
+
+
+def _print_metrics(found: "Retrieval") -> None:
+    grid = Grid("metric", "value", "95 % interval", box=None, pad_edge=False)
+    for name, value in found.summary().items():
+        if name not in found.per_query:
+            shown = f"{100 * value:.2f}" if isinstance(value, float) else f"{value:,}"
+            grid.add_row(name, shown, "")
+            continue
+        ends = found.interval(name)
+        between = f"{100 * ends.low:.2f} to {100 * ends.high:.2f}"
+        grid.add_row(name, f"{100 * value:.2f}", between)
+    _out().print(grid)
+
+
+def _print_seeds(found: dict[str, Any], out: Path) -> None:
+    grid = Grid("", "mean", "95 % interval", "runs", box=None, pad_edge=False)
+    for name, entry in found.items():
+        if isinstance(entry, dict):
+            scale = 100 if name in ("map_at_r", "r_precision", "precision_at_1") else 1
+            mean, low, high = (f"{scale * entry[key]:.2f}" for key in ("mean", "low", "high"))
+            values = ", ".join(f"{scale * value:.2f}" for value in entry["values"])
+            grid.add_row(name, mean, f"{low} to {high}", values)
+    _out().print(grid)
+    print(f"Wrote {out / 'summary.json'}")
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -47,8 +47,13 @@ def cache_folder() -> Path:
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """Let one process at a time work on a path; a lock ends with its process, however it ends."""
+def alone(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Let one process at a time work on a path; a lock ends with its process, however it ends.
+
+    Args:
+        path: what is worked on; the lock is a file beside it.
+        wait: wait for another process to finish, rather than raise BlockingIOError.
+    """
     try:
         import fcntl
     except ImportError:  # not a Unix: go on without
@@ -58,7 +63,10 @@ def alone(path: Path) -> Iterator[None]:
     while True:
         file = lock.open("w")
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise
         except OSError:
             break  # a file system without locks: go on without
         with suppress(FileNotFoundError):

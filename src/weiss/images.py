@@ -122,6 +122,30 @@ def reduced(pixels: "Array", short_side: int | None) -> "Array":
     return _array(image.resize(reduced_size(width, height, short_side), Image.Resampling.BILINEAR))
 
 
+def encode_png(pixels: "Array") -> bytes:
+    """Return uint8 ``(height, width, 1 or 3)`` as the bytes of a PNG file.
+
+    Args:
+        pixels: what to encode, nothing lost.
+
+    Raises:
+        ValueError: another type or shape.
+    """
+    if str(pixels.dtype) != "uint8" or pixels.ndim != 3 or pixels.shape[2] not in (1, 3):
+        raise ValueError(
+            "pixels must be uint8 of shape (height, width, 1 or 3); got "
+            f"{pixels.dtype} {tuple(pixels.shape)}. Convert them, for example with images.decode."
+        )
+    if 0 in pixels.shape:
+        raise ValueError(
+            f"pixels must be at least one; got shape {tuple(pixels.shape)}. Leave the image out."
+        )
+    file = io.BytesIO()
+    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+    image.save(file, "PNG", optimize=True)
+    return file.getvalue()
+
+
 def reduced_size(width: int, height: int, short_side: int) -> tuple[int, int]:
     """Return width and height with the shorter side at ``short_side``; the longer rounds down.
 

@@ -178,6 +178,11 @@ class Interactions(ABC):
         """The link of the repulsion; the identity unless the class says otherwise."""
         return LinearLink()
 
+    @property
+    def repulsion_range(self) -> float | None:
+        """The distance below which two classes count as too close; None where there is none."""
+        return None
+
     @abstractmethod
     def attraction(self, dist: Tensor) -> Tensor:
         """Energy of two samples of one class at this distance, on the scale of its link."""

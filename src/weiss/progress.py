@@ -3,9 +3,83 @@
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from types import TracebackType
+from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+class Bar:
+    """A bar on the terminal: what is done, how fast, how long it will still take.
+
+    It shows itself once `patience` seconds have passed, and not at all if standard error is no
+    terminal.
+
+    Args:
+        total: what all steps are worth together.
+        what: the words before the bar.
+        unit: what is counted; with one, the bar says how many a second.
+        done: what was done before, after a restart.
+        patience: seconds until it appears.
+    """
+
+    def __init__(
+        self, total: int, what: str, *, unit: str = "", done: int = 0, patience: float = 2.0
+    ) -> None:
+        self.total, self.what, self.unit = total, what, unit
+        self._begun, self._patience = time.monotonic(), patience
+        self._before = self._done = done
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> "Bar":
+        """Begin; nothing is shown yet."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Take the bar off the terminal."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def advance(self, worth: int, what: str | None = None) -> None:
+        """Count a step, and perhaps change the words."""
+        self._done += worth
+        self.what = self.what if what is None else what
+        elapsed = time.monotonic() - self._begun
+        if self._bar is None and sys.stderr.isatty() and elapsed > self._patience:
+            self._show()
+        if self._bar is not None:
+            speed = (self._done - self._before) / max(elapsed, 1e-9)
+            said = f"{speed:,.0f} {self.unit}/s" if self.unit else ""
+            self._bar.update(self._task, completed=self._done, description=self.what, speed=said)
+
+    def say(self, line: str) -> None:
+        """Print a line to standard output, above the bar if there is one."""
+        if self._bar is not None and sys.stdout.isatty():
+            self._bar.console.print(line, highlight=False, markup=False, soft_wrap=True)
+        else:
+            print(line, flush=True)
+
+    def _show(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TextColumn("{task.fields[speed]}"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._bar.start()
+        self._task = self._bar.add_task(self.what, total=self.total, speed="")
 
 
 def track(
@@ -22,20 +96,7 @@ def track(
     Yields:
         The items.
     """
-    start, done, bar, task = time.monotonic(), 0, None, None
-    try:
+    with Bar(total, what, patience=patience) as bar:
         for worth, item in steps:
             yield item
-            done += worth
-            if bar is None and sys.stderr.isatty() and time.monotonic() - start > patience:
-                from rich.console import Console
-                from rich.progress import Progress
-
-                bar = Progress(console=Console(stderr=True), transient=True)
-                bar.start()
-                task = bar.add_task(what, total=total)
-            if bar is not None and task is not None:
-                bar.update(task, completed=done)
-    finally:
-        if bar is not None:
-            bar.stop()
+            bar.advance(worth)

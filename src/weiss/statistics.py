@@ -1,5 +1,6 @@
-"""How sure a mean is, and whether two means differ: bootstrap and paired permutation test."""
+"""How sure a mean is, and whether two differ: t-interval, bootstrap, paired permutation test."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,3 +145,64 @@ def _values(name: str, given: Any, owner: str) -> Array:
 def _check_confidence(confidence: float, owner: str) -> None:
     if not 0 < _check.number("confidence", confidence, owner) < 1:
         raise ValueError(f"confidence must lie between 0 and 1 for {owner}; got {confidence!r}.")
+
+
+def t_interval(values: Array, *, confidence: float = 0.95) -> Interval:
+    """Student's interval of a mean: for a few repetitions of an experiment, such as seeds.
+
+    ``mean +- t_{n-1} s / sqrt(n)`` with the sample's standard deviation s.
+
+    Args:
+        values: ``(n,)`` one value a repetition, n at least two.
+        confidence: between 0 and 1.
+
+    Returns:
+        The `Interval`.
+
+    Example:
+        >>> interval = t_interval([26.1, 26.5, 26.6])
+        >>> round(interval.mean, 2), round(interval.low, 2), round(interval.high, 2)
+        (26.4, 25.74, 27.06)
+    """
+    values = _values("values", values, "t_interval")
+    _check_confidence(confidence, "t_interval")
+    if len(values) < 2:
+        raise ValueError(
+            f"values must hold at least two repetitions for t_interval; got {len(values)}. Repeat "
+            "the experiment with another seed."
+        )
+    mean, freedom = float(values.mean()), len(values) - 1
+    half = _t_quantile((1 + confidence) / 2, freedom) * float(values.std(ddof=1))
+    half /= math.sqrt(len(values))
+    return Interval(mean, mean - half, mean + half, confidence)
+
+
+def _t_quantile(probability: float, freedom: int) -> float:
+    """Return where Student's distribution of whole degrees of freedom reaches a probability > 1/2.
+
+    By bisection of its distribution function, which for whole degrees of freedom is a finite sum.
+    """
+    low, high = 0.0, 1.0
+    while _t_cdf(high, freedom) < probability:
+        high *= 2
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _t_cdf(middle, freedom) < probability else (low, middle)
+    return (low + high) / 2
+
+
+def _t_cdf(t: float, freedom: int) -> float:
+    """Return P(T <= t) for t >= 0, by the series in the angle ``atan(t / sqrt(freedom))``."""
+    angle = math.atan(t / math.sqrt(freedom))
+    cosine = math.cos(angle)
+    # P(|T| <= t): terms cos^k with coefficients (2 4 6 ..)/(3 5 7 ..) or (1 3 5 ..)/(2 4 6 ..).
+    odd = freedom % 2
+    term = cosine if odd else 1.0
+    total = 0.0 if freedom == 1 else term
+    for k in range(3 if odd else 2, freedom - 1, 2):
+        term *= cosine**2 * (k - 1) / k
+        total += term
+    within = math.sin(angle) * total
+    if odd:
+        within = (angle + within) * 2 / math.pi
+    return (1 + within) / 2

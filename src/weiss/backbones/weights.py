@@ -2,7 +2,7 @@
 
 A file is recognised by its first bytes, not by its name. Nothing in it is ever run: safetensors
 holds numbers only, and PyTorch files are read with ``weights_only``. Nothing is copied into the
-network before everything has been checked. (safetensors only here.)
+network before everything has been checked.
 """
 
 import hashlib
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from weiss._check import some
 from weiss.files import cache_folder
+from weiss.tensor_files import DamagedFileError, read_tensors
 
 if TYPE_CHECKING:
     from weiss.downloads import Checksum
@@ -137,13 +138,12 @@ def read_weights(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    from safetensors import SafetensorError, safe_open
-
     try:
-        with safe_open(path, "pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except SafetensorError as error:
-        raise _damaged(path, error) from error
+        return read_tensors(path)
+    except DamagedFileError as error:
+        raise ValueError(
+            f"weights must be a whole file; {error} Delete it and fetch it again."
+        ) from error
 
 
 def _read_pytorch(path: Path) -> dict[str, Tensor]:

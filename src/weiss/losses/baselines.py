@@ -102,6 +102,13 @@ class Baseline(nn.Module):
         # ProxyNCA returns distances, which are smaller for closer classes.
         return logits if self.loss.distance.is_inverted else -logits  # type: ignore[union-attr]
 
+    @property
+    def class_vectors(self) -> Tensor | None:
+        """The class vectors ``(C, D)``; None for a loss over pairs."""
+        vectors = next(self.loss.parameters(), None)
+        # Some of PML's losses keep a class a column.
+        return vectors.T if vectors is not None and hasattr(self.loss, "W") else vectors
+
     def _as_class_vectors(self, embeddings: Tensor) -> Tensor:
         owner = type(self.loss).__name__
         _check.embeddings_of_a_batch(embeddings, owner, self.embedding_size)

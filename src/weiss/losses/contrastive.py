@@ -29,6 +29,11 @@ class Contrastive(Interactions):
     pos_margin: float = 0.02
     neg_margin: float = 0.3
 
+    @property
+    def repulsion_range(self) -> float:
+        """``m_N``, where the repulsion ends."""
+        return self.neg_margin
+
     def attraction(self, dist: Tensor) -> Tensor:
         """Pull two samples of a class together while they are further apart than ``m_P``."""
         return relu(dist - self.pos_margin)

@@ -255,6 +255,11 @@ class MeanFieldLoss(_DerivedLoss):
             loss = loss + self.reg_weight * constraint
         return loss
 
+    @property
+    def class_vectors(self) -> Tensor:
+        """The fields ``(C, D)``, under the name that other losses' class vectors have too."""
+        return self.fields
+
     def get_logits(self, embeddings: Tensor) -> Tensor:
         """Say how close each sample is to each class: the cosine, or minus the distance.
 

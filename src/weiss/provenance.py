@@ -1,0 +1,85 @@
+"""What a number was made with: versions, the commit of the code, the machine."""
+
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+LIBRARIES = ("torch", "numpy", "pillow", "accelerate", "pytorch-metric-learning")
+
+
+def made_with(device: torch.device, num_processes: int = 1) -> dict[str, Any]:
+    """Describe code, libraries and machine, for a run to keep beside its numbers.
+
+    Args:
+        device: where the run computes.
+        num_processes: how many processes share it.
+
+    Returns:
+        Words and numbers by name; nothing that names the user or a folder.
+    """
+    found: dict[str, Any] = {
+        "weiss": _version("weiss") or "not installed",
+        "python": platform.python_version(),
+        "versions": {name: version for name in LIBRARIES if (version := _version(name))},
+        "platform": f"{platform.system()} {platform.machine()}",
+        "cpu": _cpu_name(),
+        "cpu_threads": torch.get_num_threads(),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
+        "device": _device_name(device),
+        "processes": num_processes,
+    }
+    if device.type == "cuda":
+        found["cuda"] = str(torch.version.cuda)
+    commit = _commit()
+    if commit:
+        found["commit"] = commit
+    return found
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return "CPU" if device.type == "cpu" else device.type
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _commit() -> str | None:
+    """Return the commit the package's own code is at, if it lies in its repository."""
+    here = Path(__file__).parent
+    if not (here.parent.parent / ".git").exists():
+        return None  # somebody's environment, whose repository is another project's
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(here), *words]
+        environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=environment, timeout=10, check=True
+        )
+        return done.stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", str(here))
+        return git("rev-parse", "HEAD") + ("-changed" if changed else "")
+    except (OSError, subprocess.SubprocessError):
+        return None

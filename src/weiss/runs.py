@@ -1,0 +1,196 @@
+"""The run folder: its names, writing it, reading it, loading its model.
+
+    recipe.toml         everything the run was asked for, and what it was made with
+    metrics.jsonl       one line an epoch
+    result.json         the best metrics, when and how they were reached
+    model.safetensors   the best network and its fields, with a description of itself
+    card.md             the same for people
+    state/              to go on from
+    plots/              learning curves, order parameters
+
+Whoever reads runs needs this file and not the trainer. Every file is whole or not there.
+"""
+
+import json
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from weiss._check import suggestion
+from weiss.backbones import BACKBONES, Embedder, make_backbone
+from weiss.checkpoints import Checkpoints
+from weiss.files import replacing
+from weiss.losses import make_loss
+from weiss.tensor_files import DamagedFileError, read_tensors, write_tensors
+
+RECIPE, METRICS, RESULT = "recipe.toml", "metrics.jsonl", "result.json"
+MODEL, CARD, STATE, PLOTS = "model.safetensors", "card.md", "state", "plots"
+LOSS = "loss."
+"""What the names of the loss's tensors begin with in the model's file."""
+FACTS = "run"
+
+
+class Run:
+    """A run folder.
+
+    Args:
+        folder: where it is, or is to be.
+
+    Example:
+        >>> from weiss.runs import Run
+        >>> Run("runs/nothing-here").exists()
+        False
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.plots = self.folder / PLOTS
+
+    def exists(self) -> bool:
+        """Say whether a run has begun here."""
+        return (self.folder / RECIPE).is_file()
+
+    def is_finished(self) -> bool:
+        """Say whether it has come to its end."""
+        return (self.folder / RESULT).is_file()
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """The states it can go on from."""
+        return Checkpoints(self.folder / STATE)
+
+    def recipe(self) -> dict[str, Any]:
+        """Return what the run was asked for, section by section."""
+        self._refuse_nothing()
+        try:
+            return tomllib.loads((self.folder / RECIPE).read_text(encoding="utf-8"))
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"{self.folder / RECIPE} must be TOML: {error}.") from error
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return what was measured, an entry an epoch; empty before the first."""
+        path = self.folder / METRICS
+        if not path.is_file():
+            return []
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+    def result(self) -> dict[str, Any]:
+        """Return the best metrics and how they were reached."""
+        self._refuse_nothing()
+        path = self.folder / RESULT
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{self.folder} must hold a finished run; it has no {RESULT} yet. Wait, or go on "
+                f"with it: weiss train --resume --out {self.folder}"
+            )
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return found
+
+    def model(self, device: str | torch.device = "cpu") -> Embedder:
+        """Return the best network, ready to embed."""
+        recipe = self.recipe()
+        tensors, _ = self._read_model()
+        model = build_backbone(recipe["backbone"], weights=False)
+        model.load_state_dict(
+            {name: value for name, value in tensors.items() if not name.startswith(LOSS)}
+        )
+        return model.to(device).eval()
+
+    def loss(self, device: str | torch.device = "cpu") -> nn.Module:
+        """Return the loss as it was beside the best network: its fields among it."""
+        recipe = self.recipe()
+        tensors, facts = self._read_model()
+        loss = build_loss(
+            recipe["loss"], len(facts["class_names"]), recipe["backbone"]["embedding_size"]
+        )
+        own = {k.removeprefix(LOSS): v for k, v in tensors.items() if k.startswith(LOSS)}
+        loss.load_state_dict(own)
+        return loss.to(device).eval()
+
+    def model_facts(self) -> dict[str, Any] | None:
+        """Return what the best network says about itself; None before there is one."""
+        return self._read_model()[1] if (self.folder / MODEL).is_file() else None
+
+    def write_recipe(self, text: str) -> None:
+        """Write the recipe, which begins the run."""
+        self._write(RECIPE, text)
+
+    def write_metrics(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Write all that was measured so far."""
+        self._write(METRICS, "".join(json.dumps(line) + "\n" for line in lines))
+
+    def write_result(self, result: dict[str, Any]) -> None:
+        """Write the result, which ends the run."""
+        self._write(RESULT, json.dumps(result, indent=2) + "\n")
+
+    def write_card(self, text: str) -> None:
+        """Write what people should know of the model."""
+        self._write(CARD, text)
+
+    def write_model(self, model: nn.Module, loss: nn.Module, facts: dict[str, Any]) -> None:
+        """Write the network, the loss's class vectors and what they are."""
+        tensors = dict(model.state_dict())
+        tensors |= {f"{LOSS}{name}": value for name, value in loss.state_dict().items()}
+        words = {
+            # The word by which `load_weights` tells ResNet v1 from v1.5.
+            "arch": str(getattr(model, "architecture", "")),
+            FACTS: json.dumps(facts),
+        }
+        write_tensors(self.folder / MODEL, tensors, words)
+
+    def _read_model(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        path = self.folder / MODEL
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{self.folder} must hold a model; there is no {MODEL} yet. Train until the first "
+                "evaluation."
+            )
+        try:
+            tensors, words = read_tensors(path)
+            return tensors, json.loads(words[FACTS])
+        except KeyError as error:
+            raise ValueError(f"{path} must be a model that a run wrote; it is not.") from error
+        except DamagedFileError as error:
+            raise ValueError(f"{error} Copy it anew, or train it again.") from error
+
+    def _refuse_nothing(self) -> None:
+        if not self.exists():
+            beside = [p.name for p in self.folder.parent.glob("*") if (p / RECIPE).is_file()]
+            hint = suggestion(self.folder.name, beside)
+            raise FileNotFoundError(
+                f"RUN must be the folder of a run, which holds {RECIPE}; {self.folder} is none."
+                f"{hint} Train one: weiss train --out {self.folder}"
+            )
+
+    def _write(self, name: str, text: str) -> None:
+        with replacing(self.folder / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+
+
+def build_backbone(section: dict[str, Any], *, weights: bool = True) -> Embedder:
+    """Build the network that a recipe's ``[backbone]`` asks for.
+
+    Args:
+        section: the section's keys and values.
+        weights: load what it starts from; otherwise random weights are to be replaced.
+    """
+    wanted = dict(section)
+    name = wanted.pop("name")
+    if not weights:
+        wanted.pop("weights", None)
+        if name not in BACKBONES or BACKBONES[name].needs_weights:
+            wanted["weights"] = "scratch"
+    return make_backbone(name, wanted.pop("embedding_size"), **wanted)
+
+
+def build_loss(
+    section: dict[str, Any], num_classes: int, embedding_size: int, **options: Any
+) -> nn.Module:
+    """Build the loss that a recipe's ``[loss]`` asks for; ``options`` hold where it is silent."""
+    wanted = dict(section)
+    name = wanted.pop("name")
+    return make_loss(name, num_classes, embedding_size, **(options | wanted))

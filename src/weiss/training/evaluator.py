@@ -1,0 +1,108 @@
+"""A network measured on the items of a pipeline.
+
+Dimensions: n some rows of the table, D embedding size.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from weiss.config import Evaluate
+from weiss.data import CentreCrop, Pipeline
+from weiss.evaluation import Retrieval, evaluate_retrieval
+from weiss.parallel import Processes
+
+Array = np.ndarray[Any, Any]
+Precision = Callable[[], AbstractContextManager[Any]]
+
+
+class Evaluator:
+    """Embeds items and evaluates retrieval among them.
+
+    Args:
+        pipeline: the images.
+        settings: how a recipe evaluates; sizes filled in.
+        processes: who shares the work.
+    """
+
+    def __init__(self, pipeline: Pipeline, settings: Evaluate, processes: Processes) -> None:
+        assert settings.size
+        assert settings.resize
+        self.pipeline, self.settings, self.processes = pipeline, settings, processes
+        self.table = pipeline.table
+        self._crop = CentreCrop(settings.size, settings.resize)
+
+    @torch.no_grad()
+    def embed(
+        self,
+        model: nn.Module,
+        rows: Array,
+        *,
+        precision: Precision,
+        watch: Callable[[], None] = lambda: None,
+    ) -> Tensor:
+        """Embed some rows of the table.
+
+        Args:
+            model: the network; put into evaluation mode for it.
+            rows: ``(n,)`` which.
+            precision: makes the context to compute in.
+            watch: called between batches; may raise to break off.
+
+        Returns:
+            ``(n, D)`` on the device, the same in every process.
+        """
+        was_training = model.training
+        model.eval()
+        mine = rows[self.processes.rank :: self.processes.size]
+        size = self.settings.batch_size
+        parts = []
+        try:
+            for batch in self.pipeline.evaluation(self._crop, rows=mine, batch_size=size):
+                watch()
+                with precision():
+                    parts.append(model(batch.images))
+        finally:
+            model.train(was_training)
+        if not parts:
+            raise ValueError(
+                f"there must be at least one item for each of {self.processes.size} processes to "
+                f"evaluate; there are {len(rows)}. Use fewer processes."
+            )
+        return self.processes.collect(torch.cat(parts), len(rows))
+
+    def evaluate(self, model: nn.Module, split: str, **options: Any) -> Retrieval:
+        """Evaluate retrieval on a split.
+
+        Args:
+            model: the network.
+            split: ``"test"``, which is query against gallery where there are both; or any other,
+                searched in itself.
+            **options: of `embed`.
+
+        Returns:
+            What was found, query by query.
+        """
+        has_gallery = split == "test" and self.table.has("query") and self.table.has("gallery")
+        rows = self.table.rows("query" if has_gallery else split)
+        query = self.embed(model, rows, **options)
+        against: dict[str, Any] = {}
+        if has_gallery:
+            gallery_rows = self.table.rows("gallery")
+            against["gallery"] = self.embed(model, gallery_rows, **options)
+            against["gallery_labels"] = self._labels(gallery_rows)
+        return evaluate_retrieval(
+            query,
+            self._labels(rows),
+            **against,
+            recall_at=self.settings.recall_at,
+            clustering=self.settings.clustering,
+            group=self.processes.group,
+        )
+
+    def _labels(self, rows: Array) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(self.table.labels[rows]))

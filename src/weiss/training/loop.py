@@ -1,0 +1,362 @@
+"""The trainer: from a recipe to a run folder.
+
+    recipe -> data, network, loss, optimiser -> epochs of steps -> evaluation -> run folder
+
+Everything that a step depends on is a function of the recipe and of the state that `resuming`
+saves, so that a run which was killed and resumed is the run that was not: on a CPU to the last bit.
+Several processes (``torchrun``, ``accelerate launch``) share each batch and compute what one would.
+"""
+
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from weiss.config import Recipe, to_toml
+from weiss.files import alone
+from weiss.losses import MeanFieldLoss
+from weiss.parallel import Processes
+from weiss.progress import Bar
+from weiss.provenance import made_with
+from weiss.runs import Run
+from weiss.self_consistency import (
+    class_means_of,
+    follow_class_means,
+    order_parameters,
+    solve_fields,
+)
+from weiss.training import outcome
+from weiss.training.guards import LossWatch, NotFiniteError, StopRequest
+from weiss.training.preparation import make_accelerator, prepare, processes_of
+from weiss.training.resuming import Position, changes_since, data_facts, refuse_other_data
+
+STEPS_BETWEEN_AGREEMENTS = 16
+"""How often several processes ask each other whether one of them was told to stop."""
+
+
+class StoppedError(RuntimeError):
+    """Somebody asked the run to stop; its state is saved."""
+
+    exit_code = 130
+    """What a program ends with that was told to stop, by the shell's custom."""
+
+
+def train(
+    recipe: Recipe, out: str | Path, *, resume: bool = False, quiet: bool = False
+) -> dict[str, Any]:
+    """Train, and leave a run folder.
+
+    Args:
+        recipe: the experiment.
+        out: the folder of the run; made if it is not there.
+        resume: go on with the run that the folder holds. What it has done is not done again; a
+            recipe that differs is refused.
+        quiet: print nothing.
+
+    Returns:
+        The result, as ``result.json`` holds it: the best metrics under the names of
+        `weiss.retrieval_metrics`, the epoch, the loss's short name, seconds.
+
+    Raises:
+        ValueError: the recipe, the data or the folder cannot be used.
+        NotFiniteError: the loss became NaN or infinite; the last good state is kept.
+        StoppedError: Ctrl-C or SIGTERM; the state is saved.
+    """
+    run = Run(out)
+    if run.exists() and not resume:
+        raise ValueError(
+            f"--out must name a folder without a run; {run.folder} holds one. Go on with it: weiss "
+            f"train --resume --out {run.folder}. Or choose another folder."
+        )
+    run.folder.mkdir(parents=True, exist_ok=True)
+    accelerator = make_accelerator(recipe, run.folder)
+    processes = processes_of(accelerator)
+    try:
+        # Only the main process writes, and only one run at a time.
+        with alone(run.folder / "run", wait=False) if processes.is_main else nullcontext():
+            return Training(recipe, run, accelerator, processes, quiet=quiet).go()
+    except BlockingIOError:
+        raise ValueError(
+            f"{run.folder} must not be written by two programs; another one is training there. "
+            "Wait for it, or choose another folder."
+        ) from None
+
+
+class Training:
+    """One run: what it is made of, and its way from epoch to epoch."""
+
+    def __init__(
+        self, recipe: Recipe, run: Run, accelerator: Any, processes: Processes, *, quiet: bool
+    ) -> None:
+        self.run, self.accelerator = run, accelerator
+        self.quiet = quiet or not processes.is_main
+        made = prepare(recipe, torch.device(accelerator.device), processes)
+        self.recipe, self.device, self.processes = made.recipe, made.device, processes
+        self.experiment, self.model, self.loss = made.experiment, made.model, made.loss
+        self.stepper, self.means, self.parts = made.stepper, made.means, made.parts
+        self.at = Position()
+        self.best: dict[str, Any] | None = None
+        self.watch = LossWatch(self.device)
+        self.stop = StopRequest()
+
+    def go(self) -> dict[str, Any]:
+        """Take up the run where it is, and bring it to its end."""
+        settings = self.recipe.train
+        self._take_up()
+        if self.run.is_finished() and self._is_over():
+            self._say(f"{self.run.folder} is finished already.")
+            return self.run.result()
+        self._start_trackers()
+        size = int(settings.batch_size)
+        total = settings.epochs * self.experiment.steps * size
+        bar = Bar(total, "training", unit="images", done=self.at.steps * size)
+        self._moment = self._saved_at = time.monotonic()
+        with self.stop, bar if not self.quiet else nullcontext():
+            self.bar = bar
+            try:
+                self._say(outcome.opening(self.experiment, self.model, self.run.folder))
+                while not self._is_over():
+                    self._train_epoch()
+                    self._close_epoch()
+                self._save()
+                return self._finish()
+            except NotFiniteError as error:
+                raise NotFiniteError(f"{error} {self._last_good_state()}") from error
+            except OSError as error:
+                raise OSError(
+                    f"{error}. The run stops here; {self._last_good_state()} Make room, then: "
+                    f"{self._how_to_resume()}"
+                ) from error
+
+    # One epoch
+
+    def _train_epoch(self) -> None:
+        epoch, experiment = self.at.epoch, self.experiment
+        self.stepper.set_phase(warming_up=epoch < self.recipe.train.warmup_epochs)
+        self.model.train()
+        self.loss.train()
+        if self.at.step == 0:
+            self.means.clear()
+            self._place_fields(epoch)
+        self.watch = LossWatch(self.device, self.at.loss_total, self.at.loss_count)
+        size = int(self.recipe.train.batch_size)
+        follows = self.recipe.fields.how == "class_mean"
+        for images, labels in experiment.batches(epoch, self.at.step):
+            rates = self._set_rates(epoch + (self.at.step + 0.5) / experiment.steps)
+            value, embeddings, joined = self.stepper(images, labels)
+            self.means.add(embeddings, joined)
+            if follows and isinstance(self.loss, MeanFieldLoss):
+                follow_class_means(self.loss, embeddings, joined, self.recipe.fields.momentum)
+            self.at.step += 1
+            self.at.steps += 1
+            self.watch.add(value, step=self.at.step, epoch=epoch + 1, rates=rates)
+            if not self.quiet:
+                self.bar.advance(size, f"epoch {epoch + 1}/{self.recipe.train.epochs}")
+            self._stop_or_save()
+
+    def _close_epoch(self) -> None:
+        """Measure the epoch, keep the network if it is the best, write all of it down."""
+        number = self.at.epoch + 1
+        line: dict[str, Any] = {
+            "epoch": number,
+            "phase": "warm-up" if number <= self.recipe.train.warmup_epochs else "training",
+            "steps": self.at.steps,
+            "loss": self.watch.finish(),
+            "lr": self._rates(),
+        }
+        self._clock()
+        images = self.experiment.steps * int(self.recipe.train.batch_size)
+        line["images_per_second"] = images / max(self.at.epoch_seconds, 1e-9)
+        line["order"] = order_parameters(self.means, self.loss)
+        is_due = number % self.recipe.evaluate.every == 0 or number == self.recipe.train.epochs
+        if is_due and self.experiment.measured:
+            line["evaluation"] = self._evaluate(self.experiment.measured[0])
+        self._clock()
+        line["seconds"] = self.at.epoch_seconds
+        self.at.history.append(line)
+        is_best = self._keep_if_best(line)
+        if self.processes.is_main:
+            self.run.write_metrics(self.at.history)
+        self.accelerator.log(outcome.tracked(line), step=number)
+        if not self.quiet:
+            self.bar.say(outcome.epoch_line(line, self.recipe.train.epochs, is_best=is_best))
+        self.at.epoch, self.at.step = number, 0
+        self.at.epoch_seconds, self.at.loss_total, self.at.loss_count = 0.0, 0.0, 0
+        self.watch = LossWatch(self.device)
+        self._stop_or_save()
+
+    def _evaluate(self, split: str) -> dict[str, float | int]:
+        found = self.experiment.evaluator.evaluate(
+            self.model, split, precision=self.stepper.precision, watch=self._stop_if_wanted
+        )
+        return found.summary()
+
+    def _keep_if_best(self, line: dict[str, Any]) -> bool:
+        metric = self.recipe.evaluate.metric
+        if "evaluation" not in line:
+            return False
+        if self.best is not None and line["evaluation"][metric] <= self.best["metrics"][metric]:
+            return False
+        self._keep(line["epoch"], line["evaluation"])
+        return True
+
+    def _keep(self, epoch: int, metrics: dict[str, Any]) -> None:
+        """Make the network as it is now the run's model."""
+        self.best = {
+            "epoch": epoch,
+            "metrics": metrics,
+            "seconds": self.at.seconds,
+            "class_names": list(self.experiment.class_names),
+        }
+        if self.processes.is_main:
+            self.run.write_model(self.model, self.loss, self.best)
+
+    # The fields, where they do not learn beside the network
+
+    def _place_fields(self, epoch: int) -> None:
+        settings, loss = self.recipe.fields, self.loss
+        solves = settings.how == "alternating" and epoch % settings.every == 0
+        starts = settings.how == "class_mean" and epoch == 0
+        if not isinstance(loss, MeanFieldLoss) or not (solves or starts):
+            return
+        embeddings = self.experiment.embed_training(
+            self.model, precision=self.stepper.precision, watch=self._stop_if_wanted
+        )
+        labels = self.experiment.train_labels()
+        if starts or epoch == 0:
+            # From the class means, which a solution is close to, rather than from noise.
+            with torch.no_grad():
+                loss.fields.copy_(class_means_of(embeddings, labels, len(loss.fields)))
+        if solves:
+            passes = range(epoch * settings.passes, (epoch + 1) * settings.passes)
+            batches = [rows for p in passes for rows in self.experiment.sampler.batches(p)]
+            solve_fields(loss, embeddings, labels, batches, settings.lr)
+        self.processes.agree([loss.fields.data])
+
+    # Rates
+
+    def _set_rates(self, progress: float) -> dict[str, float]:
+        factor = self.recipe.schedule.factor(progress, self.recipe.train.epochs)
+        for group in self.stepper.optimizer.param_groups:
+            group["lr"] = group["rate"] * factor
+        return self._rates()
+
+    def _rates(self) -> dict[str, float]:
+        return {group["name"]: group["lr"] for group in self.stepper.optimizer.param_groups}
+
+    # Stopping, saving, going on
+
+    def _is_over(self) -> bool:
+        settings = self.recipe.train
+        if self.at.epoch >= settings.epochs:
+            return True
+        if not settings.patience or not self.at.history or self.best is None:
+            return False
+        # Epochs of warm-up are not expected to be better than each other.
+        since = max(self.best["epoch"], settings.warmup_epochs)
+        return bool(self.at.epoch - since >= settings.patience)
+
+    def _stop_or_save(self) -> None:
+        self._stop_if_wanted()
+        if time.monotonic() - self._saved_at >= self.recipe.train.checkpoint_seconds:
+            self._save()
+
+    def _stop_if_wanted(self) -> None:
+        wanted = self.stop.wanted
+        if self.processes.size > 1:
+            if self.at.steps % STEPS_BETWEEN_AGREEMENTS:
+                return
+            wanted = self.processes.any(wanted, self.device)
+        if wanted:
+            self._save()
+            raise StoppedError(
+                f"in epoch {self.at.epoch + 1} after step {self.at.step}; the state is "
+                f"saved. Go on with: {self._how_to_resume()}"
+            )
+
+    def _save(self) -> None:
+        """Save the state, if it is worth it."""
+        self.watch.finish()
+        self._clock()
+        self.at.loss_total, self.at.loss_count = self.watch.total, self.watch.count
+        if self.processes.is_main:
+            state = self.parts.pack(self.at, data_facts(self.experiment))
+            self.run.checkpoints.save(self.at.steps, state)
+        self._saved_at = time.monotonic()
+
+    def _take_up(self) -> None:
+        """Begin the run, or go on with it."""
+        if not self.run.exists():
+            if self.processes.is_main:
+                self.run.write_recipe(to_toml(self._described()))
+            self.processes.wait()
+            return
+        if changes_since(self.run, self.recipe) and self.processes.is_main:
+            self.run.write_recipe(to_toml(self._described()))
+        state = self.run.checkpoints.newest()
+        if state is None:
+            self._say("No state was saved yet; the run begins again.")
+            return
+        refuse_other_data(state, self.experiment, self.run)
+        self.at = self.parts.unpack(state)
+        # The model's file is the one record of the best network that cannot disagree with it.
+        self.best = self.run.model_facts()
+        if not self._is_over():
+            self._say(f"Going on in epoch {self.at.epoch + 1} after step {self.at.step}.")
+
+    def _clock(self) -> None:
+        now = time.monotonic()
+        self.at.seconds += now - self._moment
+        self.at.epoch_seconds += now - self._moment
+        self._moment = now
+
+    def _how_to_resume(self) -> str:
+        return f"weiss train --resume --out {self.run.folder}"
+
+    def _last_good_state(self) -> str:
+        files = self.run.checkpoints.files()
+        if not files:
+            return "no state had been saved yet."
+        return (
+            f"the last good state, after step {int(files[-1].stem)} of the run, is kept in "
+            f"{files[-1].parent}."
+        )
+
+    # The end
+
+    def _finish(self) -> dict[str, Any]:
+        if self.best is None:
+            # Nothing was measured: the last network is the run's.
+            self._keep(self.at.epoch, {})
+        result = outcome.result(self.recipe, self.at, self.best or {}, self.experiment)
+        self.processes.wait()
+        if self.recipe.evaluate.on == "held_out" and self.experiment.table.has("test"):
+            # The test set is looked at once, by the network that the held-out classes chose.
+            self.model.load_state_dict(self.run.model().state_dict())
+            result["test"] = self._evaluate("test")
+        if self.processes.is_main:
+            outcome.write(self.run, self.recipe, result, self.at.history)
+            for path in self.run.checkpoints.files()[:-1]:
+                path.unlink(missing_ok=True)
+        self.accelerator.end_training()
+        self._say(outcome.closing(result, self.run.folder))
+        return result
+
+    # What is written about it
+
+    def _described(self) -> dict[str, Any]:
+        return {
+            **self.recipe.as_dict(),
+            "made_with": made_with(self.device, self.processes.size),
+        }
+
+    def _start_trackers(self) -> None:
+        if self.recipe.track.with_:
+            flat = {k: str(v) for k, v in outcome.flat(self.recipe.as_dict()).items()}
+            self.accelerator.init_trackers(self.recipe.track.project, config=flat)
+
+    def _say(self, text: str) -> None:
+        if not self.quiet:
+            print(text, flush=True)

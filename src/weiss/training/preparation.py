@@ -1,0 +1,147 @@
+"""Everything a run is made of, from its recipe: data, network, loss, optimiser, processes.
+
+(accelerate only here.)
+"""
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from weiss.backbones import Embedder
+from weiss.config import Recipe, recipe_from_dict
+from weiss.losses import MeanFieldLoss, PairLoss
+from weiss.parallel import Processes
+from weiss.runs import build_backbone, build_loss
+from weiss.self_consistency import ClassMeans
+from weiss.training.experiment import Experiment, complete_backbone, open_data
+from weiss.training.resuming import Parts
+from weiss.training.stepping import Stepper, make_optimizer, resolve_precision
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a run is made of.
+
+    Attributes:
+        recipe: with everything filled in that it left open.
+        device: where the run computes.
+        experiment: the data.
+        model: the network.
+        loss: the loss.
+        stepper: what takes a step with them.
+        means: sums of the embeddings of each class.
+        parts: all that changes, to be saved and taken up.
+    """
+
+    recipe: Recipe
+    device: torch.device
+    experiment: Experiment
+    model: Embedder
+    loss: nn.Module
+    stepper: Stepper
+    means: ClassMeans
+    parts: Parts
+
+
+def prepare(recipe: Recipe, device: torch.device, processes: Processes) -> Prepared:
+    """Make everything that a recipe asks for.
+
+    Args:
+        recipe: the experiment.
+        device: where to, unless the recipe names one.
+        processes: who shares the work; every one makes the same.
+    """
+    if recipe.train.device.startswith("cuda"):
+        _refuse_no_gpu(recipe.train.device)
+    if recipe.train.device.startswith("cuda:"):
+        device = torch.device(recipe.train.device)
+    table = open_data(recipe)
+    recipe = complete_backbone(recipe, table)
+    # One seed for the network and the fields; the order of images follows from it too.
+    torch.manual_seed(recipe.seed)
+    model = build_backbone(recipe.as_dict()["backbone"]).to(device)
+    experiment = Experiment(recipe, table, model.input, device, processes)
+    nested = experiment.recipe.as_dict()
+    nested["train"]["precision"] = resolve_precision(recipe.train.precision, device)
+    recipe = recipe_from_dict(nested)
+    loss = _make_loss(recipe, experiment).to(device)
+    processes.agree([*model.state_dict().values(), *loss.state_dict().values()])
+    model = _laid_out(model, recipe, device, processes)
+    optimizer = make_optimizer(recipe, model, loss)
+    stepper = Stepper(recipe, model, loss, optimizer, processes, device)
+    means = ClassMeans(experiment.num_classes, recipe.backbone.embedding_size, device)
+    parts = Parts(model, loss, optimizer, stepper.scaler, means)
+    return Prepared(recipe, device, experiment, model, loss, stepper, means, parts)
+
+
+def _laid_out(
+    model: Embedder, recipe: Recipe, device: torch.device, processes: Processes
+) -> Embedder:
+    """Bring a network into the layout it is trained in."""
+    if recipe.train.channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if recipe.backbone.freeze_bn != "none" or processes.size == 1:
+        return model
+    if device.type == "cuda":
+        model.trunk = nn.SyncBatchNorm.convert_sync_batchnorm(model.trunk)  # type: ignore[no-untyped-call]
+    elif any(isinstance(module, _BatchNorm) for module in model.modules()):
+        warnings.warn(
+            f"batch normalisation cannot be synchronised on {device.type}: each of the "
+            f"{processes.size} processes normalises by its own part of the batch. Freeze it "
+            "(backbone.freeze_bn='statistics') for the results of one process.",
+            stacklevel=3,
+        )
+    return model
+
+
+def _make_loss(recipe: Recipe, experiment: Experiment) -> nn.Module:
+    section = recipe.as_dict()["loss"]
+    loss = build_loss(section, experiment.num_classes, recipe.backbone.embedding_size)
+    is_on_gpu = experiment.device.type == "cuda"
+    if isinstance(loss, (MeanFieldLoss, PairLoss)) and is_on_gpu:
+        # Labels are right by construction; looking at them would make the GPU wait each step.
+        loss.check = section.get("check", experiment.table.is_multi_label)
+    if recipe.fields.how != "joint" and isinstance(loss, MeanFieldLoss):
+        loss.fields.requires_grad_(False)
+    return loss
+
+
+def _refuse_no_gpu(asked: str) -> None:
+    if not torch.cuda.is_available():
+        raise ValueError(
+            f"train.device must be there; {asked!r} is not: no CUDA device is visible. Choose "
+            "'cpu' or 'auto'."
+        )
+
+
+def make_accelerator(recipe: Recipe, folder: Path) -> Any:
+    """Return the accelerator: the device, the processes of this launch, the trackers."""
+    from accelerate import Accelerator
+
+    wanted = list(recipe.track.with_)
+    try:
+        return Accelerator(
+            cpu=recipe.train.device == "cpu",
+            mixed_precision="no",  # the loss must not be in it; `stepping` sets it for the network
+            log_with=wanted or None,
+            project_dir=folder,
+        )
+    except (ValueError, ImportError) as error:
+        if not wanted:
+            raise
+        raise ValueError(
+            f"track.with must name trackers that are installed; {wanted} cannot be used: {error}. "
+            "Install them: pip install 'weiss[tracking]'"
+        ) from error
+
+
+def processes_of(accelerator: Any) -> Processes:
+    """Return the processes of a launch."""
+    size = int(accelerator.num_processes)
+    local = int(getattr(accelerator.state, "num_local_processes", 0) or 0)
+    return Processes(int(accelerator.process_index), size, local or size)

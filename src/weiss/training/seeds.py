@@ -1,0 +1,119 @@
+"""One recipe with several seeds: a folder with a run for each, and their mean with its interval."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weiss import _check
+from weiss.config import Recipe, recipe_from_dict, to_toml
+from weiss.files import replacing
+from weiss.runs import RECIPE, Run
+from weiss.statistics import t_interval
+from weiss.training.loop import train
+
+SUMMARY = "summary.json"
+SUMMARISED = ("map_at_r", "r_precision", "precision_at_1", "epoch", "seconds")
+
+
+def train_seeds(
+    recipe: Recipe,
+    out: str | Path,
+    num_seeds: int,
+    *,
+    workers: int = 1,
+    resume: bool = False,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Train a recipe with several seeds and summarise the results.
+
+    Args:
+        recipe: its seed is the first; the others follow.
+        out: the folder; each run is a folder ``seed-N`` in it, the summary ``summary.json``.
+        num_seeds: how many, at least two.
+        workers: how many run at the same time, each in a process of its own with its share of the
+            cores; with 1 they run one after the other in this process.
+        resume: go on: runs that are finished stay as they are.
+        quiet: print nothing.
+
+    Returns:
+        For each metric the values and, as ``mean``, ``low`` and ``high``, the 95 % t-interval.
+    """
+    if num_seeds < 2:
+        raise ValueError(f"--seeds must be at least 2, to say how results vary; got {num_seeds}.")
+    workers = min(_check.count("workers", workers, "train_seeds"), num_seeds)
+    out = Path(out)
+    if Run(out).exists():
+        raise ValueError(
+            f"--out must name a folder for several runs; {out} is a run itself. Choose another."
+        )
+    seeds = range(recipe.seed, recipe.seed + num_seeds)
+    runs = [Run(out / f"seed-{seed}") for seed in seeds]
+    begun = [run.folder for run in runs if run.exists()]
+    if begun and not resume:
+        raise ValueError(
+            f"--out must name a folder without runs of these seeds; it holds {begun[0]}. Go on "
+            f"with them: add --resume. Or choose another folder."
+        )
+    recipes = [recipe_from_dict({**recipe.as_dict(), "seed": seed}) for seed in seeds]
+    if workers == 1:
+        for run, own in zip(runs, recipes, strict=True):
+            train(own, run.folder, resume=run.exists(), quiet=quiet)
+    else:
+        _in_processes(recipes, runs, workers)
+    summary = summarise(runs)
+    with replacing(out / SUMMARY) as temporary:
+        temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    return summary
+
+
+def summarise(runs: Sequence[Run]) -> dict[str, Any]:
+    """Return values, mean and 95 % t-interval of what finished runs measured."""
+    results = [run.result() for run in runs]
+    summary: dict[str, Any] = {
+        "runs": [run.folder.name for run in runs],
+        "loss": results[0]["loss"],
+        "measured_on": results[0]["measured_on"],
+    }
+    for name in SUMMARISED:
+        if all(name in result for result in results):
+            values = [result[name] for result in results]
+            summary[name] = {"values": values, **asdict(t_interval(np.array(values)))}
+    return summary
+
+
+def _in_processes(recipes: Sequence[Recipe], runs: Sequence[Run], workers: int) -> None:
+    """Run each in a process of its own, some at a time; none stops the others."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    threads = str(max((cores or 1) // workers, 1))
+    environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+
+    def one(recipe: Recipe, run: Run) -> str:
+        command = [sys.executable, "-m", "weiss", "train", "--out", str(run.folder), "--quiet"]
+        if run.exists():
+            command.append("--resume")
+        else:
+            asked = run.folder.with_name(f".{run.folder.name}.toml")
+            with replacing(asked) as temporary:
+                temporary.write_text(to_toml(recipe.as_dict()), encoding="utf-8")
+            command.insert(4, str(asked))
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if (run.folder / RECIPE).exists():
+            run.folder.with_name(f".{run.folder.name}.toml").unlink(missing_ok=True)
+        return "" if done.returncode == 0 else f"{run.folder.name}: {done.stderr.strip()}"
+
+    with ThreadPoolExecutor(workers) as pool:
+        failures = [line for line in pool.map(one, recipes, runs) if line]
+    if failures:
+        listed = "\n  ".join(failures)
+        raise RuntimeError(
+            f"every seed must finish; {len(failures)} of {len(runs)} did not:\n  {listed}\nMend "
+            "the cause and add --resume: those that finished stay as they are."
+        )
