@@ -71,7 +71,7 @@ class Checkpoints:
 
     def files(self) -> list[Path]:
         """Return the files of the states, the oldest first."""
-        found = [path for path in self.folder.glob(f"*{SUFFIX}") if path.stem.isdigit()]
+        found = [path for path in self.folder.glob(f"*{SUFFIX}") if path.stem.isdecimal()]
         return sorted(found, key=lambda path: int(path.stem))
 
     def _path(self, step: int) -> Path:

@@ -77,6 +77,8 @@ class Bar:
             TimeRemainingColumn(),
             console=Console(stderr=True),
             transient=True,
+            # rich would send what is printed to a file or a pipe to the terminal instead.
+            redirect_stdout=sys.stdout.isatty(),
         )
         self._bar.start()
         self._task = self._bar.add_task(self.what, total=self.total, speed="")

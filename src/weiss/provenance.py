@@ -72,13 +72,16 @@ def _commit() -> str | None:
 
     def git(*words: str) -> str:
         command = ["git", "-C", str(here), *words]
-        environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+        # A hook of another repository names that one in GIT_DIR.
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+        environment["GIT_OPTIONAL_LOCKS"] = "0"
         done = subprocess.run(
             command, capture_output=True, text=True, env=environment, timeout=10, check=True
         )
         return done.stdout.strip()
 
     try:
+        git("ls-files", "--error-unmatch", "--", __file__)  # else a copy in another project
         changed = git("status", "--porcelain", "--untracked-files=no", "--", str(here))
         return git("rev-parse", "HEAD") + ("-changed" if changed else "")
     except (OSError, subprocess.SubprocessError):

@@ -14,11 +14,12 @@ Whoever reads runs needs this file and not the trainer. Every file is whole or n
 import json
 import tomllib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from weiss._check import suggestion
 from weiss.backbones import BACKBONES, Embedder, make_backbone
@@ -131,16 +132,10 @@ class Run:
         """Write what people should know of the model."""
         self._write(CARD, text)
 
-    def write_model(self, model: nn.Module, loss: nn.Module, facts: dict[str, Any]) -> None:
+    def write_model(self, model: "Kept") -> None:
         """Write the network, the loss's class vectors and what they are."""
-        tensors = dict(model.state_dict())
-        tensors |= {f"{LOSS}{name}": value for name, value in loss.state_dict().items()}
-        words = {
-            # The word by which `load_weights` tells ResNet v1 from v1.5.
-            "arch": str(getattr(model, "architecture", "")),
-            FACTS: json.dumps(facts),
-        }
-        write_tensors(self.folder / MODEL, tensors, words)
+        words = {"arch": model.architecture, FACTS: json.dumps(model.facts)}
+        write_tensors(self.folder / MODEL, model.tensors, words)
 
     def _read_model(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         path = self.folder / MODEL
@@ -169,6 +164,28 @@ class Run:
     def _write(self, name: str, text: str) -> None:
         with replacing(self.folder / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A network as it was at some moment, to be written when there is time.
+
+    Attributes:
+        tensors: of the network under its own names, of the loss under ``loss.``.
+        architecture: the word by which `load_weights` tells ResNet v1 from v1.5.
+        facts: what is to be known about it.
+    """
+
+    tensors: dict[str, Tensor]
+    architecture: str
+    facts: dict[str, Any]
+
+    @classmethod
+    def now(cls, model: nn.Module, loss: nn.Module, facts: dict[str, Any]) -> "Kept":
+        """Copy a network and its loss as they are."""
+        tensors = {name: value.clone() for name, value in model.state_dict().items()}
+        tensors |= {f"{LOSS}{name}": value.clone() for name, value in loss.state_dict().items()}
+        return cls(tensors, str(getattr(model, "architecture", "")), facts)
 
 
 def build_backbone(section: dict[str, Any], *, weights: bool = True) -> Embedder:

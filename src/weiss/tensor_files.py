@@ -12,7 +12,7 @@ from torch import Tensor
 
 from weiss.files import replacing
 
-DIGEST = "digest"
+DIGEST = "weiss_digest"
 """The metadata entry under which a file of ours keeps its checksum."""
 
 

@@ -20,7 +20,7 @@ from weiss.losses import MeanFieldLoss
 from weiss.parallel import Processes
 from weiss.progress import Bar
 from weiss.provenance import made_with
-from weiss.runs import Run
+from weiss.runs import Kept, Run
 from weiss.self_consistency import (
     class_means_of,
     follow_class_means,
@@ -98,6 +98,7 @@ class Training:
         self.stepper, self.means, self.parts = made.stepper, made.means, made.parts
         self.at = Position()
         self.best: dict[str, Any] | None = None
+        self._unwritten: Kept | None = None
         self.watch = LossWatch(self.device)
         self.stop = StopRequest()
 
@@ -123,6 +124,7 @@ class Training:
                 self._save()
                 return self._finish()
             except NotFiniteError as error:
+                self._write_best()
                 raise NotFiniteError(f"{error} {self._last_good_state()}") from error
             except OSError as error:
                 raise OSError(
@@ -211,7 +213,7 @@ class Training:
             "class_names": list(self.experiment.class_names),
         }
         if self.processes.is_main:
-            self.run.write_model(self.model, self.loss, self.best)
+            self._unwritten = Kept.now(self.model, self.loss, self.best)
 
     # The fields, where they do not learn beside the network
 
@@ -281,10 +283,20 @@ class Training:
         self.watch.finish()
         self._clock()
         self.at.loss_total, self.at.loss_count = self.watch.total, self.watch.count
+        self._write_best()
         if self.processes.is_main:
             state = self.parts.pack(self.at, data_facts(self.experiment))
             self.run.checkpoints.save(self.at.steps, state)
         self._saved_at = time.monotonic()
+
+    def _write_best(self) -> None:
+        """Write the best network, if it is not written yet: with each state, rather than each time.
+
+        It comes before the state, so that a state never knows of a better network than there is.
+        """
+        if self._unwritten is not None:
+            self.run.write_model(self._unwritten)
+            self._unwritten = None
 
     def _take_up(self) -> None:
         """Begin the run, or go on with it."""
@@ -330,6 +342,7 @@ class Training:
         if self.best is None:
             # Nothing was measured: the last network is the run's.
             self._keep(self.at.epoch, {})
+            self._write_best()
         result = outcome.result(self.recipe, self.at, self.best or {}, self.experiment)
         self.processes.wait()
         if self.recipe.evaluate.on == "held_out" and self.experiment.table.has("test"):

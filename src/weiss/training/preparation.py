@@ -102,9 +102,9 @@ def _laid_out(
 def _make_loss(recipe: Recipe, experiment: Experiment) -> nn.Module:
     section = recipe.as_dict()["loss"]
     loss = build_loss(section, experiment.num_classes, recipe.backbone.embedding_size)
-    is_on_gpu = experiment.device.type == "cuda"
-    if isinstance(loss, (MeanFieldLoss, PairLoss)) and is_on_gpu:
-        # Labels are right by construction; looking at them would make the GPU wait each step.
+    if isinstance(loss, (MeanFieldLoss, PairLoss)):
+        # Labels are right by construction; looking at them would make a GPU wait each step. What
+        # is not finite makes the loss so, and `LossWatch` says when.
         loss.check = section.get("check", experiment.table.is_multi_label)
     if recipe.fields.how != "joint" and isinstance(loss, MeanFieldLoss):
         loss.fields.requires_grad_(False)

@@ -1,0 +1,255 @@
+"""A run that was stopped or killed, and resumed, is the run that was not: to the last bit."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from tiny import assert_same_run, command, environment, weiss
+
+from weiss.runs import Run
+from weiss.training import StoppedError, loop
+from weiss.training.stepping import Stepper
+
+VARIANTS = {
+    "adamw": {},
+    "cosine": {"schedule__name": "cosine"},
+    "rmsprop": {"optim__name": "rmsprop", "optim__lr": 1e-3},
+    "sgd": {"optim__name": "sgd", "optim__class_lr": 0.5},
+    "sgd without momentum": {"optim__name": "sgd", "optim__momentum": 0},
+    "alternating": {"fields__how": "alternating", "fields__every": 2},
+    "class_mean": {"fields__how": "class_mean"},
+    "pairs in parts": {"loss__name": "contrastive", "train__accumulate": 2, "train__per_class": 2},
+    "proxies": {"loss__name": "proxy_anchor"},
+    "held out": {"evaluate__on": "held_out", "evaluate__folds": 3, "train__batch_size": 8},
+    "bf16": {"train__precision": "bf16"},
+}
+STEPS = {"train__epochs": 4, "schedule__every": 1, "schedule__gamma": 0.7}
+
+
+def until_finished(run, changes, most=60):
+    """Resume a run until nobody stops it; return how often somebody did."""
+    for stops in range(most):
+        try:
+            run("stopped", resume=stops > 0, **changes)
+        except StoppedError as error:
+            assert "the state is saved. Go on with: weiss train --resume --out" in str(error)
+            continue
+        return stops
+    raise AssertionError(f"not finished after {most} stops")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("variant", list(VARIANTS))
+def test_a_run_stopped_after_every_step_is_the_run_that_was_not(run, monkeypatch, variant, number):
+    if number == signal.SIGTERM and variant != "adamw":
+        pytest.skip("one variant will do")
+    changes = {**STEPS, **VARIANTS[variant]}
+    whole = run("whole", **changes)
+
+    def step(stepper, images, labels, real=Stepper.__call__):
+        found = real(stepper, images, labels)
+        signal.raise_signal(number)
+        return found
+
+    monkeypatch.setattr(Stepper, "__call__", step)
+    stops = until_finished(run, changes)
+    assert stops == Run(whole).result()["steps"]
+    assert_same_run(whole.parent / "stopped", whole)
+
+
+@pytest.mark.parametrize("variant", ["adamw", "cosine", "alternating", "class_mean", "held out"])
+def test_a_run_stopped_whenever_it_embeds_is_the_run_that_was_not(run, monkeypatch, variant):
+    """In evaluation, when fields are solved for, and when the test set is looked at."""
+    from weiss.training.evaluator import Evaluator
+
+    changes = {**STEPS, **VARIANTS[variant], "evaluate__batch_size": 5}
+    whole = run("whole", **changes)
+    places = set()
+
+    def embed(evaluator, model, rows, *, real=Evaluator.embed, watch=lambda: None, **options):
+        training = watch.__self__
+        place = (training.at.epoch, training.at.step, len(rows))
+        batches = iter(range(100))
+
+        def watched():
+            # In the second batch, once at each place.
+            if next(batches) == 1 and place not in places:
+                places.add(place)
+                signal.raise_signal(signal.SIGINT)
+            watch()
+
+        return real(evaluator, model, rows, watch=watched, **options)
+
+    monkeypatch.setattr(Evaluator, "embed", embed)
+    stops = until_finished(run, changes)
+    assert stops == {"alternating": 6, "class_mean": 5, "held out": 5}.get(variant, 4)
+    assert_same_run(whole.parent / "stopped", whole)
+
+
+def test_a_run_killed_between_model_and_state_is_the_run_that_was_not(run, monkeypatch):
+    """The best network is written by itself; what was written after the state is measured anew."""
+    changes = {**STEPS, "train__checkpoint_seconds": 0, "train__epochs": 6}
+    whole = run("whole", **changes)
+
+    class Killed(BaseException):
+        pass
+
+    written = []
+
+    def write(self, *model, real=Run.write_model):
+        real(self, *model)
+        if "stopped" in str(self.folder):
+            written.append(self.folder)
+            raise Killed
+
+    monkeypatch.setattr(Run, "write_model", write)
+    for attempt in range(20):
+        try:
+            run("stopped", resume=attempt > 0, **changes)
+            break
+        except Killed:
+            continue
+    assert len(written) == attempt >= 2
+    assert_same_run(whole.parent / "stopped", whole)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])
+def test_a_damaged_state_is_passed_over_and_the_run_ends_the_same(run, monkeypatch, damage):
+    changes = {**STEPS, "train__checkpoint_seconds": 0}
+    whole = run("whole", **changes)
+    calls = []
+
+    def step(stepper, images, labels, real=Stepper.__call__):
+        calls.append(1)
+        if len(calls) == 8:
+            signal.raise_signal(signal.SIGINT)
+        return real(stepper, images, labels)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stepper, "__call__", step)
+        with pytest.raises(StoppedError, match="epoch 3 after step 2"):
+            run("stopped", **changes)
+    folder = whole.parent / "stopped"
+    older, newest = Run(folder).checkpoints.files()
+    assert (int(older.stem), int(newest.stem)) == (7, 8)
+    content = newest.read_bytes()
+    middle = len(content) // 2
+    newest.write_bytes(
+        {
+            "cut": content[:middle],
+            "flipped": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
+            "empty": b"",
+        }[damage]
+    )
+    with pytest.warns(UserWarning, match="is damaged.* The state before it is used"):
+        run("stopped", resume=True, **changes)
+    assert_same_run(folder, whole)
+    for path in Run(folder).checkpoints.files():
+        path.write_bytes(b"nothing")
+    with (
+        pytest.warns(UserWarning, match="is damaged"),
+        pytest.raises(ValueError, match="one of the states .* must be whole to go on"),
+    ):
+        run("stopped", resume=True, **changes)
+
+
+def test_a_run_without_a_state_begins_again(run, monkeypatch, capsys):
+    """Killed before the first state: there is a recipe, perhaps metrics, and nothing else."""
+    whole = run("whole", **STEPS)
+
+    class Killed(BaseException):
+        pass
+
+    def save(training):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Training, "_save", save)
+        with pytest.raises(Killed):
+            run("stopped", **STEPS)
+    run("stopped", resume=True, quiet=False, **STEPS)
+    assert "No state was saved yet; the run begins again." in capsys.readouterr().out
+    assert_same_run(whole.parent / "stopped", whole)
+
+
+def start(words):
+    return subprocess.Popen(
+        [sys.executable, "-m", "weiss", *words],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for_states(folder, process, after):
+    """Wait until a state newer than ``after`` steps is there; return its steps, None if it ended."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        steps = [int(path.stem) for path in Run(folder).checkpoints.files()]
+        if steps and steps[-1] > after:
+            return steps[-1]
+        if process.poll() is not None:
+            return None
+        time.sleep(0.002)
+    raise AssertionError("no state appeared")
+
+
+def test_a_run_killed_at_ten_random_moments_is_the_run_that_was_not(stripes, tmp_path):
+    changes = {"train__epochs": 60, "train__checkpoint_seconds": 0, "schedule__every": 20}
+    reference = start(command(stripes, tmp_path / "whole", "--quiet", **changes))
+    folder = tmp_path / "killed"
+    moments = random.Random(7)
+    reached, hits = [], 0
+    for attempt in range(10):
+        words = command(stripes, folder, "--quiet", *(["--resume"] * bool(attempt)), **changes)
+        process = start(words)
+        steps = wait_for_states(folder, process, reached[-1] if reached else 0)
+        if steps is not None:
+            time.sleep(moments.uniform(0.0, 0.4))
+        hits += process.poll() is None
+        process.kill()
+        _, said = process.communicate()
+        assert "Traceback" not in said
+        reached.append(max(int(path.stem) for path in Run(folder).checkpoints.files()))
+    # They hit a run that was training, at places spread over it, most of them in mid-epoch.
+    assert hits >= 8, reached
+    assert reached == sorted(set(reached))[: len(reached)] or hits < 10
+    assert sum(steps % 3 != 0 for steps in reached) >= 2, reached
+    assert not Run(folder).is_finished() or hits < 10
+    done = weiss(*command(stripes, folder, "--quiet", "--resume", **changes))
+    assert done.returncode == 0, done.stderr
+    assert reference.wait(timeout=120) == 0, reference.communicate()
+    reference.communicate()
+    assert len(Run(folder).metrics()) == 60
+    assert_same_run(folder, tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("number", "changes"),
+    [(signal.SIGINT, {"train__checkpoint_seconds": 0}), (signal.SIGTERM, {})],
+    ids=["ctrl-c", "terminate"],
+)
+def test_ctrl_c_saves_the_state_and_says_how_to_go_on(stripes, tmp_path, number, changes):
+    folder = tmp_path / "run"
+    changes = {"train__epochs": 5000, **changes}
+    process = start(command(stripes, folder, **changes))
+    if number == signal.SIGINT:
+        assert wait_for_states(folder, process, 0)
+    else:
+        while process.poll() is None and "epoch 2/5000" not in process.stdout.readline():
+            pass
+    process.send_signal(number)
+    said = " ".join(process.communicate(timeout=60)[1].split())
+    assert process.returncode == 130, said
+    assert said.startswith("Stopped: in epoch ")
+    assert f"the state is saved. Go on with: weiss train --resume --out {folder}" in said
+    assert "Traceback" not in said
+    assert list(folder.rglob(".*")) == []
+    steps = int(Run(folder).checkpoints.files()[-1].stem)
+    done = weiss("train", "--resume", "--out", folder, "--set", f"train.epochs={steps // 3 + 2}")
+    assert done.returncode == 0, done.stderr
+    assert f"Going on in epoch {steps // 3 + 1} after step {steps % 3}." in done.stdout
