@@ -46,6 +46,7 @@ LAYERS = [
     "files",
     "progress",
     "_check",
+    "_version",
 ]
 # Inside a package the same rule holds between its files.
 INSIDE = {

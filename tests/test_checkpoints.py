@@ -126,9 +126,11 @@ def test_when_all_are_damaged_the_run_cannot_go_on(tmp_path):
     checkpoints = saved(tmp_path, 10, 20)
     for path in checkpoints.files():
         damage(path)
-    with warnings.catch_warnings(record=True, action="always") as told:
-        with pytest.raises(ValueError, match=r"must be whole to go on; all 2 are damaged. Start"):
-            checkpoints.newest()
+    with (
+        warnings.catch_warnings(record=True, action="always") as told,
+        pytest.raises(ValueError, match=r"must be whole to go on; all 2 are damaged. Start"),
+    ):
+        checkpoints.newest()
     said = [str(warning.message) for warning in told]
     assert ["The state before it is used" in line for line in said] == [True, False]
 

@@ -116,6 +116,25 @@ def test_who_waits_comes_next(tmp_path):
     assert order == ["first", "second"]
 
 
+def test_who_waited_is_alone_though_the_lock_was_removed_before_it(tmp_path):
+    found = []
+
+    def wait_for_it():
+        with alone(tmp_path / "run"):
+            try:
+                with alone(tmp_path / "run", wait=False):
+                    found.append("two at a time")
+            except BlockingIOError:
+                found.append("alone")
+
+    thread = threading.Thread(target=wait_for_it)
+    with alone(tmp_path / "run"):
+        thread.start()
+        time.sleep(0.2)
+    thread.join(30)
+    assert found == ["alone"]
+
+
 def test_one_process_is_not_alone_twice(tmp_path):
     with alone(tmp_path / "run", wait=False):
         with pytest.raises(BlockingIOError), alone(tmp_path / "run", wait=False):

@@ -376,8 +376,10 @@ def test_with_a_soft_attraction_the_solution_is_the_class_means(name, arguments)
     assert begun > 0.1
     assert furthest() < 1e-3
     # And not only the mean: a member of the class is further away than that.
-    nearest = min(float(loops.distance("cosine", means[int(c)], x)) for x, c in zip(
-        embeddings, labels, strict=True))
+    nearest = min(
+        float(loops.distance("cosine", means[int(c)], x))
+        for x, c in zip(embeddings, labels, strict=True)
+    )
     assert nearest > 5e-3
 
 

@@ -120,7 +120,12 @@ def test_more_confidence_or_fewer_repetitions_make_a_wider_interval():
     [
         ([], {}, ValueError, "one value for each query.* for t_interval"),
         ([[1.0, 2.0]], {}, ValueError, r"for t_interval; got \(1, 2\)"),
-        ([1.0], {}, ValueError, "at least two repetitions .*; got 1. Repeat the experiment with an"),
+        (
+            [1.0],
+            {},
+            ValueError,
+            "at least two repetitions .*; got 1. Repeat the experiment with an",
+        ),
         ([1.0, float("nan")], {}, ValueError, "values must be finite for t_interval"),
         ([1.0, float("inf")], {}, ValueError, "values must be finite for t_interval"),
         ([1.0, 2.0], {"confidence": 0}, ValueError, "between 0 and 1 for t_interval; got 0"),

@@ -1,5 +1,6 @@
 """Tensors come back as they were written, or not at all."""
 
+import os
 import pickle
 import subprocess
 import sys
@@ -121,6 +122,8 @@ def test_writing_leaves_the_arguments_alone(tmp_path):
 
 # Damage
 
+FACTS = '{"epoch": 3, "ü": null}'
+
 
 def written(tmp_path):
     path = tmp_path / "whole"
@@ -129,28 +132,29 @@ def written(tmp_path):
         "b": torch.tensor(3),
         "e": torch.empty(0, 3, dtype=torch.bfloat16),
     }
-    write_tensors(path, tensors, {"facts": '{"epoch": 3, "ü": null}'})
+    write_tensors(path, tensors, {"facts": FACTS})
     return path.read_bytes(), tensors
 
 
 def test_a_flipped_bit_anywhere_is_noticed(tmp_path):
     raw, tensors = written(tmp_path)
     name = raw.index(f'"{DIGEST}"'.encode()) + 1
-    for place in range(len(raw) * 8):
-        damaged = bytearray(raw)
-        damaged[place // 8] ^= 1 << place % 8
-        (tmp_path / "a").write_bytes(damaged)
-        if name <= place // 8 < name + len(DIGEST):
-            # The one blind spot: the checksum loses its name, and the content is right unchecked.
-            try:
-                found, facts = read_tensors(tmp_path / "a")
-            except DamagedFileError:
-                continue
-            assert all(same_bits(found[key], tensors[key]) for key in tensors)
-            assert facts["facts"] == '{"epoch": 3, "ü": null}'
-        else:
-            with pytest.raises(DamagedFileError, match="damaged"):
-                read_tensors(tmp_path / "a")
+    unnoticed = set()
+    with (tmp_path / "whole").open("r+b", buffering=0) as file:
+        for place, byte in enumerate(raw):
+            for bit in range(8):
+                os.pwrite(file.fileno(), bytes([byte ^ 1 << bit]), place)
+                try:
+                    found, facts = read_tensors(tmp_path / "whole")
+                except DamagedFileError:
+                    continue
+                unnoticed.add(place)
+                assert all(same_bits(found[key], tensors[key]) for key in tensors)
+                assert facts["facts"] == FACTS
+            os.pwrite(file.fileno(), bytes([byte]), place)
+    # The one blind spot: the checksum loses its name, and what is right is then not checked.
+    assert unnoticed <= set(range(name, name + len(DIGEST)))
+    assert read_tensors(tmp_path / "whole")[1] == {"facts": FACTS}
 
 
 def test_a_file_that_is_cut_off_anywhere_is_noticed(tmp_path):

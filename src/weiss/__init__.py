@@ -9,6 +9,8 @@ command that only prints its help, does not wait for torch.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from weiss._version import __version__
+
 if TYPE_CHECKING:
     from weiss.evaluation import (
         Retrieval,
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
         make_loss,
     )
     from weiss.optim import parameter_groups
-
-__version__ = "0.1.0"
 
 __all__ = [
     "LOSSES",
@@ -63,7 +63,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
-_PACKAGES = ("backbones", "data", "losses")
+_PACKAGES = ("backbones", "config", "data", "losses", "report", "runs", "training")
 
 
 def __getattr__(name: str) -> Any:

@@ -56,12 +56,14 @@ class Checkpoints:
         files = self.files()
         for path in reversed(files):
             try:
-                tensors, facts = read_tensors(path)
+                tensors, facts = read_tensors(path, is_ours=True)
                 return State(tensors, json.loads(facts["facts"]))
             except (DamagedFileError, KeyError, ValueError) as error:
                 why = error if isinstance(error, DamagedFileError) else f"{path} holds no state."
                 before = " The state before it is used." if path != files[0] else ""
                 warnings.warn(f"{why}{before}", stacklevel=2)
+                # Out of the way, or it would count as one of those to keep.
+                path.replace(path.with_suffix(".damaged"))
         if files:
             raise ValueError(
                 f"one of the states in {self.folder} must be whole to go on; all {len(files)} are "

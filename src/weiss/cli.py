@@ -205,6 +205,7 @@ def train(
 ) -> None:
     """Train; the text is `RECIPE_HELP`."""
     from weiss.config import recipe_from
+    from weiss.parallel import part_processes
     from weiss.training import train as train_one
     from weiss.training import train_seeds
 
@@ -221,7 +222,9 @@ def train(
         train_one(asked, out, resume=resume, quiet=quiet)
     else:
         found = train_seeds(asked, out, seeds, workers=workers, resume=resume, quiet=quiet)
-        _print_seeds(found, out)
+        if found and not quiet:
+            _print_seeds(found, out)
+    part_processes()
 
 
 @app.command("recipes")

@@ -41,6 +41,15 @@ def replacing(path: str | Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Remove what `replacing` left in a folder and those below it when its process was killed.
+
+    Only for a folder that nobody else writes to.
+    """
+    for path in folder.rglob(".*.tmp"):
+        path.unlink(missing_ok=True)
+
+
 def cache_folder() -> Path:
     """Return the user's cache folder for Weiss: ``$XDG_CACHE_HOME/weiss`` or ``~/.cache/weiss``."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weiss"

@@ -99,3 +99,15 @@ class Processes:
         """Wait until every process is here."""
         if self.size > 1:
             torch.distributed.barrier()
+
+
+def is_main_process() -> bool:
+    """Say whether this is the main process of a launch, or the only one."""
+    has_others = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return not has_others or torch.distributed.get_rank() == 0
+
+
+def part_processes() -> None:
+    """Take leave of the other processes of a launch, where there are any."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()

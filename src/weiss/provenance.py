@@ -10,6 +10,8 @@ from typing import Any
 import psutil
 import torch
 
+from weiss._version import __version__
+
 LIBRARIES = ("torch", "numpy", "pillow", "accelerate", "pytorch-metric-learning")
 
 
@@ -24,7 +26,7 @@ def made_with(device: torch.device, num_processes: int = 1) -> dict[str, Any]:
         Words and numbers by name; nothing that names the user or a folder.
     """
     found: dict[str, Any] = {
-        "weiss": _version("weiss") or "not installed",
+        "weiss": __version__,
         "python": platform.python_version(),
         "versions": {name: version for name in LIBRARIES if (version := _version(name))},
         "platform": f"{platform.system()} {platform.machine()}",
@@ -81,7 +83,8 @@ def _commit() -> str | None:
         return done.stdout.strip()
 
     try:
-        git("ls-files", "--error-unmatch", "--", __file__)  # else a copy in another project
+        # Fails for a copy inside another project, which does not know this file.
+        git("ls-files", "--error-unmatch", "--", Path(__file__).name)
         changed = git("status", "--porcelain", "--untracked-files=no", "--", str(here))
         return git("rev-parse", "HEAD") + ("-changed" if changed else "")
     except (OSError, subprocess.SubprocessError):

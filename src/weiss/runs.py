@@ -67,17 +67,24 @@ class Run:
     def recipe(self) -> dict[str, Any]:
         """Return what the run was asked for, section by section."""
         self._refuse_nothing()
+        path = self.folder / RECIPE
         try:
-            return tomllib.loads((self.folder / RECIPE).read_text(encoding="utf-8"))
-        except tomllib.TOMLDecodeError as error:
-            raise ValueError(f"{self.folder / RECIPE} must be TOML: {error}.") from error
+            found = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path} must be TOML in UTF-8: {error}.") from error
+        lacking = [section for section in ("backbone", "loss") if section not in found]
+        if lacking:
+            raise ValueError(
+                f"{path} must be the whole recipe of a run; it lacks [{'], ['.join(lacking)}]."
+            )
+        return found
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return what was measured, an entry an epoch; empty before the first."""
         path = self.folder / METRICS
         if not path.is_file():
             return []
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        return [_json(path, line) for line in path.read_text(encoding="utf-8").splitlines()]
 
     def result(self) -> dict[str, Any]:
         """Return the best metrics and how they were reached."""
@@ -88,17 +95,15 @@ class Run:
                 f"{self.folder} must hold a finished run; it has no {RESULT} yet. Wait, or go on "
                 f"with it: weiss train --resume --out {self.folder}"
             )
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return found
+        return _json(path, path.read_text(encoding="utf-8"))
 
     def model(self, device: str | torch.device = "cpu") -> Embedder:
         """Return the best network, ready to embed."""
         recipe = self.recipe()
         tensors, _ = self._read_model()
         model = build_backbone(recipe["backbone"], weights=False)
-        model.load_state_dict(
-            {name: value for name, value in tensors.items() if not name.startswith(LOSS)}
-        )
+        own = {name: value for name, value in tensors.items() if not name.startswith(LOSS)}
+        self._load(model, own, "backbone")
         return model.to(device).eval()
 
     def loss(self, device: str | torch.device = "cpu") -> nn.Module:
@@ -109,7 +114,7 @@ class Run:
             recipe["loss"], len(facts["class_names"]), recipe["backbone"]["embedding_size"]
         )
         own = {k.removeprefix(LOSS): v for k, v in tensors.items() if k.startswith(LOSS)}
-        loss.load_state_dict(own)
+        self._load(loss, own, "loss")
         return loss.to(device).eval()
 
     def model_facts(self) -> dict[str, Any] | None:
@@ -136,6 +141,15 @@ class Run:
         """Write the network, the loss's class vectors and what they are."""
         words = {"arch": model.architecture, FACTS: json.dumps(model.facts)}
         write_tensors(self.folder / MODEL, model.tensors, words)
+
+    def _load(self, module: nn.Module, tensors: dict[str, Tensor], section: str) -> None:
+        try:
+            module.load_state_dict(tensors)
+        except RuntimeError as error:
+            raise ValueError(
+                f"{self.folder / MODEL} must fit the [{section}] of {RECIPE} beside it; it does "
+                "not. Was one of them changed, or copied from another run?"
+            ) from error
 
     def _read_model(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         path = self.folder / MODEL
@@ -164,6 +178,14 @@ class Run:
     def _write(self, name: str, text: str) -> None:
         with replacing(self.folder / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
+
+
+def _json(path: Path, text: str) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} must be JSON; it is cut off or changed: {error}.") from error
+    return found
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,8 @@ class ClassMeans:
             self.sums_CD += hot_BC.T @ rows_BD
             self.counts_C += hot_BC.sum(dim=0)
         else:
-            self.sums_CD.index_add_(0, labels, rows_BD)
-            self.counts_C.index_add_(0, labels, torch.ones_like(rows_BD[:, 0]))
+            self.sums_CD.index_add_(0, labels.long(), rows_BD)
+            self.counts_C.index_add_(0, labels.long(), torch.ones_like(rows_BD[:, 0]))
 
     def clear(self) -> None:
         """Begin again."""

@@ -135,7 +135,8 @@ def _values(name: str, given: Any, owner: str) -> Array:
     values = np.asarray(given, dtype=np.float64)
     if values.ndim != 1 or not len(values):
         raise ValueError(
-            f"{name} must be one value for each query, shape (N,), for {owner}; got {values.shape}."
+            f"{name} must be one value for each query or repetition, shape (N,), for {owner}; got "
+            f"{values.shape}."
         )
     if not np.isfinite(values).all():
         raise ValueError(f"{name} must be finite for {owner}; got NaN or infinity.")

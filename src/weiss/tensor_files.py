@@ -42,11 +42,14 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], facts: dict[s
             raise OSError(f"{path} could not be written: {error}") from error
 
 
-def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def read_tensors(
+    path: str | Path, *, is_ours: bool = False
+) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read a safetensors file; one that `write_tensors` wrote is compared with its checksum.
 
     Args:
         path: the file.
+        is_ours: `write_tensors` wrote it, so that it must have a checksum.
 
     Returns:
         The tensors by name, on the CPU; and the words that came with them.
@@ -64,6 +67,8 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DamagedFileError(f"{path} is damaged or cut off ({reason}).") from error
     digest = facts.pop(DIGEST, None)
+    if digest is None and is_ours:
+        raise DamagedFileError(f"{path} is damaged: it has no checksum.")
     if digest is not None and digest != _digest(tensors, facts):
         raise DamagedFileError(f"{path} is damaged: its content does not match its checksum.")
     return tensors, facts

@@ -1,7 +1,17 @@
 """A folder to train on, and a trainer that draws no pictures: they take longer than training."""
 
 import pytest
+import torch
 from tiny import tiny_recipe, write_stripes
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Compute with one thread: so small a network is quicker, and bits do not depend on cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")
@@ -30,8 +40,8 @@ def run(stripes, tmp_path, undrawn):
     return one
 
 
-@pytest.fixture(scope="session")
-def finished(stripes, tmp_path_factory):
+@pytest.fixture(scope="module")
+def finished(stripes, tmp_path_factory, one_thread):
     """A finished run, pictures and all; only to be read."""
     from weiss.training import train
 

@@ -41,11 +41,11 @@ def until_finished(run, changes, most=60):
     raise AssertionError(f"not finished after {most} stops")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("variant", list(VARIANTS))
+@pytest.mark.parametrize(
+    ("variant", "number"),
+    [("adamw", signal.SIGTERM), *((variant, signal.SIGINT) for variant in VARIANTS)],
+)
 def test_a_run_stopped_after_every_step_is_the_run_that_was_not(run, monkeypatch, variant, number):
-    if number == signal.SIGTERM and variant != "adamw":
-        pytest.skip("one variant will do")
     changes = {**STEPS, **VARIANTS[variant]}
     whole = run("whole", **changes)
 
@@ -217,9 +217,8 @@ def test_a_run_killed_at_ten_random_moments_is_the_run_that_was_not(stripes, tmp
         reached.append(max(int(path.stem) for path in Run(folder).checkpoints.files()))
     # They hit a run that was training, at places spread over it, most of them in mid-epoch.
     assert hits >= 8, reached
-    assert reached == sorted(set(reached))[: len(reached)] or hits < 10
+    assert reached == sorted(reached)
     assert sum(steps % 3 != 0 for steps in reached) >= 2, reached
-    assert not Run(folder).is_finished() or hits < 10
     done = weiss(*command(stripes, folder, "--quiet", "--resume", **changes))
     assert done.returncode == 0, done.stderr
     assert reference.wait(timeout=120) == 0, reference.communicate()
@@ -240,7 +239,7 @@ def test_ctrl_c_saves_the_state_and_says_how_to_go_on(stripes, tmp_path, number,
     if number == signal.SIGINT:
         assert wait_for_states(folder, process, 0)
     else:
-        while process.poll() is None and "epoch 2/5000" not in process.stdout.readline():
+        while process.poll() is None and " 2/5000" not in process.stdout.readline():
             pass
     process.send_signal(number)
     said = " ".join(process.communicate(timeout=60)[1].split())

@@ -111,7 +111,8 @@ class StopRequest:
     ) -> None:
         """Leave signals to those who had them before."""
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            # None: it was not set from Python, and cannot be given back from it.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
         if self.wanted:

@@ -8,14 +8,15 @@ Several processes (``torchrun``, ``accelerate launch``) share each batch and com
 """
 
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from weiss.config import Recipe, to_toml
-from weiss.files import alone
+from weiss.files import alone, remove_leftovers
 from weiss.losses import MeanFieldLoss
 from weiss.parallel import Processes
 from weiss.progress import Bar
@@ -65,7 +66,8 @@ def train(
         StoppedError: Ctrl-C or SIGTERM; the state is saved.
     """
     run = Run(out)
-    if run.exists() and not resume:
+    has_begun = run.exists()
+    if has_begun and not resume:
         raise ValueError(
             f"--out must name a folder without a run; {run.folder} holds one. Go on with it: weiss "
             f"train --resume --out {run.folder}. Or choose another folder."
@@ -73,24 +75,41 @@ def train(
     run.folder.mkdir(parents=True, exist_ok=True)
     accelerator = make_accelerator(recipe, run.folder)
     processes = processes_of(accelerator)
-    try:
-        # Only the main process writes, and only one run at a time.
-        with alone(run.folder / "run", wait=False) if processes.is_main else nullcontext():
-            return Training(recipe, run, accelerator, processes, quiet=quiet).go()
-    except BlockingIOError:
-        raise ValueError(
-            f"{run.folder} must not be written by two programs; another one is training there. "
-            "Wait for it, or choose another folder."
-        ) from None
+    processes.wait()  # until all have looked into the folder, which the main one now writes to
+    with _written_by_one(run.folder) if processes.is_main else nullcontext():
+        training = Training(recipe, run, accelerator, processes, has_begun=has_begun, quiet=quiet)
+        return training.go()
+
+
+@contextmanager
+def _written_by_one(folder: Path) -> Iterator[None]:
+    """Let nobody else train in a folder meanwhile, and sweep up after those who were killed."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(alone(folder / "run", wait=False))
+        except BlockingIOError:
+            raise ValueError(
+                f"{folder} must not be written by two programs; another one is training there. "
+                "Wait for it, or choose another folder."
+            ) from None
+        remove_leftovers(folder)
+        yield
 
 
 class Training:
     """One run: what it is made of, and its way from epoch to epoch."""
 
     def __init__(
-        self, recipe: Recipe, run: Run, accelerator: Any, processes: Processes, *, quiet: bool
+        self,
+        recipe: Recipe,
+        run: Run,
+        accelerator: Any,
+        processes: Processes,
+        *,
+        has_begun: bool,
+        quiet: bool,
     ) -> None:
-        self.run, self.accelerator = run, accelerator
+        self.run, self.accelerator, self.has_begun = run, accelerator, has_begun
         self.quiet = quiet or not processes.is_main
         made = prepare(recipe, torch.device(accelerator.device), processes)
         self.recipe, self.device, self.processes = made.recipe, made.device, processes
@@ -166,7 +185,7 @@ class Training:
             "phase": "warm-up" if number <= self.recipe.train.warmup_epochs else "training",
             "steps": self.at.steps,
             "loss": self.watch.finish(),
-            "lr": self._rates(),
+            "lr": self._set_rates(self.at.epoch + (self.at.step - 0.5) / self.experiment.steps),
         }
         self._clock()
         images = self.experiment.steps * int(self.recipe.train.batch_size)
@@ -190,10 +209,13 @@ class Training:
         self._stop_or_save()
 
     def _evaluate(self, split: str) -> dict[str, float | int]:
-        found = self.experiment.evaluator.evaluate(
-            self.model, split, precision=self.stepper.precision, watch=self._stop_if_wanted
-        )
+        found = self.experiment.evaluator.evaluate(self.model, split, **self._embedding_options())
         return found.summary()
+
+    def _embedding_options(self) -> dict[str, Any]:
+        # Several processes have different numbers of batches to embed, and agree between steps.
+        watch = self._stop_if_wanted if self.processes.size == 1 else lambda: None
+        return {"precision": self.stepper.precision, "watch": watch}
 
     def _keep_if_best(self, line: dict[str, Any]) -> bool:
         metric = self.recipe.evaluate.metric
@@ -223,9 +245,7 @@ class Training:
         starts = settings.how == "class_mean" and epoch == 0
         if not isinstance(loss, MeanFieldLoss) or not (solves or starts):
             return
-        embeddings = self.experiment.embed_training(
-            self.model, precision=self.stepper.precision, watch=self._stop_if_wanted
-        )
+        embeddings = self.experiment.embed_training(self.model, **self._embedding_options())
         labels = self.experiment.train_labels()
         if starts or epoch == 0:
             # From the class means, which a solution is close to, rather than from noise.
@@ -300,7 +320,7 @@ class Training:
 
     def _take_up(self) -> None:
         """Begin the run, or go on with it."""
-        if not self.run.exists():
+        if not self.has_begun:
             if self.processes.is_main:
                 self.run.write_recipe(to_toml(self._described()))
             self.processes.wait()
@@ -353,7 +373,9 @@ class Training:
             outcome.write(self.run, self.recipe, result, self.at.history)
             for path in self.run.checkpoints.files()[:-1]:
                 path.unlink(missing_ok=True)
-        self.accelerator.end_training()
+        # Not end_training, which would part the processes: another run may follow.
+        for tracker in self.accelerator.trackers:
+            tracker.finish()
         self._say(outcome.closing(result, self.run.folder))
         return result
 

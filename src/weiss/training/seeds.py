@@ -15,6 +15,7 @@ import numpy as np
 from weiss import _check
 from weiss.config import Recipe, recipe_from_dict, to_toml
 from weiss.files import replacing
+from weiss.parallel import is_main_process
 from weiss.runs import RECIPE, Run
 from weiss.statistics import t_interval
 from weiss.training.loop import train
@@ -44,7 +45,8 @@ def train_seeds(
         quiet: print nothing.
 
     Returns:
-        For each metric the values and, as ``mean``, ``low`` and ``high``, the 95 % t-interval.
+        For each metric the values and, as ``mean``, ``low`` and ``high``, the 95 % t-interval; in
+        a launch of several processes to the main one only.
     """
     if num_seeds < 2:
         raise ValueError(f"--seeds must be at least 2, to say how results vary; got {num_seeds}.")
@@ -68,6 +70,8 @@ def train_seeds(
             train(own, run.folder, resume=run.exists(), quiet=quiet)
     else:
         _in_processes(recipes, runs, workers)
+    if not is_main_process():
+        return {}
     summary = summarise(runs)
     with replacing(out / SUMMARY) as temporary:
         temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,123 @@
+"""Several processes that share each batch compute what one would."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import together
+import torch
+from tiny import command, environment, without_times
+
+from weiss.parallel import Processes
+from weiss.runs import Run
+from weiss.training import loop
+
+pytestmark = pytest.mark.dist
+
+FROZEN = {"backbone__freeze_bn": "statistics"}
+VARIANTS = {
+    "fields": {},
+    "pairs": {"loss__name": "contrastive", "train__per_class": 2},
+    "proxies": {"loss__name": "proxy_anchor"},
+    "sgd": {"optim__name": "sgd", "optim__clip_norm": 0.05},
+    "class means": {"fields__how": "class_mean"},
+}
+VARIANTS |= {f"{name} in parts": {**VARIANTS[name], "train__accumulate": 2} for name in VARIANTS}
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_processes_say_what_they_mean(world, tmp_path):
+    torch.multiprocessing.spawn(together.talk, (world, tmp_path / "store"), nprocs=world)
+
+
+def test_a_single_process_talks_to_itself():
+    alone, rows = Processes(), torch.arange(6.0).view(3, 2)
+    assert alone.is_main
+    assert alone.group is None
+    assert alone.join(rows) is rows
+    assert alone.owned(rows).equal(rows)
+    assert alone.collect(rows, 3) is rows
+    assert alone.any(True, together.CPU)
+    alone.agree([rows])
+    alone.wait()
+
+
+def test_two_processes_take_the_steps_of_one(stripes, tmp_path):
+    cache = {"data__cache": tmp_path / "cache"}
+    variants = {name: {**FROZEN, **cache, **own} for name, own in VARIANTS.items()}
+    arguments = (2, tmp_path / "store", stripes, variants)
+    torch.multiprocessing.spawn(together.train_together, arguments, nprocs=2)
+    found = torch.load(tmp_path / "store.found", weights_only=True)
+    for name, changes in variants.items():
+        # One process, the whole batch at once.
+        alone = {key: value for key, value in changes.items() if key != "train__accumulate"}
+        one, two = together.steps(stripes, alone, Processes()), found[name]
+        torch.testing.assert_close(two["losses"], one["losses"], rtol=1e-5, atol=1e-6)
+        for kind in ("model", "loss"):
+            assert one[kind].keys() == two[kind].keys()
+            for key, value in one[kind].items():
+                message = f"{name}: {key}"
+                assert torch.allclose(two[kind][key], value, rtol=1e-5, atol=2e-5), message
+        torch.testing.assert_close(two["embeddings"], one["embeddings"], rtol=0, atol=1e-4)
+        for key, value in one["evaluation"].items():
+            assert two["evaluation"][key] == pytest.approx(value, abs=0.03), f"{name}: {key}"
+
+
+def launch(launcher, words):
+    done = subprocess.run(
+        [sys.executable, "-m", *launcher, "-m", "weiss", *words],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+def test_torchrun_trains_one_run_that_only_the_main_process_speaks_of(run, tmp_path, stripes):
+    """With different numbers of batches to embed, more steps than between two agreements."""
+    changes = {**FROZEN, "train__epochs": 6, "train__batch_size": 12, "evaluate__batch_size": 11}
+    changes |= {"data__cache": tmp_path / "cache", "fields__how": "alternating"}
+    changes |= {"evaluate__on": "held_out", "evaluate__folds": 6, "optim__lr": 1e-3}
+    whole = run("whole", **changes)
+    folder = tmp_path / "together"
+    torchrun = ("torch.distributed.run", "--nproc-per-node", "2")
+    done = launch(torchrun, command(stripes, folder, **changes))
+    for line in ("writing to", "epoch 1/6", "epoch 6/6", "in all. Look at"):
+        assert done.stdout.count(line) == 1, done.stdout
+    one, two = Run(whole).metrics(), Run(folder).metrics()
+    assert len(two) == 6
+    for a, b in zip(one, two, strict=True):
+        assert b["loss"] == pytest.approx(a["loss"], rel=1e-5)
+        assert b["lr"] == a["lr"]
+        assert b["steps"] == a["steps"]
+        assert b["order"]["residual"] == pytest.approx(a["order"]["residual"], abs=1e-3)
+        for key, value in a["evaluation"].items():
+            assert b["evaluation"][key] == pytest.approx(value, abs=0.05)
+    assert Run(folder).recipe()["made_with"]["processes"] == 2
+    names = {path.relative_to(whole) for path in whole.rglob("*") if path.is_file()}
+    pictures = {path.relative_to(folder) for path in (folder / "plots").glob("*")}
+    assert {p.relative_to(folder) for p in folder.rglob("*") if p.is_file()} - pictures == names
+    assert Run(folder).result()["test"].keys() == Run(whole).result()["test"].keys()
+
+
+def test_accelerate_launch_trains_the_same_run(run, tmp_path, stripes):
+    changes = {"train__epochs": 2}
+    whole = run("whole", **changes)
+    folder = tmp_path / "launched"
+    accelerate = ("accelerate.commands.launch", "--cpu", "--num_processes", "1")
+    accelerate = (*accelerate, "--num_machines", "1", "--dynamo_backend", "no")
+    launch(accelerate, command(stripes, folder, "--quiet", **changes))
+    assert [without_times(line) for line in Run(folder).metrics()] == [
+        without_times(line) for line in Run(whole).metrics()
+    ]
+
+
+def test_a_batch_must_be_shared_evenly(stripes, run, monkeypatch):
+    monkeypatch.setattr(loop, "processes_of", lambda _: Processes(0, 5, 5))
+    with pytest.raises(ValueError, match="train.batch_size must be a multiple of 5, to be shared"):
+        run(data__keep="memory")
+    assert os.environ.get("WORLD_SIZE") is None
