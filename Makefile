@@ -18,8 +18,8 @@ help: ## list these targets
 
 setup: .venv/.installed ## create .venv and install Weiss with everything its tests need
 
-demo: setup ## train 2-D embeddings with both mean-field losses and draw them settling
-	$(BIN)/python examples/settling.py --out demo
+demo: setup ## train on glyphs, search characters that training never saw, write a page (two to three minutes)
+	$(BIN)/python examples/demo.py --out demo
 
 test: setup ## run the tests (about three minutes on two cores)
 	$(BIN)/pytest -q
@@ -49,4 +49,4 @@ bench: setup ## measure losses, evaluation and decoding against rivals; writes b
 	$(BIN)/python benchmarks/bench_decoding.py
 
 clean: ## remove the environment and every cache
-	rm -rf .venv demo .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv demo runs .pytest_cache .mypy_cache .ruff_cache

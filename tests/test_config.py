@@ -522,10 +522,18 @@ def test_a_new_loss_drops_the_arguments_of_the_old_one_in_any_order():
 
 
 def test_a_new_loss_keeps_the_rate_of_class_vectors_only_if_it_has_the_same_kind():
-    assert recipe_from("glyphs", ["loss.name=mf_contrastive"]).optim.class_lr == 2.0
+    own = recipe_from("glyphs").optim.class_lr
+    assert own is not None
+    assert recipe_from("glyphs", ["loss.name=mf_contrastive"]).optim.class_lr == own
     assert recipe_from("glyphs", ["loss.name=proxy_anchor"]).optim.class_lr is None
-    kept = recipe_from("glyphs", ["optim.class_lr=0.5", "loss.name=proxy_anchor"])
-    assert kept.optim.class_lr == 0.5
+    kept = recipe_from("glyphs", ["optim.class_lr=0.7", "loss.name=proxy_anchor"])
+    assert kept.optim.class_lr == 0.7
+
+
+def test_a_new_loss_over_pairs_gets_its_sampler_also_where_a_run_has_settled_on_another(tmp_path):
+    path = written(tmp_path, "[train]\nsampler = 'shuffled'\n[loss]\nname = 'mf_cwms'")
+    assert recipe_from(path, ["loss.name=contrastive"]).sampler_name == "per_class"
+    assert recipe_from(path, ["loss.name=proxy_anchor"]).sampler_name == "shuffled"
 
 
 def test_a_new_backbone_drops_the_pooling_and_arguments_of_the_old_one(tmp_path):

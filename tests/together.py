@@ -72,9 +72,7 @@ def steps(data, changes, processes, number=4):
         "losses": torch.stack(values),
         "model": made.model.state_dict(),
         "loss": made.loss.state_dict(),
-        "embeddings": made.experiment.embed_training(
-            made.model, precision=made.stepper.precision
-        ),
+        "embeddings": made.experiment.embed_training(made.model, precision=made.stepper.precision),
         "evaluation": found,
     }
 

@@ -1,17 +1,16 @@
 """Several processes that share each batch compute what one would."""
 
-import os
 import subprocess
 import sys
 
 import pytest
 import together
 import torch
-from tiny import command, environment, without_times
+from tiny import command, environment, tiny_recipe, without_times
 
 from weiss.parallel import Processes
 from weiss.runs import Run
-from weiss.training import loop
+from weiss.training.experiment import _batch_of, open_data
 
 pytestmark = pytest.mark.dist
 
@@ -26,9 +25,8 @@ VARIANTS = {
 VARIANTS |= {f"{name} in parts": {**VARIANTS[name], "train__accumulate": 2} for name in VARIANTS}
 
 
-@pytest.mark.parametrize("world", [2, 3])
-def test_processes_say_what_they_mean(world, tmp_path):
-    torch.multiprocessing.spawn(together.talk, (world, tmp_path / "store"), nprocs=world)
+def test_processes_say_what_they_mean(tmp_path):
+    torch.multiprocessing.spawn(together.talk, (3, tmp_path / "store"), nprocs=3)
 
 
 def test_a_single_process_talks_to_itself():
@@ -116,8 +114,12 @@ def test_accelerate_launch_trains_the_same_run(run, tmp_path, stripes):
     ]
 
 
-def test_a_batch_must_be_shared_evenly(stripes, run, monkeypatch):
-    monkeypatch.setattr(loop, "processes_of", lambda _: Processes(0, 5, 5))
-    with pytest.raises(ValueError, match="train.batch_size must be a multiple of 5, to be shared"):
-        run(data__keep="memory")
-    assert os.environ.get("WORLD_SIZE") is None
+def test_a_batch_must_be_shared_evenly(stripes):
+    recipe = tiny_recipe(stripes)
+    train = open_data(recipe).part("train").compact()
+    law = "train.batch_size must be a multiple of 5, to be shared by 5 processes"
+    with pytest.raises(ValueError, match=law):
+        _batch_of(recipe, train, Processes(0, 5, 5))
+    auto = tiny_recipe(stripes, train__batch_size="auto", train__accumulate=2)
+    assert _batch_of(auto, train, Processes(0, 2, 2)).train.batch_size == 8
+    assert _batch_of(auto, train, Processes(0, 3, 3)).train.batch_size == 6

@@ -164,10 +164,16 @@ def _change_names(values: dict[str, Any], changes: Mapping[tuple[str, ...], Any]
         if new == old:
             continue
         values[name] = {key: value for key, value in section.items() if key in kept}
-        if name == "loss" and isinstance(values.get("optim"), dict) and _scale(old) != _scale(new):
-            # Fields and proxies want rates of different size.
-            values["optim"].pop("class_lr", None)
+        if name == "loss":
+            _change_what_follows_from_the_loss(values, old, new)
 
 
-def _scale(loss: Any) -> float | None:
-    return LOSSES[loss].class_lr_scale if isinstance(loss, str) and loss in LOSSES else None
+def _change_what_follows_from_the_loss(values: dict[str, Any], old: Any, new: Any) -> None:
+    if not (isinstance(old, str) and isinstance(new, str) and {old, new} <= set(LOSSES)):
+        return  # which is refused later, by its name
+    optim, train = values.get("optim"), values.get("train")
+    if isinstance(optim, dict) and LOSSES[old].class_lr_scale != LOSSES[new].class_lr_scale:
+        # Fields and proxies want rates of different size.
+        optim.pop("class_lr", None)
+    if isinstance(train, dict) and LOSSES[old].sampling != LOSSES[new].sampling:
+        train.pop("sampler", None)

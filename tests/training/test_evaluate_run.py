@@ -1,0 +1,137 @@
+"""A saved run, measured again."""
+
+import json
+import shutil
+
+import pytest
+from tiny import weiss, write_stripes
+from typer.testing import CliRunner
+
+from weiss import cli
+from weiss.runs import Run
+from weiss.training import evaluate_run
+
+
+@pytest.fixture
+def evaluate(capsys):
+    """Run ``weiss evaluate`` as the command line does, in this process."""
+
+    def one(*words):
+        done = CliRunner().invoke(cli.app, ["evaluate", *map(str, words)])
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return done.stdout
+
+    return one
+
+
+def test_a_run_measured_again_gives_its_result(finished, evaluate):
+    found = json.loads(evaluate(finished, "--json", "--device", "cpu"))
+    result = Run(finished).result()
+    assert found["queries"] == 24
+    for name, value in found.items():
+        assert result[name] == value, name
+
+
+def test_without_json_it_is_a_table_with_intervals(finished, evaluate):
+    said = evaluate(finished, "--device", "cpu")
+    result = Run(finished).result()
+    row = next(line for line in said.splitlines() if line.startswith("map_at_r"))
+    assert f"{100 * result['map_at_r']:.2f}" in row
+    assert " to " in row
+
+
+def test_every_part_of_the_data_can_be_measured(finished, evaluate):
+    found = json.loads(evaluate(finished, "--split", "train", "--json"))
+    assert found["queries"] == 36
+    assert "nmi" in json.loads(evaluate(finished, "--clustering", "--json"))
+    with pytest.raises(ValueError, match="'valid' is none: it has train, test"):
+        evaluate(finished, "--split", "valid")
+
+
+def test_all_images_of_another_folder_are_measured(finished, evaluate, tmp_path):
+    other = write_stripes(tmp_path / "other", num_classes=4, per_class=3)
+    found = json.loads(evaluate(finished, "--data", other, "--json"))
+    assert found["queries"] == 12
+    # The same images as the run's own give the same numbers, whatever they are called.
+    own = tmp_path / "own"
+    facts = Run(finished).model_facts()
+    source = json.loads((finished / "result.json").read_text())["data"]
+    for number in range(10):
+        if f"class{number}" not in facts["class_names"]:
+            shutil.copytree(f"{source}/class{number}", own / f"renamed{number}")
+    found = json.loads(evaluate(finished, "--data", own, "--json"))
+    result = Run(finished).result()
+    assert found == {name: result[name] for name in found}
+
+
+def test_of_a_list_with_a_test_split_that_is_measured(finished, evaluate, stripes, tmp_path):
+    rows = ["path,label,split"]
+    for number, path in enumerate(sorted(stripes.rglob("*.png"))):
+        rows.append(f"{path},{path.parent.name},{'test' if number % 3 == 0 else 'train'}")
+    listed = tmp_path / "list.csv"
+    listed.write_text("\n".join(rows) + "\n")
+    assert json.loads(evaluate(finished, "--data", listed, "--json"))["queries"] == 20
+    listed.write_text("\n".join(row.rpartition(",")[0] for row in rows) + "\n")
+    assert json.loads(evaluate(finished, "--data", listed, "--json"))["queries"] == 60
+
+
+def test_a_query_finds_in_the_gallery_where_there_is_one(finished, evaluate, stripes, tmp_path):
+    rows = ["path,label,split"]
+    for number, path in enumerate(sorted(stripes.rglob("*.png"))):
+        rows.append(f"{path},{path.parent.name},{'query' if number % 6 == 0 else 'gallery'}")
+    listed = tmp_path / "list.csv"
+    listed.write_text("\n".join(rows) + "\n")
+    assert json.loads(evaluate(finished, "--data", listed, "--json"))["queries"] == 10
+
+
+def test_broken_images_are_left_out_when_asked(finished, evaluate, tmp_path):
+    other = write_stripes(tmp_path / "other", num_classes=3, per_class=3)
+    (other / "class1" / "1.png").write_bytes(b"")
+    with pytest.raises(ValueError, match="1.png"):
+        evaluate(finished, "--data", other)
+    with pytest.warns(UserWarning, match="1.png"):
+        said = evaluate(finished, "--data", other, "--skip-bad", "--json")
+    assert json.loads(said)["queries"] == 8
+
+
+def test_a_run_is_left_as_it_was(finished, stripes):
+    before = {p: p.stat().st_mtime_ns for p in finished.rglob("*")}
+    evaluate_run(finished, data=str(stripes), device="cpu")
+    assert {p: p.stat().st_mtime_ns for p in finished.rglob("*")} == before
+
+
+def test_on_the_command_line_a_mistyped_run_is_one_message(finished):
+    done = weiss("evaluate", finished.with_name("finishd"))
+    assert done.returncode == 2
+    said = " ".join(done.stderr.split())
+    assert "RUN must be the folder of a run, which holds recipe.toml" in said
+    assert "Did you mean 'finished'?" in said
+    assert "Traceback" not in done.stderr
+
+
+def test_what_is_not_there_is_said(finished, evaluate, tmp_path):
+    with pytest.raises(ValueError, match="data must be one of .* which is none of these"):
+        evaluate(finished, "--data", tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match="a list of images must exist"):
+        evaluate(finished, "--data", tmp_path / "nowhere.csv")
+    with pytest.raises(FileNotFoundError, match="RUN must be the folder of a run"):
+        evaluate(tmp_path / "norun")
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    shutil.copy(finished / "recipe.toml", begun)
+    with pytest.raises(FileNotFoundError, match="there is no model.safetensors yet"):
+        evaluate(begun)
+    with pytest.raises(FileNotFoundError, match="must hold a finished run"):
+        Run(begun).result()
+    (begun / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match="damaged"):
+        evaluate(begun)
+
+
+def test_data_of_a_run_that_have_gone_are_named(run, tmp_path, evaluate):
+    data = write_stripes(tmp_path / "data", 5, 4)
+    folder = run(data=data, train__epochs=1, train__batch_size=6)
+    shutil.rmtree(data)
+    with pytest.raises(ValueError, match=str(data)):
+        evaluate(folder)

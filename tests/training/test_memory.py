@@ -1,0 +1,38 @@
+"""A run needs no more memory the longer it lasts."""
+
+import gc
+
+import psutil
+import pytest
+
+from weiss.training import loop
+
+MEGABYTE = 2**20
+
+
+@pytest.mark.parametrize("how", ["joint", "alternating"])
+def test_memory_stays_flat_over_epochs(run, monkeypatch, how):
+    process, used = psutil.Process(), []
+
+    def closed(training, real=loop.Training._close_epoch):
+        real(training)
+        if len(used) in (9, 19, 39):
+            gc.collect()
+        used.append(process.memory_info().rss)
+
+    monkeypatch.setattr(loop.Training, "_close_epoch", closed)
+    run(train__epochs=40, train__checkpoint_seconds=0, fields__how=how, fields__passes=1)
+    assert len(used) == 40
+    assert used[-1] - used[9] < 4 * MEGABYTE
+    # The batches of an epoch, kept by mistake, are 0.4 MB.
+    assert used[-1] - used[19] < 2 * MEGABYTE
+
+
+def test_runs_one_after_the_other_leave_nothing_behind(run):
+    process, used = psutil.Process(), []
+    for number in range(12):
+        run(f"run{number}", train__epochs=1)
+        if number in (3, 11):
+            gc.collect()
+        used.append(process.memory_info().rss)
+    assert used[-1] - used[3] < 8 * MEGABYTE

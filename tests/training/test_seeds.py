@@ -1,0 +1,121 @@
+"""One recipe with several seeds: a run for each, and a mean that says how sure it is."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+from tiny import assert_same_run, command, tiny_recipe, without_times
+from typer.testing import CliRunner
+
+from weiss import cli
+from weiss.runs import Run
+from weiss.training import train_seeds
+
+pytestmark = pytest.mark.usefixtures("undrawn")
+
+
+def stamps(folder):
+    return {p: p.stat().st_mtime_ns for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_seeds_are_runs_whose_mean_and_interval_are_students(stripes, tmp_path, run):
+    out = tmp_path / "seeds"
+    done = CliRunner().invoke(cli.app, command(stripes, out, "--seeds", 3))
+    assert done.exit_code == 0, done.exception
+    found = json.loads((out / "summary.json").read_text())
+    assert f"Wrote {out / 'summary.json'}" in done.stdout.replace("\n", "")
+    assert f"{100 * found['map_at_r']['mean']:.2f}" in done.stdout
+    assert done.stdout.count("epoch 3/3") == 3
+    assert found["runs"] == ["seed-0", "seed-1", "seed-2"]
+    assert sorted(p.name for p in out.iterdir()) == [*found["runs"], "summary.json"]
+    for name in ("map_at_r", "r_precision", "precision_at_1"):
+        values = [Run(out / each).result()[name] for each in found["runs"]]
+        entry = found[name]
+        assert entry["values"] == values
+        assert entry["mean"] == pytest.approx(np.mean(values), abs=1e-12)
+        ends = stats.t.interval(0.95, 2, loc=np.mean(values), scale=stats.sem(values))
+        assert (entry["low"], entry["high"]) == pytest.approx(ends, abs=1e-9)
+    assert len(set(found["map_at_r"]["values"])) == 3
+    # Each is the run that its seed alone would give.
+    assert_same_run(out / "seed-2", run("alone", seed=2))
+
+
+def test_seeds_begin_with_the_recipes_own(stripes, tmp_path):
+    found = train_seeds(tiny_recipe(stripes, seed=5, train__epochs=1), tmp_path, 2, quiet=True)
+    assert found["runs"] == ["seed-5", "seed-6"]
+
+
+def test_resuming_completes_what_is_missing_and_leaves_the_rest(stripes, tmp_path):
+    recipe, out = tiny_recipe(stripes), tmp_path / "seeds"
+    train_seeds(recipe, out, 2, quiet=True)
+    before = stamps(out / "seed-0") | stamps(out / "seed-1")
+    with pytest.raises(ValueError, match="without runs of these seeds; .* add --resume"):
+        train_seeds(recipe, out, 3, quiet=True)
+    found = train_seeds(recipe, out, 3, resume=True, quiet=True)
+    assert len(found["map_at_r"]["values"]) == 3
+    assert stamps(out / "seed-0") | stamps(out / "seed-1") == before
+
+
+@pytest.mark.dist
+def test_seeds_at_the_same_time_are_seeds_in_turn_and_one_that_fails_stops_no_other(
+    stripes, tmp_path
+):
+    recipe, in_turn, out = tiny_recipe(stripes), tmp_path / "in_turn", tmp_path / "together"
+    train_seeds(recipe, in_turn, 2, quiet=True)
+    # What stands in the way of the first seed: a file where its folder should be.
+    out.mkdir()
+    (out / "seed-0").write_text("")
+    with pytest.raises(RuntimeError) as error:
+        train_seeds(recipe, out, 2, workers=2, quiet=True)
+    said = str(error.value)
+    assert "every seed must finish; 1 of 2 did not" in said
+    assert "seed-0: Error: " in said
+    assert "add --resume" in said
+    assert "Traceback" not in said
+    assert not (out / "summary.json").exists()
+    assert_same_run(out / "seed-1", in_turn / "seed-1")
+    before = stamps(out / "seed-1")
+
+    (out / "seed-0").unlink()
+    train_seeds(recipe, out, 2, workers=2, resume=True, quiet=True)
+    assert_same_run(out / "seed-0", in_turn / "seed-0")
+    assert stamps(out / "seed-1") == before
+    summaries = [json.loads((each / "summary.json").read_text()) for each in (out, in_turn)]
+    for name in ("map_at_r", "r_precision", "precision_at_1", "epoch"):
+        assert summaries[0][name] == summaries[1][name]
+    assert not list(out.glob(".*"))
+
+
+WRONG = {
+    "one": ((1, {}), "--seeds must be at least 2"),
+    "no workers": ((2, {"workers": 0}), "workers must be at least 1"),
+}
+
+
+@pytest.mark.parametrize("kind", list(WRONG))
+def test_wrong_numbers_are_refused(stripes, tmp_path, kind):
+    (number, options), law = WRONG[kind]
+    with pytest.raises(ValueError, match=law):
+        train_seeds(tiny_recipe(stripes), tmp_path / "out", number, quiet=True, **options)
+
+
+def test_a_run_is_no_folder_for_several(stripes, run):
+    folder = run(train__epochs=1)
+    with pytest.raises(ValueError, match="must name a folder for several runs"):
+        train_seeds(tiny_recipe(stripes), folder, 2, quiet=True)
+
+
+def test_one_failing_seed_in_turn_is_reported(stripes, tmp_path):
+    (tmp_path / "seed-0").write_text("")
+    with pytest.raises(OSError, match="seed-0"):
+        train_seeds(tiny_recipe(stripes, train__epochs=1), tmp_path, 2, quiet=True)
+
+
+def test_metrics_of_the_same_seed_are_the_same(run):
+    one, two = run("one", seed=3), run("two", seed=3)
+    assert [without_times(n) for n in Run(one).metrics()] == [
+        without_times(n) for n in Run(two).metrics()
+    ]
+    other = run("other", seed=4)
+    assert Run(other).metrics()[0]["loss"] != Run(one).metrics()[0]["loss"]
