@@ -68,6 +68,7 @@ INSIDE = {
         "loop",
         "preparation",
         "outcome",
+        "alternation",
         "resuming",
         "experiment",
         "evaluator",

@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from weiss.config import recipe_from
+from weiss.runs import Run
 
 SETTINGS = {
     "backbone.name": "small",
@@ -118,3 +119,11 @@ def assert_same_run(folder, other):
     different = [name for name in one["model"] if one["model"][name] != two["model"].get(name)]
     assert not different
     assert one["model"].keys() == two["model"].keys()
+
+
+def metrics(folder):
+    return Run(folder).metrics()
+
+
+def losses(folder):
+    return [line["loss"] for line in metrics(folder)]

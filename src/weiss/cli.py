@@ -3,6 +3,7 @@
 Everything heavy is imported inside the commands, so that ``weiss --help`` answers at once.
 """
 
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -209,11 +210,12 @@ def train(
     from weiss.training import train as train_one
     from weiss.training import train_seeds
 
-    if resume and recipe is None and out is not None and (out / "recipe.toml").is_file():
-        recipe = str(out)
-    if resume and recipe is None and out is None:
-        raise ValueError("--resume must know which run to go on with. Add --out and its folder.")
-    asked = recipe_from(recipe, overrides or (), root=None if root is None else str(root))
+    changes = list(overrides or ())
+    if resume and recipe is None:
+        recipe = _run_to_resume(out)
+        if out is not None and recipe != str(out):  # one of several seeds
+            changes = [f"seed={Path(recipe).name.removeprefix('seed-')}", *changes]
+    asked = recipe_from(recipe, changes, root=None if root is None else str(root))
     if out is None:
         name = Path(asked.data.name).stem or "photos"
         out = Path("runs") / f"{name}-{asked.backbone.name}-{asked.loss.name}".replace(":", "-")
@@ -295,6 +297,8 @@ def main() -> None:
     except (ValueError, TypeError, OSError, ImportError, RuntimeError) as error:
         # What was asked for, Ctrl-C, is no error; it says so by the code it wants to end with.
         code = getattr(error, "exit_code", 2)
+        if code != 2 and os.environ.get("RANK", "0") != "0":
+            sys.exit(code)  # one of several processes has said it
         word = "[bold red]Error:[/]" if code == 2 else "[yellow]Stopped:[/]"
         _err().print(f"{word} {escape(str(error))}", soft_wrap=True)
         sys.exit(code)
@@ -328,6 +332,20 @@ def _print_findings(found: "Findings", *, skip_bad: bool, quick: bool) -> None:
         raise typer.Exit(1)
     looked = "lists and counts" if quick else "lists, counts and every image"
     _out().print(f"[green]All right[/] ({looked}).")
+
+
+def _run_to_resume(out: Path | None) -> str:
+    """Return the run folder whose recipe goes on: OUT, or the first of its seeds."""
+    if out is None:
+        raise ValueError("--resume must know which run to go on with. Add --out and its folder.")
+    seeds = sorted(out.glob("seed-*/recipe.toml"), key=lambda path: (len(str(path)), path))
+    for path in (out / "recipe.toml", *seeds):
+        if path.is_file():
+            return str(path.parent)
+    raise ValueError(
+        f"--resume must name a run to go on with in --out; {out} holds none. Check the path, or "
+        "leave --resume out to begin."
+    )
 
 
 def _print_metrics(found: "Retrieval") -> None:

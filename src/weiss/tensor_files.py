@@ -4,6 +4,7 @@ The format is safetensors, which holds nothing that could run. (safetensors only
 """
 
 import hashlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -35,11 +36,17 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], facts: dict[s
     copies = {name: on_host(tensor) for name, tensor in tensors.items()}
     facts = {**facts, DIGEST: _digest(copies, facts)}
     with replacing(path) as temporary:
+        temporary.touch()
+        mode = temporary.stat().st_mode
         try:
             save_file(copies, temporary, metadata=facts)
+            temporary.chmod(mode)  # the library's own is for nobody but the owner
         except SafetensorError as error:
-            # A full disk arrives here as an error of the format.
-            raise OSError(f"{path} could not be written: {error}") from error
+            # A full disk arrives here as an error of the format, with the number in its words.
+            refused = OSError(f"{path} could not be written: {error}")
+            number = re.search(r"os error (\d+)", str(error))
+            refused.errno = int(number[1]) if number else None
+            raise refused from error
 
 
 def read_tensors(

@@ -102,6 +102,7 @@ def test_torchrun_trains_one_run_that_only_the_main_process_speaks_of(run, tmp_p
     assert Run(folder).result()["test"].keys() == Run(whole).result()["test"].keys()
 
 
+@pytest.mark.slow
 def test_accelerate_launch_trains_the_same_run(run, tmp_path, stripes):
     changes = {"train__epochs": 2}
     whole = run("whole", **changes)

@@ -93,6 +93,12 @@ class Recipe(Section):
                 f"train.warmup_epochs must be at most train.epochs, {train.epochs}, which include "
                 f"the warm-up; got {train.warmup_epochs}."
             )
+        if 0 < train.patience < self.evaluate.every:
+            yield (
+                f"train.patience must be at least evaluate.every, {self.evaluate.every}, or "
+                f"training stops before it is measured again; got {train.patience}. Or set 0, to "
+                "never stop."
+            )
         if self.fields.how != "joint" and not loss.has_fields:
             named = ", ".join(name for name in LOSSES if Loss(name=name).has_fields)
             yield (

@@ -13,6 +13,7 @@ from weiss.parallel import Processes
 from weiss.runs import Run
 from weiss.training.evaluator import Evaluator
 from weiss.training.experiment import open_data, open_pipeline, with_sizes
+from weiss.training.preparation import refuse_absent_device
 from weiss.training.stepping import autocast
 
 
@@ -100,8 +101,7 @@ def _split(table: Table, asked: str | None, recipe: Recipe, *, is_other: bool) -
 
 
 def _device(asked: str) -> torch.device:
+    refuse_absent_device(asked, "device")
     if asked == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if asked.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"device must be there; {asked!r} is not. Choose 'cpu' or 'auto'.")
     return torch.device(asked)

@@ -15,6 +15,7 @@ from weiss.config import Evaluate
 from weiss.data import CentreCrop, Pipeline
 from weiss.evaluation import Retrieval, evaluate_retrieval
 from weiss.parallel import Processes
+from weiss.training.guards import NotFiniteError
 
 Array = np.ndarray[Any, Any]
 Precision = Callable[[], AbstractContextManager[Any]]
@@ -55,6 +56,9 @@ class Evaluator:
 
         Returns:
             ``(n, D)`` on the device, the same in every process.
+
+        Raises:
+            NotFiniteError: some of them are NaN or infinite.
         """
         was_training = model.training
         model.eval()
@@ -73,7 +77,10 @@ class Evaluator:
                 f"there must be at least one item for each of {self.processes.size} processes to "
                 f"evaluate; there are {len(rows)}. Use fewer processes."
             )
-        return self.processes.collect(torch.cat(parts), len(rows))
+        embeddings = self.processes.collect(torch.cat(parts), len(rows))
+        if not bool(embeddings.isfinite().all()):
+            raise NotFiniteError("embeddings must be finite to be evaluated; some are not.")
+        return embeddings
 
     def evaluate(self, model: nn.Module, split: str, **options: Any) -> Retrieval:
         """Evaluate retrieval on a split.

@@ -7,6 +7,7 @@ are copied to the host as they come, and looked at when they have arrived.
 import math
 import signal
 from collections import deque
+from collections.abc import Mapping
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -19,6 +20,11 @@ SLOTS = 64
 
 class NotFiniteError(RuntimeError):
     """The loss, or a parameter, is NaN or infinite."""
+
+
+def in_words(rates: Mapping[str, float]) -> str:
+    """Return learning rates as a message names them."""
+    return ", ".join(f"{name} {rate:g}" for name, rate in rates.items())
 
 
 class LossWatch:
@@ -75,10 +81,9 @@ class LossWatch:
 
     def _look(self, value: float, where: dict[str, Any]) -> None:
         if not math.isfinite(value):
-            rates = ", ".join(f"{name} {rate:g}" for name, rate in where["rates"].items())
             raise NotFiniteError(
                 f"the loss must stay finite; it was {value} at step {where['step']} of epoch "
-                f"{where['epoch']}, with the learning rates {rates}."
+                f"{where['epoch']}, with the learning rates {in_words(where['rates'])}."
             )
         self.total += value
         self.count += 1

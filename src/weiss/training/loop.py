@@ -7,6 +7,7 @@ saves, so that a run which was killed and resumed is the run that was not: on a 
 Several processes (``torchrun``, ``accelerate launch``) share each batch and compute what one would.
 """
 
+import errno
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from weiss.config import Recipe, to_toml
 from weiss.files import alone, remove_leftovers
@@ -22,17 +24,14 @@ from weiss.parallel import Processes
 from weiss.progress import Bar
 from weiss.provenance import made_with
 from weiss.runs import Kept, Run
-from weiss.self_consistency import (
-    class_means_of,
-    follow_class_means,
-    order_parameters,
-    solve_fields,
-)
+from weiss.self_consistency import follow_class_means, order_parameters
 from weiss.training import outcome
-from weiss.training.guards import LossWatch, NotFiniteError, StopRequest
+from weiss.training.alternation import place_fields
+from weiss.training.guards import LossWatch, NotFiniteError, StopRequest, in_words
 from weiss.training.preparation import make_accelerator, prepare, processes_of
 from weiss.training.resuming import Position, changes_since, data_facts, refuse_other_data
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 STEPS_BETWEEN_AGREEMENTS = 16
 """How often several processes ask each other whether one of them was told to stop."""
 
@@ -146,8 +145,9 @@ class Training:
                 self._write_best()
                 raise NotFiniteError(f"{error} {self._last_good_state()}") from error
             except OSError as error:
+                remedy = "Make room" if error.errno in FULL else "Mend it"
                 raise OSError(
-                    f"{error}. The run stops here; {self._last_good_state()} Make room, then: "
+                    f"{error}. The run stops here; {self._last_good_state()} {remedy}, then: "
                     f"{self._how_to_resume()}"
                 ) from error
 
@@ -160,7 +160,7 @@ class Training:
         self.loss.train()
         if self.at.step == 0:
             self.means.clear()
-            self._place_fields(epoch)
+            place_fields(self.loss, self.recipe.fields, epoch, experiment, self._embed_training)
         self.watch = LossWatch(self.device, self.at.loss_total, self.at.loss_count)
         size = int(self.recipe.train.batch_size)
         follows = self.recipe.fields.how == "class_mean"
@@ -209,13 +209,23 @@ class Training:
         self._stop_or_save()
 
     def _evaluate(self, split: str) -> dict[str, float | int]:
-        found = self.experiment.evaluator.evaluate(self.model, split, **self._embedding_options())
-        return found.summary()
+        try:
+            options = self._embedding_options()
+            return self.experiment.evaluator.evaluate(self.model, split, **options).summary()
+        except NotFiniteError as error:
+            self.parts.refuse_not_finite(self.at)
+            raise NotFiniteError(
+                f"{error} That is after epoch {self.at.epoch + 1}, with the learning rates "
+                f"{in_words(self._rates())}."
+            ) from error
 
     def _embedding_options(self) -> dict[str, Any]:
         # Several processes have different numbers of batches to embed, and agree between steps.
         watch = self._stop_if_wanted if self.processes.size == 1 else lambda: None
         return {"precision": self.stepper.precision, "watch": watch}
+
+    def _embed_training(self) -> Tensor:
+        return self.experiment.embed_training(self.model, **self._embedding_options())
 
     def _keep_if_best(self, line: dict[str, Any]) -> bool:
         metric = self.recipe.evaluate.metric
@@ -236,26 +246,6 @@ class Training:
         }
         if self.processes.is_main:
             self._unwritten = Kept.now(self.model, self.loss, self.best)
-
-    # The fields, where they do not learn beside the network
-
-    def _place_fields(self, epoch: int) -> None:
-        settings, loss = self.recipe.fields, self.loss
-        solves = settings.how == "alternating" and epoch % settings.every == 0
-        starts = settings.how == "class_mean" and epoch == 0
-        if not isinstance(loss, MeanFieldLoss) or not (solves or starts):
-            return
-        embeddings = self.experiment.embed_training(self.model, **self._embedding_options())
-        labels = self.experiment.train_labels()
-        if starts or epoch == 0:
-            # From the class means, which a solution is close to, rather than from noise.
-            with torch.no_grad():
-                loss.fields.copy_(class_means_of(embeddings, labels, len(loss.fields)))
-        if solves:
-            passes = range(epoch * settings.passes, (epoch + 1) * settings.passes)
-            batches = [rows for p in passes for rows in self.experiment.sampler.batches(p)]
-            solve_fields(loss, embeddings, labels, batches, settings.lr)
-        self.processes.agree([loss.fields.data])
 
     # Rates
 

@@ -3,6 +3,7 @@
 (accelerate only here.)
 """
 
+import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from weiss import _check
 from weiss.backbones import Embedder
 from weiss.config import Recipe, recipe_from_dict
 from weiss.losses import MeanFieldLoss, PairLoss
@@ -56,8 +58,6 @@ def prepare(recipe: Recipe, device: torch.device, processes: Processes) -> Prepa
         device: where to, unless the recipe names one.
         processes: who shares the work; every one makes the same.
     """
-    if recipe.train.device.startswith("cuda"):
-        _refuse_no_gpu(recipe.train.device)
     if recipe.train.device.startswith("cuda:"):
         device = torch.device(recipe.train.device)
     table = open_data(recipe)
@@ -111,37 +111,51 @@ def _make_loss(recipe: Recipe, experiment: Experiment) -> nn.Module:
     return loss
 
 
-def _refuse_no_gpu(asked: str) -> None:
-    if not torch.cuda.is_available():
+def refuse_absent_device(asked: str, name: str) -> None:
+    """Refuse a device that this machine does not have.
+
+    Args:
+        asked: ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:N"`` or ``"mps"``.
+        name: what the setting is called.
+    """
+    kind, _, number = asked.partition(":")
+    there = {"auto": 1, "cpu": 1, "cuda": torch.cuda.device_count()}
+    there["mps"] = int(torch.backends.mps.is_available())
+    _check.one_of(name, kind, there, "this machine")
+    if int(number or 0) >= there[kind]:
         raise ValueError(
-            f"train.device must be there; {asked!r} is not: no CUDA device is visible. Choose "
-            "'cpu' or 'auto'."
+            f"{name} must be a device of this machine; {asked!r} is none ({there['cuda']} CUDA "
+            "devices are visible). Choose 'cpu' or 'auto'."
         )
 
 
 def make_accelerator(recipe: Recipe, folder: Path) -> Any:
     """Return the accelerator: the device, the processes of this launch, the trackers."""
     from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+    from accelerate.tracking import get_available_trackers
 
+    refuse_absent_device(recipe.train.device, "train.device")
     wanted = list(recipe.track.with_)
-    try:
-        return Accelerator(
-            cpu=recipe.train.device == "cpu",
-            mixed_precision="no",  # the loss must not be in it; `stepping` sets it for the network
-            log_with=wanted or None,
-            project_dir=folder,
-        )
-    except (ValueError, ImportError) as error:
-        if not wanted:
-            raise
+    absent = set(wanted) - {str(getattr(t, "value", t)) for t in get_available_trackers()}
+    if absent:
         raise ValueError(
-            f"track.with must name trackers that are installed; {wanted} cannot be used: {error}. "
-            "Install them: pip install 'weiss[tracking]'"
-        ) from error
+            f"track.with must name trackers that are installed; {', '.join(sorted(absent))} "
+            f"{'is' if len(absent) == 1 else 'are'} not. Install: pip install 'weiss[tracking]'"
+        )
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        # It remembers the device of the last run in this process; this one may be for another.
+        AcceleratorState._reset_state(reset_partial_state=True)
+    return Accelerator(
+        cpu=recipe.train.device == "cpu",
+        mixed_precision="no",  # the loss must not be in it; `stepping` sets it for the network
+        log_with=wanted or None,
+        project_dir=folder,
+    )
 
 
 def processes_of(accelerator: Any) -> Processes:
     """Return the processes of a launch."""
     size = int(accelerator.num_processes)
-    local = int(getattr(accelerator.state, "num_local_processes", 0) or 0)
-    return Processes(int(accelerator.process_index), size, local or size)
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", size))  # which launchers set
+    return Processes(int(accelerator.process_index), size, local)

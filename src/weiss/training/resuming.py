@@ -8,6 +8,7 @@ import hashlib
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,7 +17,7 @@ from weiss.config import Recipe, differences, recipe_from_dict
 from weiss.runs import Run
 from weiss.self_consistency import ClassMeans
 from weiss.training.experiment import Experiment
-from weiss.training.guards import NotFiniteError
+from weiss.training.guards import NotFiniteError, in_words
 
 MAY_CHANGE = (
     "train.epochs",
@@ -85,16 +86,8 @@ class Parts:
         Raises:
             NotFiniteError: a parameter is NaN or infinite; such a state is not worth keeping.
         """
-        learned = {
-            **{f"model.{name}": value for name, value in self.model.state_dict().items()},
-            **{f"loss.{name}": value for name, value in self.loss.state_dict().items()},
-        }
-        for name, value in learned.items():
-            if value.is_floating_point() and not bool(value.isfinite().all()):
-                raise NotFiniteError(
-                    f"parameters must stay finite; {name} was not after step {at.step} of epoch "
-                    f"{at.epoch + 1}."
-                )
+        self.refuse_not_finite(at)
+        learned = self._learned()
         moments = {
             f"optimizer.{index}.{key}": value
             for index, values in self.optimizer.state_dict()["state"].items()
@@ -105,6 +98,24 @@ class Parts:
         tensors = {**learned, **moments, **running, **_random_states(self.means.sums_CD.device)}
         facts = {"position": asdict(at), "data": data, "scaler": self.scaler.state_dict()}
         return State(tensors, facts)
+
+    def refuse_not_finite(self, at: Position) -> None:
+        """Raise NotFiniteError if a parameter is NaN or infinite; asks the device once."""
+        learned = {k: v for k, v in self._learned().items() if v.is_floating_point()}
+        if bool(torch.stack([value.isfinite().all() for value in learned.values()]).all()):
+            return
+        name = next(name for name, value in learned.items() if not bool(value.isfinite().all()))
+        rates = in_words({g["name"]: g["lr"] for g in self.optimizer.param_groups})
+        raise NotFiniteError(
+            f"parameters must stay finite; {name} was not after step {at.step} of epoch "
+            f"{at.epoch + 1}, with the learning rates {rates}."
+        )
+
+    def _learned(self) -> dict[str, Tensor]:
+        return {
+            **{f"model.{name}": value for name, value in self.model.state_dict().items()},
+            **{f"loss.{name}": value for name, value in self.loss.state_dict().items()},
+        }
 
     def unpack(self, state: State) -> Position:
         """Take up a state; return where the run was."""
@@ -156,9 +167,12 @@ def changes_since(run: Run, recipe: Recipe) -> list[str]:
 
 
 def data_facts(experiment: Experiment) -> dict[str, Any]:
-    """Return what data can be recognised by."""
-    digest = hashlib.blake2b("\n".join(experiment.class_names).encode(), digest_size=8)
-    digest.update(experiment.table.labels[experiment.train_rows].tobytes())
+    """Return what data can be recognised by: names, classes and splits, not every pixel."""
+    table = experiment.table
+    words = [*table.class_names, *map(str, table.splits)]
+    words += [table.source.name(row) for row in range(len(table))]
+    digest = hashlib.blake2b("\n".join(words).encode(errors="replace"), digest_size=8)
+    digest.update(np.ascontiguousarray(table.labels).data)
     return {
         "images": len(experiment.train_rows),
         "classes": experiment.num_classes,

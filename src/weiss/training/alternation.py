@@ -1,0 +1,43 @@
+"""Fields that do not learn beside the network: found between its epochs instead."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from weiss.config import Fields
+from weiss.losses import MeanFieldLoss
+from weiss.self_consistency import class_means_of, solve_fields
+from weiss.training.experiment import Experiment
+
+
+def place_fields(
+    loss: nn.Module,
+    settings: Fields,
+    epoch: int,
+    experiment: Experiment,
+    embed: Callable[[], Tensor],
+) -> None:
+    """Put the fields where an epoch is to begin with them, if it is their turn.
+
+    Args:
+        loss: whose fields; any other loss is left alone.
+        settings: how they are found.
+        epoch: counts from 0.
+        experiment: the data.
+        embed: gives the embeddings ``(N, D)`` of the training items.
+    """
+    solves = settings.how == "alternating" and epoch % settings.every == 0
+    starts = settings.how == "class_mean" and epoch == 0
+    if not isinstance(loss, MeanFieldLoss) or not (solves or starts):
+        return
+    embeddings, labels = embed(), experiment.train_labels()
+    if epoch == 0:
+        # From the class means, which a solution is close to, rather than from noise.
+        with torch.no_grad():
+            loss.fields.copy_(class_means_of(embeddings, labels, len(loss.fields)))
+    if solves:
+        passes = range(epoch * settings.passes, (epoch + 1) * settings.passes)
+        batches = [rows for p in passes for rows in experiment.sampler.batches(p)]
+        solve_fields(loss, embeddings, labels, batches, settings.lr)
+    experiment.processes.agree([loss.fields.data])

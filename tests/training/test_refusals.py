@@ -1,0 +1,259 @@
+"""What a run refuses, what ends it before its time, and what it leaves then."""
+
+import math
+import resource
+import shutil
+import stat
+from importlib.util import find_spec
+
+import pytest
+import torch
+from tiny import command, losses, metrics, tiny_recipe, weiss, without_times
+
+from weiss.config import recipe_from
+from weiss.files import alone
+from weiss.runs import Run
+from weiss.training import NotFiniteError, evaluate_run
+from weiss.training.stepping import Stepper
+
+CPU = torch.device("cpu")
+
+
+# What cannot be
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(run):
+    folder = run(train__epochs=1)
+    before = (folder / "result.json").read_bytes()
+    law = f"--out must name a folder without a run; .* weiss train --resume --out {folder}"
+    with pytest.raises(ValueError, match=law):
+        run(train__epochs=1)
+    assert (folder / "result.json").read_bytes() == before
+
+
+WRONG = {
+    "batch": (
+        {"train__batch_size": 48},
+        "train.batch_size must be at most .* 36 in stripes; .* 48",
+    ),
+    "classes": (
+        {"loss__name": "contrastive", "train__batch_size": 32, "train__per_class": 4},
+        "more classes than the 6 that train .* needs 8",
+    ),
+    "sampler": (
+        {"loss__name": "contrastive", "train__sampler": "shuffled"},
+        "compares images of one class .* Set train.sampler='per_class'",
+    ),
+    "gpu": (
+        {"train__device": "cuda"},
+        "train.device must be a device of this machine; 'cuda' is none",
+    ),
+    "device": ({"train__device": "gpu"}, "train.device must be auto, cpu, cuda, cuda:N or mps"),
+    "fp16": ({"train__precision": "fp16"}, "train.precision must not be 'fp16' on cpu"),
+    "folds": (
+        {"evaluate__on": "held_out", "evaluate__folds": 7},
+        "evaluate.folds must be at most the number of training classes, 6",
+    ),
+    "vectors": (
+        {"backbone__name": "features", "backbone__widths": "none", "backbone__channels": "none"},
+        "backbone.name must be a network for images",
+    ),
+    "fields": ({"loss__name": "ms", "fields__how": "class_mean"}, "has no mean fields"),
+}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks for a GPU that must not be there")
+@pytest.mark.parametrize("kind", list(WRONG))
+def test_what_cannot_be_is_refused_in_terms_of_the_recipe(run, kind, tmp_path):
+    changes, law = WRONG[kind]
+    with pytest.raises(ValueError, match=law):
+        run(**changes)
+    # Nothing has begun: the same folder can be used when the mistake is mended.
+    assert not Run(tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(find_spec("mlflow") is not None, reason="mlflow is installed")
+@pytest.mark.filterwarnings("ignore:.*no supported trackers")
+def test_a_tracker_that_is_not_installed_is_refused(run):
+    with pytest.raises(ValueError, match="track.with must name trackers that are installed"):
+        run(track__with='["mlflow"]', train__epochs=1)
+
+
+def test_a_run_goes_on_with_its_own_recipe_only(run):
+    run(train__epochs=1)
+    with pytest.raises(ValueError, match="own recipe") as error:
+        run(train__epochs=1, resume=True, optim__lr=0.5, loss__beta=10)
+    assert "optim.lr: 0.01 -> 0.5" in str(error.value)
+    assert "loss.beta: 80.0 -> 10" in str(error.value)
+    # A cosine has depended on the number of epochs from the first step on.
+    run("cosine", train__epochs=1, schedule__name="cosine")
+    with pytest.raises(ValueError, match="train.epochs: 1 -> 3"):
+        run("cosine", train__epochs=3, schedule__name="cosine", resume=True)
+
+
+def test_a_finished_run_can_be_prolonged(run):
+    folder = run(train__epochs=2)
+    run(train__epochs=4, resume=True, train__patience=7)
+    assert recipe_from(str(folder)).train.epochs == 4
+    assert recipe_from(str(folder)).train.patience == 7
+    whole = run("whole", train__epochs=4)
+    assert [without_times(n) for n in metrics(folder)] == [without_times(n) for n in metrics(whole)]
+
+
+def test_a_finished_run_is_left_alone(run, capsys):
+    folder = run(train__epochs=1)
+    before = {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()}
+    run(train__epochs=1, resume=True, quiet=False)
+    assert "is finished already" in capsys.readouterr().out
+    assert {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()} == before
+
+
+def test_a_run_goes_on_with_its_own_data_only(run, stripes, tmp_path):
+    data = shutil.copytree(stripes, tmp_path / "stripes")
+    folder = run(data=data, train__epochs=1)
+    trained = Run(folder).model_facts()["class_names"][0]
+    shutil.copy(data / trained / "0.png", data / trained / "new.png")
+    law = "36 images of 6 classes .* and are 37 images of 6 classes"
+    with pytest.raises(ValueError, match=law):
+        run(data=data, train__epochs=2, resume=True)
+
+
+def test_two_programs_do_not_write_to_one_folder(run, tmp_path):
+    (tmp_path / "run").mkdir()
+    with (
+        alone(tmp_path / "run" / "run"),
+        pytest.raises(ValueError, match="must not be written by two programs; .* Wait for it"),
+    ):
+        run()
+    assert not Run(tmp_path / "run").exists()
+    run(train__epochs=1)
+
+
+# A loss that is no number
+
+
+def all_finite(folder):
+    state = Run(folder).checkpoints.newest()
+    return all(t.isfinite().all() for t in state.tensors.values() if t.is_floating_point())
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_the_state_before_it_is_kept(
+    run, monkeypatch, tmp_path
+):
+    calls = []
+
+    def broken(stepper, images, labels, real=Stepper.__call__):
+        value, embeddings, joined = real(stepper, images, labels)
+        calls.append(value)
+        return value * (math.nan if len(calls) == 8 else 1), embeddings, joined
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stepper, "__call__", broken)
+        with pytest.raises(NotFiniteError) as error:
+            run(train__epochs=4, train__checkpoint_seconds=0)
+    said = str(error.value)
+    assert "it was nan at step 2 of epoch 3" in said
+    assert "learning rates network 0.005, fields 0.025" in said
+    assert "after step 7 of the run" in said
+    assert not Run(tmp_path / "run").is_finished()
+    assert all_finite(tmp_path / "run")
+    folder = run(train__epochs=4, train__checkpoint_seconds=0, resume=True)
+    whole = run("whole", train__epochs=4)
+    assert losses(folder) == losses(whole)
+
+
+@pytest.mark.parametrize("steps", [3, 1])
+def test_a_learning_rate_beyond_reason_ends_with_its_name(run, tmp_path, steps):
+    # With one step an epoch it is the evaluation that meets it first, not the loss.
+    changes = {"train__batch_size": 36 // steps, "train__warmup_epochs": 0}
+    with pytest.raises(NotFiniteError, match="learning rates network 1e\\+30"):
+        run(optim__lr=1e30, train__epochs=3, train__checkpoint_seconds=0, **changes)
+    if Run(tmp_path / "run").checkpoints.files():
+        assert all_finite(tmp_path / "run")
+
+
+def test_on_the_command_line_a_loss_that_is_no_number_is_one_message(stripes, tmp_path):
+    out = tmp_path / "run"
+    done = weiss(*command(stripes, out, train__warmup_epochs=0, optim__lr=1e30))
+    assert done.returncode == 2
+    said = " ".join(done.stderr.split())
+    assert "Error: the loss must stay finite; it was" in said
+    assert "learning rates network 1e+30" in said
+    assert "Traceback" not in done.stderr
+    assert not Run(out).is_finished()
+
+
+# A full disk
+
+
+def test_a_full_disk_is_one_message_and_the_state_before_it_is_whole(run, stripes, tmp_path):
+    folder = run(train__epochs=2)
+    (newest,) = Run(folder).checkpoints.files()
+    before = newest.read_bytes()
+    limit = len(before) // 2
+    assert (folder / "model.safetensors").stat().st_size < limit
+
+    def small_files():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    changes = {"train__epochs": 4, "train__checkpoint_seconds": 0}
+    words = command(stripes, folder, "--resume", **changes)
+    done = weiss(*words, preexec_fn=small_files)
+    said = " ".join(done.stderr.split())
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert "could not be written" in said
+    assert "the last good state, after step 6 of the run, is kept" in said
+    assert f"Make room, then: weiss train --resume --out {folder}" in said
+    assert [path.read_bytes() for path in Run(folder).checkpoints.files()] == [before]
+    assert list(folder.rglob("*.tmp")) == []
+    run(resume=True, **changes)
+    whole = run("whole", **changes)
+    assert losses(folder) == losses(whole)
+
+
+def test_resuming_nothing_is_a_mistake_not_a_new_run(tmp_path, stripes):
+    done = weiss("train", "--resume", "--out", tmp_path / "typo")
+    assert done.returncode == 2
+    assert "--resume must name a run to go on with in --out" in " ".join(done.stderr.split())
+    assert not (tmp_path / "typo").exists()
+    done = weiss("train", "--resume")
+    assert "must know which run to go on with. Add --out" in " ".join(done.stderr.split())
+
+
+def test_a_changed_test_set_is_noticed(run, stripes, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(stripes, data)
+    folder = run(data=data, train__epochs=1)
+    table_classes = sorted(path.name for path in data.iterdir())
+    trained = set(Run(folder).model_facts()["class_names"])
+    tested = next(name for name in table_classes if name not in trained)
+    (data / tested / "0.png").rename(data / tested / "other.png")
+    with pytest.raises(ValueError, match="the data must be those the run in"):
+        run(data=data, train__epochs=2, resume=True)
+
+
+def test_patience_outlasts_the_time_between_two_evaluations(stripes):
+    with pytest.raises(ValueError, match="train.patience must be at least evaluate.every, 5, or"):
+        tiny_recipe(stripes, train__patience=2, evaluate__every=5)
+    assert tiny_recipe(stripes, train__patience=0, evaluate__every=5).evaluate.every == 5
+
+
+def test_files_of_a_run_can_be_read_by_whom_other_files_can(finished):
+    usual = stat.S_IMODE((finished / "result.json").stat().st_mode)
+    for path in (finished / "model.safetensors", *(finished / "state").iterdir()):
+        assert stat.S_IMODE(path.stat().st_mode) == usual
+
+
+def test_what_a_killed_program_left_is_swept_up(run):
+    folder = run(train__epochs=1)
+    left = folder / "state" / ".000000009.safetensors.0123abcd.tmp"
+    left.write_bytes(b"half")
+    run(train__epochs=2, resume=True)
+    assert not left.exists()
+
+
+def test_a_device_that_is_not_there_is_refused_before_anything_is_read(finished):
+    for asked in ("gpu", "cuda:99"):
+        with pytest.raises(ValueError, match="device must be"):
+            evaluate_run(finished, device=asked)
