@@ -48,7 +48,8 @@ def train_both(out: Path, epochs: int | None) -> tuple[Recipe, dict[str, Run]]:
         recipe = recipe_from("glyphs", overrides)
         first = first or recipe
         folder = out / loss
-        shutil.rmtree(folder, ignore_errors=True)  # the last demo's
+        if Run(folder).exists():
+            shutil.rmtree(folder)  # the last demo's
         train(recipe, folder)
         print()
         runs[LOSSES[loss].title] = Run(folder)

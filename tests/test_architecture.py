@@ -14,6 +14,7 @@ SOURCE = Path(weiss.__file__).parent
 LAYERS = [
     "__main__",
     "cli",
+    "printing",
     "__init__",
     "training",
     "config",
@@ -138,10 +139,10 @@ HEAVY = {
 # These may be imported by a few files, and at import time where that is what the file is for.
 ONLY = {
     "PIL": {"images.py", "data/glyphs.py"},
-    "typer": {"cli.py"},
+    "typer": {"cli.py", "printing.py"},
     "pydantic": {f"config/{name}.py" for name in ("recipe", "sections", "kinds")},
     "pydantic_core": {"config/kinds.py"},
-    "rich": {"cli.py", "progress.py"},
+    "rich": {"cli.py", "printing.py", "progress.py"},
     "torchvision": set(),
 }
 FILES = sorted(SOURCE.rglob("*.py"))

@@ -57,6 +57,9 @@ def steps(data, changes, processes, number=4):
     """Take steps, in warm-up and after it; return losses, parameters and an evaluation."""
     made = prepare(tiny_recipe(data, **changes), CPU, processes)
     made.model.train()
+    untrained = made.experiment.evaluator.evaluate(
+        made.model, "test", precision=made.stepper.precision
+    ).summary()
     values = []
     for step, (images, labels) in enumerate(made.experiment.batches(0)):
         made.stepper.set_phase(warming_up=step == 0)
@@ -74,6 +77,7 @@ def steps(data, changes, processes, number=4):
         "loss": made.loss.state_dict(),
         "embeddings": made.experiment.embed_training(made.model, precision=made.stepper.precision),
         "evaluation": found,
+        "untrained": untrained,
     }
 
 

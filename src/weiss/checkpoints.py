@@ -24,7 +24,7 @@ class State:
     """What a run needs to go on.
 
     Attributes:
-        tensors: parameters, buffers, moments and random numbers by name, on the CPU.
+        tensors: parameters, buffers and moments by name, on the CPU.
         facts: where the run was, as JSON can say it.
     """
 
@@ -56,8 +56,7 @@ class Checkpoints:
         files = self.files()
         for path in reversed(files):
             try:
-                tensors, facts = read_tensors(path, is_ours=True)
-                return State(tensors, json.loads(facts["facts"]))
+                return self.read(int(path.stem))
             except (DamagedFileError, KeyError, ValueError) as error:
                 why = error if isinstance(error, DamagedFileError) else f"{path} holds no state."
                 before = " The state before it is used." if path != files[0] else ""
@@ -70,6 +69,16 @@ class Checkpoints:
                 "damaged. Start the run anew in another folder."
             )
         return None
+
+    def read(self, step: int) -> State:
+        """Return the state after so many steps, which must be there and whole."""
+        tensors, facts = read_tensors(self._path(step), is_ours=True)
+        return State(tensors, json.loads(facts["facts"]))
+
+    def remove_all_but_the_newest(self) -> None:
+        """Keep one state, and nothing that was found damaged."""
+        for path in (*self.files()[:-1], *self.folder.glob("*.damaged")):
+            path.unlink(missing_ok=True)
 
     def files(self) -> list[Path]:
         """Return the files of the states, the oldest first."""

@@ -7,16 +7,13 @@ import os
 import sys
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-if TYPE_CHECKING:
-    from weiss.data import Findings, Table
-    from weiss.evaluation import Retrieval
+from weiss import printing
 
 app = typer.Typer(
     name="weiss",
@@ -36,11 +33,13 @@ RECIPE_HELP = "\n\n".join(  # paragraphs of `weiss train --help`
         "(`weiss recipes` lists them) or a .toml file; the name of a data set (cub, cars, sop, "
         "inshop), for the paper's settings; a folder with one subfolder a class, or a list of "
         "files, for your own photos; a run folder, for the same again.",
-        "Examples: weiss train | weiss train cub --root data | weiss train photos/ --set "
-        "train.epochs=10 | weiss train cub_resnet50 --root data --set loss.name=proxy_anchor "
-        "--seeds 5 | weiss train --resume --out runs/cub",
-        "Several processes share each batch: torchrun --nproc-per-node 4 -m weiss train ..., or "
-        "accelerate launch -m weiss train ...",
+        "Examples:",
+        "weiss train",
+        "weiss train cub --root data",
+        "weiss train photos/ --set train.epochs=10",
+        "weiss train cub_resnet50 --root data --set loss.name=proxy_anchor --seeds 5",
+        "weiss train --resume --out runs/cub",
+        "torchrun --nproc-per-node 4 -m weiss train cub --root data   (processes share each batch)",
     )
 )
 
@@ -105,7 +104,7 @@ def data_list() -> None:
         fetched = any(archive.url for archive in official.archives)
         how = "weiss data prepare" if fetched else "by hand; prepare says how"
         grid.add_row(name, entry.title, f"{official.num_images:,}", how)
-    _out().print(grid)
+    printing.out().print(grid)
     print("\nOr your own: a folder with one subfolder a class, or a list of files.")
 
 
@@ -149,8 +148,8 @@ def data_check(
     table = open_table(data, root=root, how=how, allow_missing=allow_missing)
     official = None if allow_missing or skip_bad else OFFICIAL.get(data)
     found = check_table(table, official, images=not quick, skip_bad=skip_bad)
-    _print_sizes(found.table, OFFICIAL.get(data))
-    _print_findings(found, skip_bad=skip_bad, quick=quick)
+    printing.print_sizes(found.table, OFFICIAL.get(data))
+    printing.print_findings(found, skip_bad=skip_bad, quick=quick)
 
 
 @data_app.command("show")
@@ -195,6 +194,17 @@ def train(
         Path | None, typer.Option(help="The run folder. By default runs/DATA-BACKBONE-LOSS-SEED.")
     ] = None,
     root: Root = None,
+    split: Annotated[
+        str | None, typer.Option(help="For your own data: classes, stratified, given or all.")
+    ] = None,
+    min_images: Annotated[
+        int | None, typer.Option(help="The fewest images a class may have.")
+    ] = None,
+    skip_bad: SkipBad = False,
+    allow_missing: AllowMissing = False,
+    shared_classes: Annotated[
+        bool, typer.Option("--shared-classes", help="Accept train and test that share classes.")
+    ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in --out, where it stopped.")
     ] = False,
@@ -210,10 +220,22 @@ def train(
     from weiss.training import train as train_one
     from weiss.training import train_seeds
 
-    changes = list(overrides or ())
+    _refuse_counts(seeds, workers)
+    changes = [
+        f"data.{key}={str(value).lower() if value is True else value}"
+        for key, value in (
+            ("split", split),
+            ("min_images", min_images),
+            ("skip_bad", skip_bad or None),
+            ("allow_missing", allow_missing or None),
+            ("shared_classes", shared_classes or None),
+        )
+        if value is not None
+    ]
+    changes += overrides or ()
     if resume and recipe is None:
-        recipe = _run_to_resume(out)
-        if out is not None and recipe != str(out):  # one of several seeds
+        recipe = _run_to_resume(out, seeds)
+        if recipe != str(out):  # one of several seeds
             changes = [f"seed={Path(recipe).name.removeprefix('seed-')}", *changes]
     asked = recipe_from(recipe, changes, root=None if root is None else str(root))
     if out is None:
@@ -225,7 +247,7 @@ def train(
     else:
         found = train_seeds(asked, out, seeds, workers=workers, resume=resume, quiet=quiet)
         if found and not quiet:
-            _print_seeds(found, out)
+            printing.print_seeds(found, out)
     part_processes()
 
 
@@ -234,15 +256,15 @@ def recipes(
     name: Annotated[str | None, typer.Argument(help="Show this recipe in full.")] = None,
 ) -> None:
     """Show the recipes that come with Weiss."""
-    from weiss.config import recipe_from, shipped_recipes
+    from weiss.config import recipe_file, recipe_from, shipped_recipes
 
     if name is not None:
-        recipe_from(name)
-        shipped = shipped_recipes()
-        print(shipped[name].read_text() if name in shipped else Path(name).read_text(), end="")
+        recipe_from(name)  # which refuses what cannot be used
+        print(recipe_file(name).read_text(encoding="utf-8"), end="")
         return
     for shipped_name, path in shipped_recipes().items():
-        print(f"{shipped_name:20s} {path.read_text().splitlines()[0].lstrip('# ')}")
+        title = path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+        print(f"{shipped_name:20s} {title}")
     print("\nOne in full: weiss recipes NAME. Run it: weiss train NAME --root DIR")
 
 
@@ -286,12 +308,13 @@ def evaluate(
 
         print(json.dumps(found.summary(), indent=2))
         return
-    _print_metrics(found)
+    print(f"{found.summary()['queries']:,} queries of {data or 'the data of the run'}")
+    printing.print_metrics(found)
 
 
 def main() -> None:
     """Run the command line; a mistake becomes one message, not a traceback."""
-    warnings.showwarning = _show_warning
+    warnings.showwarning = printing.show_warning
     try:
         app()
     except (ValueError, TypeError, OSError, ImportError, RuntimeError) as error:
@@ -300,86 +323,36 @@ def main() -> None:
         if code != 2 and os.environ.get("RANK", "0") != "0":
             sys.exit(code)  # one of several processes has said it
         word = "[bold red]Error:[/]" if code == 2 else "[yellow]Stopped:[/]"
-        _err().print(f"{word} {escape(str(error))}", soft_wrap=True)
+        printing.err().print(f"{word} {escape(str(error))}", soft_wrap=True)
         sys.exit(code)
 
 
-def _print_sizes(table: "Table", official: Any) -> None:
-    grid = Grid(box=None, pad_edge=False)
-    headers = ["split", "images", "classes"] + (["official"] if official else [])
-    for header in headers:
-        grid.add_column(header, justify="left" if header in ("split", "official") else "right")
-    for split, (images, classes) in table.sizes().items():
-        row = [split, f"{images:,}", f"{classes:,}"]
-        if official:
-            must = official.counts.get(split)
-            row.append("-" if must is None else f"{must[0]:,} images of {must[1]:,} classes")
-        grid.add_row(*row)
-    _out().print(f"[bold]{escape(table.name)}[/]: {len(table):,} items")
-    _out().print(grid)
+def _refuse_counts(seeds: int, workers: int) -> None:
+    for name, given in (("--seeds", seeds), ("--workers", workers)):
+        if given < 1:
+            raise ValueError(f"{name} must be at least 1; got {given}.")
+    if workers > 1 and seeds == 1:
+        raise ValueError(
+            f"--workers is for several seeds at the same time; got {workers} with one seed. Add "
+            "--seeds. To let processes share a run, start it with torchrun."
+        )
 
 
-def _print_findings(found: "Findings", *, skip_bad: bool, quick: bool) -> None:
-    for remark in found.remarks:
-        _out().print(f"[yellow]Note:[/] {escape(remark)}", soft_wrap=True)
-    if skip_bad and found.unreadable:
-        _out().print(f"Left out, since they cannot be read ({len(found.unreadable):,}):")
-        for message in found.unreadable:
-            _out().print(f"  {escape(message)}", soft_wrap=True)
-    for problem in found.problems:
-        _out().print(f"[bold red]Problem:[/] {escape(problem)}", soft_wrap=True)
-    if found.problems:
-        raise typer.Exit(1)
-    looked = "lists and counts" if quick else "lists, counts and every image"
-    _out().print(f"[green]All right[/] ({looked}).")
-
-
-def _run_to_resume(out: Path | None) -> str:
+def _run_to_resume(out: Path | None, seeds: int) -> str:
     """Return the run folder whose recipe goes on: OUT, or the first of its seeds."""
     if out is None:
         raise ValueError("--resume must know which run to go on with. Add --out and its folder.")
-    seeds = sorted(out.glob("seed-*/recipe.toml"), key=lambda path: (len(str(path)), path))
-    for path in (out / "recipe.toml", *seeds):
-        if path.is_file():
-            return str(path.parent)
+    if (out / "recipe.toml").is_file():
+        return str(out)
+    begun = sorted(out.glob("seed-*/recipe.toml"), key=lambda path: (len(str(path)), path))
+    if begun and seeds == 1:
+        raise ValueError(
+            f"--seeds must be said again for {out}, which holds {len(begun)} seeds that have "
+            f"begun. Add --seeds {max(len(begun), 2)}, or however many there are to be."
+        )
+    if begun:
+        return str(begun[0].parent)
     raise ValueError(
         f"--resume must name a run to go on with in --out; {out} holds none. Check the path, or "
         "leave --resume out to begin."
     )
-
-
-def _print_metrics(found: "Retrieval") -> None:
-    grid = Grid("metric", "value", "95 % interval", box=None, pad_edge=False)
-    for name, value in found.summary().items():
-        if name not in found.per_query:
-            shown = f"{100 * value:.2f}" if isinstance(value, float) else f"{value:,}"
-            grid.add_row(name, shown, "")
-            continue
-        ends = found.interval(name)
-        between = f"{100 * ends.low:.2f} to {100 * ends.high:.2f}"
-        grid.add_row(name, f"{100 * value:.2f}", between)
-    _out().print(grid)
-
-
-def _print_seeds(found: dict[str, Any], out: Path) -> None:
-    grid = Grid("", "mean", "95 % interval", "runs", box=None, pad_edge=False)
-    for name, entry in found.items():
-        if isinstance(entry, dict):
-            scale = 100 if name in ("map_at_r", "r_precision", "precision_at_1") else 1
-            mean, low, high = (f"{scale * entry[key]:.2f}" for key in ("mean", "low", "high"))
-            values = ", ".join(f"{scale * value:.2f}" for value in entry["values"])
-            grid.add_row(name, mean, f"{low} to {high}", values)
-    _out().print(grid)
-    print(f"Wrote {out / 'summary.json'}")
-
-
-def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    _err().print(f"[yellow]Warning:[/] {escape(str(message))}", soft_wrap=True)
-
-
-def _out() -> Console:
-    return Console(highlight=False)
-
-
-def _err() -> Console:
-    return Console(stderr=True, highlight=False)

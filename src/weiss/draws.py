@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MASK = 2**64 - 1
 # What numbers are for stands in front of their place, so that two uses never share any.
-ORDER, CLASSES, SMALL, LARGE, CROPS, SPLITS, FOLDS, JITTER, SHEET = range(1, 10)
+ORDER, CLASSES, SMALL, LARGE, CROPS, SPLITS, FOLDS, JITTER, SHEET, QUERIES, STEPS = range(1, 12)
 
 
 def uniform(seed: int, *where: int | Array) -> Array:
@@ -51,6 +51,17 @@ def permutation(size: int, seed: int, *where: int) -> Array:
         [0, 4, 2, 1, 3]
     """
     return np.argsort(_hash(seed, *where, np.arange(size)), kind="stable")
+
+
+def seed_at(seed: int, *where: int) -> int:
+    """Return a seed of 63 bits for a generator that somebody else owns.
+
+    Example:
+        >>> from weiss.draws import seed_at
+        >>> seed_at(0, 1) == seed_at(0, 1) != seed_at(0, 2)
+        True
+    """
+    return int(_hash(seed, *where) >> np.uint64(1))
 
 
 def _hash(seed: int, *where: int | Array) -> Array:

@@ -1,6 +1,7 @@
 """Files that are either whole or not there, and one process at a time to make them."""
 
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -37,17 +38,34 @@ def replacing(path: str | Path) -> Iterator[Path]:
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
+        _keep_name(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove what `replacing` left in a folder and those below it when its process was killed.
+def remove_leftovers(folder: Path, names: str = r".+") -> None:
+    """Remove what `replacing` left in a folder, not below it, when its process was killed.
 
-    Only for a folder that nobody else writes to.
+    Args:
+        folder: which nobody else writes to.
+        names: a pattern of the files that were to be made.
     """
-    for path in folder.rglob(".*.tmp"):
-        path.unlink(missing_ok=True)
+    pattern = re.compile(rf"\.(?:{names})\.[0-9a-f]{{8}}\.tmp")
+    for path in folder.glob(".*.tmp"):
+        if pattern.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+
+
+def _keep_name(folder: Path) -> None:
+    """Bring a folder's names to the disk: a rename too must survive a power cut."""
+    if os.name != "posix":
+        return
+    with suppress(OSError):  # a file system that cannot
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
 
 
 def cache_folder() -> Path:

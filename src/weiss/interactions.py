@@ -180,8 +180,11 @@ class Interactions(ABC):
 
     @property
     def repulsion_range(self) -> float | None:
-        """The distance below which two classes count as too close; None where there is none."""
-        return None
+        """The distance below which two classes count as too close; None where there is none.
+
+        A hyper-parameter called ``delta`` is taken for it.
+        """
+        return getattr(self, "delta", None)
 
     @abstractmethod
     def attraction(self, dist: Tensor) -> Tensor:

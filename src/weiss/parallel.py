@@ -87,6 +87,12 @@ class Processes:
         for tensor in tensors:
             torch.distributed.broadcast(tensor, src=0)
 
+    def agree_on(self, number: int, device: torch.device) -> int:
+        """Return the main process's number."""
+        told = torch.tensor([number], device=device)
+        self.agree([told])
+        return int(told.item())
+
     def any(self, flag: bool, device: torch.device) -> bool:
         """Say whether any process says so."""
         if self.size == 1:

@@ -12,6 +12,7 @@ Whoever reads runs needs this file and not the trainer. Every file is whole or n
 """
 
 import json
+import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from weiss._check import suggestion
 from weiss.backbones import BACKBONES, Embedder, make_backbone
 from weiss.checkpoints import Checkpoints
-from weiss.files import replacing
+from weiss.files import remove_leftovers, replacing
 from weiss.losses import make_loss
 from weiss.tensor_files import DamagedFileError, read_tensors, write_tensors
 
@@ -120,6 +121,18 @@ class Run:
     def model_facts(self) -> dict[str, Any] | None:
         """Return what the best network says about itself; None before there is one."""
         return self._read_model()[1] if (self.folder / MODEL).is_file() else None
+
+    def reopen(self) -> None:
+        """Take back that the run has come to its end, for it goes on."""
+        for name in (RESULT, CARD):
+            (self.folder / name).unlink(missing_ok=True)
+
+    def sweep(self) -> None:
+        """Remove what a killed program left half written; nobody else may be writing here."""
+        names = "|".join(map(re.escape, (RECIPE, METRICS, RESULT, MODEL, CARD)))
+        remove_leftovers(self.folder, names)
+        remove_leftovers(self.folder / STATE)
+        remove_leftovers(self.plots)
 
     def write_recipe(self, text: str) -> None:
         """Write the recipe, which begins the run."""

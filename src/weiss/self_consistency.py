@@ -67,6 +67,9 @@ class ClassMeans:
 def order_parameters(means: ClassMeans, loss: nn.Module) -> dict[str, Any]:
     """Measure order: how far each class has gathered, and whether its field stands in its middle.
 
+    A run takes them from the batches of an epoch as they pass: of augmented images, by a network
+    that moves meanwhile, against the class vectors at the epoch's end.
+
     Args:
         means: of embeddings of unit length.
         loss: any loss; what needs class vectors is left out where it has none.

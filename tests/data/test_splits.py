@@ -26,7 +26,7 @@ def multi(rows, num_classes):
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize(("classes", "held"), [(10, 2), (3, 1), (2, 1), (52, 10)])
+@pytest.mark.parametrize(("classes", "held"), [(10, 2), (6, 2), (4, 2), (3, 1), (2, 1), (52, 10)])
 def test_a_fifth_of_the_classes_is_held_out_and_none_is_shared(classes, held, seed):
     split = hold_out_classes(toy([3] * classes), seed=seed)
     assert split.sizes() == {

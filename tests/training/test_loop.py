@@ -377,7 +377,7 @@ def scores(monkeypatch):
     """Evaluation gives these scores in turn, then the last one for ever."""
     given = []
 
-    def evaluated(training, split):
+    def evaluated(training, model, split):
         score = given.pop(0) if len(given) > 1 else given[0]
         return {"map_at_r": score, "r_precision": score, "precision_at_1": score}
 
@@ -415,9 +415,9 @@ def test_evaluation_takes_place_every_so_many_epochs_and_at_the_end(run):
 def test_held_out_classes_do_not_train_and_the_test_set_is_looked_at_once(run, monkeypatch):
     looked = []
 
-    def evaluated(training, split, real=loop.Training._evaluate):
+    def evaluated(training, model, split, real=loop.Training._evaluate):
         looked.append(split)
-        return real(training, split)
+        return real(training, model, split)
 
     monkeypatch.setattr(loop.Training, "_evaluate", evaluated)
     folder = run(evaluate__on="held_out", evaluate__folds=3, train__epochs=6, seed=2)

@@ -1,5 +1,6 @@
 """Several processes that share each batch compute what one would."""
 
+import shutil
 import subprocess
 import sys
 
@@ -10,7 +11,9 @@ from tiny import command, environment, tiny_recipe, without_times
 
 from weiss.parallel import Processes
 from weiss.runs import Run
+from weiss.training import evaluate_run
 from weiss.training.experiment import _batch_of, open_data
+from weiss.training.preparation import synchronise_batch_norm
 
 pytestmark = pytest.mark.dist
 
@@ -60,6 +63,8 @@ def test_two_processes_take_the_steps_of_one(stripes, tmp_path):
         torch.testing.assert_close(two["embeddings"], one["embeddings"], rtol=0, atol=1e-4)
         for key, value in one["evaluation"].items():
             assert two["evaluation"][key] == pytest.approx(value, abs=0.03), f"{name}: {key}"
+        # Before the first step the networks are the same, and so must the scores be.
+        assert two["untrained"] == pytest.approx(one["untrained"], abs=1e-9), name
 
 
 def launch(launcher, words):
@@ -79,7 +84,8 @@ def test_torchrun_trains_one_run_that_only_the_main_process_speaks_of(run, tmp_p
     """With different numbers of batches to embed, more steps than between two agreements."""
     changes = {**FROZEN, "train__epochs": 6, "train__batch_size": 12, "evaluate__batch_size": 11}
     changes |= {"data__cache": tmp_path / "cache", "fields__how": "alternating"}
-    changes |= {"evaluate__on": "held_out", "evaluate__folds": 6, "optim__lr": 1e-3}
+    changes |= {"evaluate__on": "held_out", "evaluate__folds": 3, "optim__lr": 1e-3}
+    changes |= {"train__device": "auto", "train__batch_size": 8}
     whole = run("whole", **changes)
     folder = tmp_path / "together"
     torchrun = ("torch.distributed.run", "--nproc-per-node", "2")
@@ -107,7 +113,7 @@ def test_accelerate_launch_trains_the_same_run(run, tmp_path, stripes):
     changes = {"train__epochs": 2}
     whole = run("whole", **changes)
     folder = tmp_path / "launched"
-    accelerate = ("accelerate.commands.launch", "--cpu", "--num_processes", "1")
+    accelerate = ("accelerate.commands.launch", "--cpu", "--num_processes", "2")
     accelerate = (*accelerate, "--num_machines", "1", "--dynamo_backend", "no")
     launch(accelerate, command(stripes, folder, "--quiet", **changes))
     assert [without_times(line) for line in Run(folder).metrics()] == [
@@ -124,3 +130,36 @@ def test_a_batch_must_be_shared_evenly(stripes):
     auto = tiny_recipe(stripes, train__batch_size="auto", train__accumulate=2)
     assert _batch_of(auto, train, Processes(0, 2, 2)).train.batch_size == 8
     assert _batch_of(auto, train, Processes(0, 3, 3)).train.batch_size == 6
+
+
+def test_a_network_with_statistics_of_its_own_is_measured_as_it_is_saved(tmp_path, stripes):
+    """Batch normalisation that is not frozen differs between processes on a CPU."""
+    changes = {"train__epochs": 2, "train__batch_size": 12, "data__cache": tmp_path / "cache"}
+    changes |= {"train__warmup_epochs": 0}
+    folder = tmp_path / "together"
+    torchrun = ("torch.distributed.run", "--nproc-per-node", "2")
+    done = launch(torchrun, command(stripes, folder, **changes))
+    assert "BatchNorm2d cannot be synchronised on cpu" in " ".join(done.stderr.split())
+    again = evaluate_run(folder, device="cpu").summary()
+    assert again["map_at_r"] == pytest.approx(Run(folder).result()["map_at_r"], abs=1e-6)
+    # And it goes on, from the state before the newest where that is damaged.
+    resumed = {**changes, "train__epochs": 4, "train__checkpoint_seconds": 0}
+    launch(torchrun, command(stripes, folder, "--resume", **resumed))
+    damaged = Run(folder).checkpoints.files()[-1]
+    shutil.copy(damaged, damaged.with_name("000000099.safetensors"))
+    damaged.with_name("000000099.safetensors").write_bytes(damaged.read_bytes()[:-20])
+    done = launch(torchrun, command(stripes, folder, "--resume", **{**resumed, "train__epochs": 5}))
+    assert "is damaged" in done.stderr
+    assert Run(folder).result()["epochs"] == 5
+
+
+def test_only_plain_layers_are_synchronised():
+    class WithActivation(torch.nn.BatchNorm2d):
+        def forward(self, x):
+            return super().forward(x).relu()
+
+    model = torch.nn.Sequential(torch.nn.BatchNorm2d(3), WithActivation(3), torch.nn.Linear(2, 2))
+    (left,) = synchronise_batch_norm(model)
+    assert isinstance(left, WithActivation)
+    assert isinstance(model[0], torch.nn.SyncBatchNorm)
+    assert model[1] is left

@@ -13,7 +13,7 @@ from tiny import command, losses, metrics, tiny_recipe, weiss, without_times
 from weiss.config import recipe_from
 from weiss.files import alone
 from weiss.runs import Run
-from weiss.training import NotFiniteError, evaluate_run
+from weiss.training import NotFiniteError, evaluate_run, loop
 from weiss.training.stepping import Stepper
 
 CPU = torch.device("cpu")
@@ -203,7 +203,7 @@ def test_a_full_disk_is_one_message_and_the_state_before_it_is_whole(run, stripe
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     assert "could not be written" in said
-    assert "the last good state, after step 6 of the run, is kept" in said
+    assert "The last good state, after step 6 of the run, is kept" in said
     assert f"Make room, then: weiss train --resume --out {folder}" in said
     assert [path.read_bytes() for path in Run(folder).checkpoints.files()] == [before]
     assert list(folder.rglob("*.tmp")) == []
@@ -257,3 +257,84 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_read(finished)
     for asked in ("gpu", "cuda:99"):
         with pytest.raises(ValueError, match="device must be"):
             evaluate_run(finished, device=asked)
+
+
+def test_fewer_epochs_than_are_done_are_refused_and_the_recipe_stays(run):
+    folder = run(train__epochs=3)
+    before = (folder / "recipe.toml").read_bytes()
+    with pytest.raises(
+        ValueError, match="train.epochs must be at least the 3 that the run has done"
+    ):
+        run(train__epochs=2, resume=True)
+    assert (folder / "recipe.toml").read_bytes() == before
+
+
+def test_files_of_others_in_the_folder_are_left_alone(run, tmp_path):
+    theirs = [tmp_path / "run" / name for name in (".mine.tmp", "sub/.recipe.toml.0123abcd.tmp")]
+    for path in theirs:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    run(train__epochs=1)
+    assert all(path.read_text() == "mine" for path in theirs)
+
+
+def test_a_run_that_another_program_began_meanwhile_is_not_overwritten(run, tmp_path, monkeypatch):
+    def slow(recipe, folder, real=loop.make_accelerator):
+        Run(folder).write_recipe("seed = 5\n")
+        return real(recipe, folder)
+
+    monkeypatch.setattr(loop, "make_accelerator", slow)
+    with pytest.raises(ValueError, match="--out must name a folder without a run"):
+        run(train__epochs=1)
+    assert (tmp_path / "run" / "recipe.toml").read_text() == "seed = 5\n"
+
+
+def test_states_without_a_recipe_are_no_place_for_a_new_run(run):
+    folder = run(train__epochs=1)
+    (folder / "recipe.toml").unlink()
+    with pytest.raises(ValueError, match="holds states of one whose recipe.toml is gone"):
+        run(train__epochs=1)
+
+
+def test_what_cannot_begin_leaves_no_folder(run, tmp_path):
+    with pytest.raises(ValueError, match="train.batch_size must be at most"):
+        run(train__batch_size=48)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_part_with_one_class_is_not_measured(run, stripes, tmp_path):
+    data = tmp_path / "data"
+    for name in ("class0", "class1", "class2"):
+        shutil.copytree(stripes / name, data / name)
+    with pytest.warns(UserWarning, match="test part of data has a single class"):
+        folder = run(data=data, data__held_out=0.34, train__epochs=2, train__batch_size=6)
+    assert Run(folder).result()["measured_on"] == "nothing"
+    assert Run(folder).result()["epoch"] == 2
+
+
+def test_a_recipe_of_a_run_leaves_nothing_to_defaults(run):
+    recipe = Run(run(loss__name="mf_contrastive", train__epochs=1)).recipe()
+    assert recipe["loss"] == {
+        "name": "mf_contrastive",
+        "pos_margin": 0.02,
+        "neg_margin": 0.3,
+        "reg_weight": 0.0,
+        "reg_scale": "paper",
+        "distance": "cosine",
+        "average": "classes",
+    }
+    assert recipe["backbone"]["pooling"] == "avg"
+    assert recipe["optim"]["class_lr"] == 0.05
+
+
+def test_arguments_of_baselines_are_checked_before_anything_trains(run, tmp_path):
+    with pytest.raises(TypeError, match="ProxyAnchorLoss has no argument 'alphaa'. Did you mean"):
+        run(loss__name="proxy_anchor", loss__alphaa=3)
+    with pytest.raises(TypeError, match="margin must be a number for ArcFaceLoss; got 'abc'"):
+        run(loss__name="arcface", loss__margin="abc")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_pair_loss_needs_two_classes_in_a_batch(stripes):
+    with pytest.raises(ValueError, match="train.batch_size must hold two classes or more"):
+        tiny_recipe(stripes, loss__name="cwms", train__batch_size=4, train__per_class=4)

@@ -7,11 +7,12 @@ import sys
 import time
 
 import pytest
+import torch
 from tiny import assert_same_run, command, environment, weiss
 
 from weiss.config import recipe_from
 from weiss.runs import Run
-from weiss.training import StoppedError, loop, train
+from weiss.training import StoppedError, loop, preparation, train
 from weiss.training.stepping import Stepper
 
 VARIANTS = {
@@ -28,6 +29,13 @@ VARIANTS = {
     "bf16": {"train__precision": "bf16"},
 }
 STEPS = {"train__epochs": 3, "schedule__every": 1, "schedule__gamma": 0.7}
+
+
+def with_dropout(section, *, real=preparation.build_backbone, **options):
+    """Build a network that also depends on random numbers in every step."""
+    model = real(section, **options)
+    model.pooling = torch.nn.Sequential(model.pooling, torch.nn.Dropout(0.3))
+    return model
 
 
 def until_finished(run, changes, most=60):
@@ -242,3 +250,72 @@ def test_ctrl_c_saves_the_state_and_says_how_to_go_on(stripes, tmp_path, undrawn
     train(recipe_from(str(folder), [f"train.epochs={steps // 3 + 2}"]), folder, resume=True)
     going_on = f"Going on in epoch {steps // 3 + 1} after step {steps % 3}."
     assert going_on in capsys.readouterr().out
+
+
+def test_random_numbers_of_a_network_do_not_depend_on_where_it_was_stopped(run, monkeypatch):
+    monkeypatch.setattr(preparation, "build_backbone", with_dropout)
+    monkeypatch.setattr("weiss.runs.build_backbone", with_dropout)
+    changes = {**STEPS, "train__accumulate": 2}
+    whole = run("whole", **changes)
+
+    def seeded(stepper, images, labels, real=Stepper.__call__):
+        found = real(stepper, images, labels)
+        signal.raise_signal(signal.SIGINT)
+        return found
+
+    monkeypatch.setattr(Stepper, "__call__", seeded)
+    until_finished(run, changes)
+    assert_same_run(whole.parent / "stopped", whole)
+    assert len({line["loss"] for line in Run(whole).metrics()}) > 1
+
+
+def test_a_stop_while_the_test_set_is_looked_at_leaves_the_state_alone(run, monkeypatch):
+    from weiss.training.evaluator import Evaluator
+
+    changes = {"evaluate__on": "held_out", "evaluate__folds": 3, "seed": 2}
+    whole = run("whole", train__epochs=6, **changes)
+    assert Run(whole).result()["epoch"] < 6  # so that the best network is not the last
+
+    def embed(evaluator, model, rows, *, real=Evaluator.embed, **options):
+        if evaluator.table.splits[rows[0]] == "test":
+            signal.raise_signal(signal.SIGINT)
+        return real(evaluator, model, rows, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Evaluator, "embed", embed)
+        with pytest.raises(StoppedError):
+            run("stopped", train__epochs=6, **changes)
+    stopped = whole.parent / "stopped"
+    (one,), (two,) = (Run(folder).checkpoints.files() for folder in (whole, stopped))
+    first, second = (Run(f).checkpoints.newest().tensors for f in (whole, stopped))
+    assert one.name == two.name
+    assert first.keys() == second.keys()
+    assert all(first[name].equal(second[name]) for name in first)
+
+
+def test_the_result_of_fewer_epochs_is_not_that_of_more(run, monkeypatch):
+    """Killed between the last state and the result of a run that was prolonged."""
+    folder = run(train__epochs=2)
+    with monkeypatch.context() as patch:
+        patch.setattr("weiss.training.outcome.write", power_cut)
+        with pytest.raises(RuntimeError, match="power cut"):
+            run(train__epochs=4, resume=True)
+    assert not Run(folder).is_finished()
+    run(train__epochs=4, resume=True)
+    whole = run("whole", train__epochs=4)
+    assert Run(folder).result()["epochs"] == 4
+    assert_same_run(folder, whole)
+
+
+def power_cut(*_, **__):
+    raise RuntimeError("power cut")
+
+
+def test_a_lost_model_is_noticed(run):
+    folder = run(train__epochs=2)
+    (folder / "model.safetensors").unlink()
+    with pytest.warns(
+        UserWarning, match="the best network so far, of epoch . is not in model|so far"
+    ):
+        run(train__epochs=3, resume=True)
+    assert Run(folder).result()["epoch"] == 3

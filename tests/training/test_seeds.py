@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from scipy import stats
-from tiny import assert_same_run, command, tiny_recipe, without_times
+from tiny import assert_same_run, command, tiny_recipe, weiss, without_times
 from typer.testing import CliRunner
 
 from weiss import cli
@@ -108,7 +108,7 @@ def test_a_run_is_no_folder_for_several(stripes, run):
 
 def test_one_failing_seed_in_turn_is_reported(stripes, tmp_path):
     (tmp_path / "seed-0").write_text("")
-    with pytest.raises(OSError, match="seed-0"):
+    with pytest.raises(ValueError, match="a folder that can be made; .*seed-0 cannot"):
         train_seeds(tiny_recipe(stripes, train__epochs=1), tmp_path, 2, quiet=True)
 
 
@@ -119,3 +119,31 @@ def test_metrics_of_the_same_seed_are_the_same(run):
     ]
     other = run("other", seed=4)
     assert Run(other).metrics()[0]["loss"] != Run(one).metrics()[0]["loss"]
+
+
+def test_another_recipe_is_refused_also_by_seeds_at_the_same_time(stripes, tmp_path):
+    train_seeds(tiny_recipe(stripes, train__epochs=1), tmp_path, 2, quiet=True)
+    other = tiny_recipe(stripes, train__epochs=1, optim__lr=0.5)
+    with pytest.raises(RuntimeError, match=r"optim.lr: 0.01 -> 0.5"):
+        train_seeds(other, tmp_path, 2, workers=2, resume=True, quiet=True)
+    longer = tiny_recipe(stripes, train__epochs=2)
+    train_seeds(longer, tmp_path, 2, workers=2, resume=True, quiet=True)
+    assert [Run(tmp_path / f"seed-{n}").result()["epochs"] for n in (0, 1)] == [2, 2]
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_chosen_on_held_out_classes_the_score_on_the_test_set_is_summarised(stripes, tmp_path):
+    held = {"evaluate__on": "held_out", "evaluate__folds": 3, "train__batch_size": 8}
+    summary = train_seeds(tiny_recipe(stripes, train__epochs=1, **held), tmp_path, 2, quiet=True)
+    values = [Run(tmp_path / f"seed-{n}").result()["test"]["map_at_r"] for n in (0, 1)]
+    assert summary["test.map_at_r"]["values"] == values
+
+
+def test_seeds_are_resumed_by_their_folder_and_number(stripes, tmp_path):
+    train_seeds(tiny_recipe(stripes, train__epochs=1, seed=3), tmp_path / "s", 2, quiet=True)
+    done = weiss("train", "--resume", "--out", tmp_path / "s")
+    assert "--seeds must be said again" in " ".join(done.stderr.split())
+    assert not (tmp_path / "s" / "recipe.toml").exists()
+    done = weiss("train", "--resume", "--out", tmp_path / "s", "--seeds", 3)
+    assert done.returncode == 0, done.stderr
+    assert sorted(p.name for p in (tmp_path / "s").glob("seed-*")) == ["seed-3", "seed-4", "seed-5"]

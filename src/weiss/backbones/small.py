@@ -35,6 +35,11 @@ class SmallNetwork(Trunk):
             raise ValueError(
                 f"channels must be 1 (grey) or 3 (colour) for SmallNetwork; got {channels!r}."
             )
+        if not isinstance(widths, Sequence) or isinstance(widths, str):
+            raise TypeError(
+                f"widths must be a list with one number a stage for SmallNetwork; got {widths!r}. "
+                "Pass [32, 64, 128], say."
+            )
         widths = [_check.count("every width", width, "SmallNetwork") for width in widths]
         if not widths:
             raise ValueError("widths must name at least one stage for SmallNetwork; got none.")

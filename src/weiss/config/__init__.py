@@ -5,7 +5,13 @@ Nothing is guessed: an unknown key, a word where a number belongs, or settings t
 other are refused in terms of the key somebody wrote. (pydantic only here.)
 """
 
-from weiss.config.files import MAIN_RECIPES, RECIPE_FILE, recipe_from, shipped_recipes
+from weiss.config.files import (
+    MAIN_RECIPES,
+    RECIPE_FILE,
+    recipe_file,
+    recipe_from,
+    shipped_recipes,
+)
 from weiss.config.recipe import Recipe, differences, recipe_from_dict
 from weiss.config.sections import (
     BASELINES,
@@ -38,6 +44,7 @@ __all__ = [
     "Track",
     "Train",
     "differences",
+    "recipe_file",
     "recipe_from",
     "recipe_from_dict",
     "shipped_recipes",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from weiss import _check
+from weiss.backbones.by_name import BACKBONES, BackboneEntry
 from weiss.config.recipe import Recipe, recipe_from_dict
 from weiss.config.sections import Backbone
 from weiss.data.by_name import DATASETS, LISTS
@@ -68,6 +69,11 @@ def recipe_from(
     shipped = path.parent == RECIPES
     name = f"recipe {path.stem!r}" if shipped else f"recipe {path}"
     return recipe_from_dict(_overridden(values, overrides), name)
+
+
+def recipe_file(source: str) -> Path:
+    """Return the file of the recipe that `recipe_from` would use for a source."""
+    return _found(source)[0]
 
 
 def _found(source: str) -> tuple[Path, str | None]:
@@ -164,8 +170,18 @@ def _change_names(values: dict[str, Any], changes: Mapping[tuple[str, ...], Any]
         if new == old:
             continue
         values[name] = {key: value for key, value in section.items() if key in kept}
+        if name == "backbone" and isinstance(new, str) and new in BACKBONES:
+            _change_what_follows_from_the_backbone(values[name], BACKBONES[new])
         if name == "loss":
             _change_what_follows_from_the_loss(values, old, new)
+
+
+def _change_what_follows_from_the_backbone(section: dict[str, Any], entry: BackboneEntry) -> None:
+    if entry.needs_weights:
+        return
+    # It starts from random weights, and has no statistics yet that could be frozen.
+    section.pop("weights", None)
+    section.pop("freeze_bn", None)
 
 
 def _change_what_follows_from_the_loss(values: dict[str, Any], old: Any, new: Any) -> None:

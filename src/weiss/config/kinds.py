@@ -41,6 +41,7 @@ def among(options: Iterable[str], *, or_none: bool = False) -> BeforeValidator:
 
 
 AS_TUPLE = BeforeValidator(lambda given: tuple(given) if isinstance(given, list) else given)
+WORD_OR_LIST = BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)
 Count = Annotated[int, Field(ge=1), is_a("a whole number of at least 1")]
 Index = Annotated[int, Field(ge=0), is_a("a whole number of at least 0")]
 MaybeCount = Annotated[Count | None, is_a("a whole number of at least 1, or left out")]

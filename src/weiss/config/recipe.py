@@ -82,6 +82,13 @@ class Recipe(Section):
                     f"images of one class; got {train.per_class}."
                 )
             yield from self._batch_in("per_class", "images of each class")
+            size = train.batch_size
+            if loss.compares_pairs and size != "auto" and size // train.per_class == 1:
+                yield (
+                    f"train.batch_size must hold two classes or more of train.per_class images, "
+                    f"{train.per_class}, for loss {loss.name!r}, which tells classes apart; got "
+                    f"{size}. Set train.batch_size={2 * train.per_class}, or more."
+                )
         elif train.steps is not None:
             yield (
                 "train.steps must be left out for the sampler 'shuffled', whose epoch shows every "

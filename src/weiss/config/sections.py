@@ -15,6 +15,7 @@ from weiss.backbones.pooling import POOLINGS
 from weiss.config.kinds import (
     AS_TUPLE,
     DEVICES,
+    WORD_OR_LIST,
     BatchSize,
     Count,
     Counts,
@@ -306,6 +307,8 @@ class Track(Section):
     """Where else numbers go while a run goes on."""
 
     with_: Annotated[
-        tuple[Annotated[str, among(("tensorboard", "wandb", "mlflow"))], ...], AS_TUPLE
+        tuple[Annotated[str, among(("tensorboard", "wandb", "mlflow"))], ...],
+        AS_TUPLE,
+        WORD_OR_LIST,
     ] = entry((), "any of tensorboard, wandb, mlflow", alias="with")
     project: Text = entry("weiss", "what they file the run under")

@@ -13,8 +13,8 @@ Array = np.ndarray[Any, Any]
 def hold_out_classes(table: Table, fraction: float = 0.2, seed: int = 0) -> Table:
     """Return the table with a share of its classes for testing, the others for training.
 
-    At least one class is held out and at least one trains. An item with classes on both sides
-    (multi-label) can serve neither and is marked unused.
+    At least two classes are held out and two train, if there are four; else one and one. An item
+    with classes on both sides (multi-label) can serve neither and is marked unused.
 
     Args:
         table: any table; the splits it has are replaced.
@@ -31,7 +31,9 @@ def hold_out_classes(table: Table, fraction: float = 0.2, seed: int = 0) -> Tabl
             f"{table.name} must have at least two classes to hold some out; got {len(classes)}. "
             "Add classes, or train on all with the split 'all'."
         )
-    num_held = min(max(round(fraction * len(classes)), 1), len(classes) - 1)
+    # Two on each side if there are four: among images of one class whatever is found is right.
+    least, most = (2, len(classes) - 2) if len(classes) > 3 else (1, len(classes) - 1)
+    num_held = min(max(round(fraction * len(classes)), least), most)
     held = classes[draws.permutation(len(classes), seed, draws.SPLITS)[:num_held]]
     split = _by_class(table, np.isin(np.arange(table.num_classes), held), "train", "test")
     if not (split.has("train") and split.has("test")):

@@ -6,7 +6,7 @@ from weiss.losses.binomial import (
     BinomialDevianceLoss,
     MeanFieldBinomialDevianceLoss,
 )
-from weiss.losses.by_name import LOSSES, LossEntry, make_loss
+from weiss.losses.by_name import LOSSES, LossEntry, loss_settings, make_loss
 from weiss.losses.contrastive import Contrastive, ContrastiveLoss, MeanFieldContrastiveLoss
 from weiss.losses.modules import (
     MeanFieldArgs,
@@ -41,5 +41,6 @@ __all__ = [
     "PairArgs",
     "PairLoss",
     "PairOptions",
+    "loss_settings",
     "make_loss",
 ]

@@ -9,6 +9,7 @@ PML is imported when a baseline is built, not before.
 """
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import torch
@@ -119,36 +120,47 @@ class Baseline(nn.Module):
         return embeddings.to(vectors.dtype)
 
 
-def with_class_vectors(name: str, **defaults: Any) -> Callable[..., Baseline]:
-    """Return a builder of the PML loss of this name that holds a vector for every class."""
+Settings = Callable[[], dict[str, Any]]
+"""Gives the numbers a loss is built with where nothing else is said."""
+
+
+def with_class_vectors(name: str, **defaults: Any) -> tuple[Callable[..., Baseline], Settings]:
+    """Return builder and settings of the PML loss of this name that holds a vector a class."""
 
     def build(num_classes: int, embedding_size: int, **arguments: Any) -> Baseline:
         from pytorch_metric_learning import losses
 
         _check.count("num_classes", num_classes, name)
         _check.count("embedding_size", embedding_size, name)
-        loss = getattr(losses, name)(num_classes, embedding_size, **defaults | arguments)
+        kind = getattr(losses, name)
+        loss = kind(num_classes, embedding_size, **defaults | _checked(kind, arguments))
         return Baseline(loss, num_classes=num_classes, embedding_size=embedding_size)
 
-    return build
+    return build, lambda: _numbers_of(name) | defaults
 
 
-def over_pairs(name: str, **defaults: Any) -> Callable[..., Baseline]:
-    """Return a builder of the PML loss of this name, which compares the samples of a batch."""
+def over_pairs(name: str, **defaults: Any) -> tuple[Callable[..., Baseline], Settings]:
+    """Return builder and settings of the PML loss of this name over the samples of a batch."""
 
     def build(**arguments: Any) -> Baseline:
         from pytorch_metric_learning import losses
 
-        return Baseline(getattr(losses, name)(**defaults | arguments))
+        kind = getattr(losses, name)
+        return Baseline(kind(**defaults | _checked(kind, arguments)))
 
-    return build
+    return build, lambda: _numbers_of(name) | defaults
 
 
-def multi_similarity_with_miner(epsilon: float = 0.1, **arguments: Any) -> Baseline:
+def multi_similarity_with_miner(
+    epsilon: float = 0.1, alpha: float = 2, beta: float = 50, base: float = 0.5, **arguments: Any
+) -> Baseline:
     """Build PML's multi-similarity loss behind its miner of margin ``epsilon``."""
     from pytorch_metric_learning import losses, miners
 
-    loss = losses.MultiSimilarityLoss(**{"alpha": 2, "beta": 50, "base": 0.5} | arguments)
+    _check.number("epsilon", epsilon, "MultiSimilarityMiner")
+    kind = losses.MultiSimilarityLoss
+    own = {"alpha": alpha, "beta": beta, "base": base}
+    loss = kind(**_checked(kind, {**own, **arguments}))
     return Baseline(loss, miners.MultiSimilarityMiner(epsilon))
 
 
@@ -156,5 +168,35 @@ def semihard_triplet(margin: float = 0.1, **arguments: Any) -> Baseline:
     """Build PML's triplet margin loss over semi-hard triplets of the same margin."""
     from pytorch_metric_learning import losses, miners
 
-    loss = losses.TripletMarginLoss(margin=margin, **arguments)
+    _check.number("margin", margin, "TripletMarginLoss")
+    kind = losses.TripletMarginLoss
+    loss = kind(margin=margin, **_checked(kind, arguments))
     return Baseline(loss, miners.TripletMarginMiner(margin, type_of_triplets="semihard"))
+
+
+def _checked(kind: type, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments that a PML loss takes; refuse others, and words where it wants numbers."""
+    known: set[str] = set()
+    for above in kind.__mro__:
+        if "__init__" in vars(above) and above.__module__.startswith("pytorch_metric_learning"):
+            known |= set(signature(above.__init__).parameters)  # type: ignore[misc]
+    numbers = _numbers_of(kind.__name__)
+    for name, given in arguments.items():
+        if name not in known - {"self", "kwargs", "args"}:
+            hint = _check.suggestion(name, numbers)
+            raise TypeError(f"{kind.__name__} has no argument {name!r}.{hint}")
+        if name in numbers:
+            _check.number(name, given, kind.__name__)
+    return arguments
+
+
+def _numbers_of(name: str) -> dict[str, Any]:
+    """Return the hyper-parameters of a PML loss that are numbers, with PML's own defaults."""
+    from pytorch_metric_learning import losses
+
+    declared = signature(getattr(losses, name).__init__).parameters.values()
+    return {
+        each.name: each.default
+        for each in declared
+        if isinstance(each.default, (int, float)) and not isinstance(each.default, bool)
+    }

@@ -25,11 +25,6 @@ class BinomialDeviance(Interactions):
     beta: float = rate(50.0)
     delta: float = 0.5
 
-    @property
-    def repulsion_range(self) -> float:
-        """``delta``, the corner of the rounded hinge."""
-        return self.delta
-
     def attraction(self, dist: Tensor) -> Tensor:
         """Pull like a hinge at ``delta``, rounded over a distance of ``1 / alpha``."""
         return LogLink(self.alpha).apply(self.alpha * (dist - self.delta))

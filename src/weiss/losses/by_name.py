@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import Parameter, signature
 from typing import Any, Literal
 
 from torch import nn
@@ -28,43 +29,65 @@ class LossEntry:
         sampling: ``"pairs"`` if a batch must hold several samples of a class for the loss to
             attract anything, ``"classes"`` if it may hold one of each.
         class_lr_scale: learning rate of its class vectors over the network's; None without any.
+        settings: gives the hyper-parameters it has where nothing else is said.
     """
 
     title: str
     build: Callable[..., nn.Module]
     sampling: Literal["classes", "pairs"]
     class_lr_scale: float | None
+    settings: Callable[[], dict[str, Any]]
 
 
-def _over_pairs(title: str, build: Callable[..., nn.Module]) -> LossEntry:
+ALIKE: dict[str, Any] = {"distance": "cosine", "average": "classes"}
+WITH_FIELDS: dict[str, Any] = {**ALIKE, "reg_weight": 0.0, "reg_scale": "paper"}
+
+
+def _declared(build: Callable[..., nn.Module]) -> dict[str, Any]:
+    """Return the keyword arguments that a builder declares, with their defaults."""
+    parameters = signature(build).parameters.values()
+    return {each.name: each.default for each in parameters if each.default is not Parameter.empty}
+
+
+def _over_pairs(
+    title: str,
+    build: Callable[..., nn.Module],
+    settings: Callable[[], dict[str, Any]] | None = None,
+) -> LossEntry:
     def build_alike(num_classes: int, embedding_size: int, **arguments: Any) -> nn.Module:
         return build(**arguments)
 
-    return LossEntry(title, build_alike, "pairs", None)
+    return LossEntry(title, build_alike, "pairs", None, settings or (lambda: _declared(build)))
+
+
+def _without_fields(title: str, build: Callable[..., nn.Module]) -> LossEntry:
+    return _over_pairs(title, build, lambda: ALIKE | _declared(build))
 
 
 def _with_fields(title: str, build: Callable[..., nn.Module]) -> LossEntry:
-    return LossEntry(title, build, "classes", FIELD_LR_SCALE)
+    return LossEntry(
+        title, build, "classes", FIELD_LR_SCALE, lambda: WITH_FIELDS | _declared(build)
+    )
 
 
 def _with_proxies(title: str, name: str, **defaults: Any) -> LossEntry:
-    build = baselines.with_class_vectors(name, **defaults)
-    return LossEntry(title, build, "classes", PROXY_LR_SCALE)
+    build, settings = baselines.with_class_vectors(name, **defaults)
+    return LossEntry(title, build, "classes", PROXY_LR_SCALE, settings)
 
 
 LOSSES: dict[str, LossEntry] = {
-    "contrastive": _over_pairs("Contrastive", ContrastiveLoss),
-    "cwms": _over_pairs("CWMS", ClassWiseMultiSimilarityLoss),
-    "binomial": _over_pairs("Binomial", BinomialDevianceLoss),
+    "contrastive": _without_fields("Contrastive", ContrastiveLoss),
+    "cwms": _without_fields("CWMS", ClassWiseMultiSimilarityLoss),
+    "binomial": _without_fields("Binomial", BinomialDevianceLoss),
     "mf_contrastive": _with_fields("MFCont", MeanFieldContrastiveLoss),
     "mf_cwms": _with_fields("MFCWMS", MeanFieldClassWiseMultiSimilarityLoss),
     "mf_binomial": _with_fields("MFBinomial", MeanFieldBinomialDevianceLoss),
     # From here on pytorch-metric-learning, with the settings of the paper's released program; what
     # it does not set is PML's default. ProxyNCA's softmax underflows at this scale, to NaN, for a
     # sample opposite to its proxy; in hundreds of dimensions no sample starts there.
-    "contrastive_pml": _over_pairs("Contrastive (PML)", baselines.over_pairs("ContrastiveLoss")),
+    "contrastive_pml": _over_pairs("Contrastive (PML)", *baselines.over_pairs("ContrastiveLoss")),
     "ms": _over_pairs(
-        "MS", baselines.over_pairs("MultiSimilarityLoss", alpha=2, beta=50, base=0.5)
+        "MS", *baselines.over_pairs("MultiSimilarityLoss", alpha=2, beta=50, base=0.5)
     ),
     "ms_miner": _over_pairs("MS+Miner", baselines.multi_similarity_with_miner),
     "triplet": _over_pairs("Triplet", baselines.semihard_triplet),
@@ -74,6 +97,25 @@ LOSSES: dict[str, LossEntry] = {
     "proxy_anchor": _with_proxies("ProxyAnchor", "ProxyAnchorLoss", margin=0.1, alpha=32),
     "norm_softmax": _with_proxies("NormSoftmax", "NormalizedSoftmaxLoss"),
 }
+
+
+def loss_settings(name: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return all that a loss is built with: what is given, and its defaults for the rest.
+
+    Args:
+        name: a key of `LOSSES`.
+        given: arguments of the loss.
+
+    Returns:
+        The arguments with which it can be built again, whatever defaults may become.
+
+    Example:
+        >>> from weiss.losses import loss_settings
+        >>> loss_settings("mf_contrastive", {"neg_margin": 0.4})["pos_margin"]
+        0.02
+    """
+    entry = LOSSES[_check.one_of("name", name, LOSSES, "loss_settings")]
+    return entry.settings() | given
 
 
 def make_loss(name: str, num_classes: int, embedding_size: int, **arguments: Any) -> nn.Module:

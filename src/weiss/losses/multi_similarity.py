@@ -47,11 +47,6 @@ class ClassWiseMultiSimilarity(Interactions):
         """``log(1 + x) / beta``."""
         return LogLink(self.beta)
 
-    @property
-    def repulsion_range(self) -> float:
-        """``delta``, where the exponent of the repulsion changes its sign."""
-        return self.delta
-
     def attraction(self, dist: Tensor) -> Tensor:
         """Return the exponent ``alpha (d - delta)``."""
         return self.alpha * (dist - self.delta)

@@ -130,7 +130,7 @@ def choose_queries(
     classes = classes.reshape(-1)  # some versions of NumPy keep the second dimension
     number = min(number, int(classes.max()) + 1)
     # A sheet of queries: one word more than a sheet of classes, so that no numbers are shared.
-    shuffled = draws.permutation(len(values), seed, draws.SHEET, 1)
+    shuffled = draws.permutation(len(values), seed, draws.QUERIES)
     low, high = np.quantile(values, MIDDLE)
     ascending = shuffled[np.argsort(values[shuffled], kind="stable")]
     middle = shuffled[(values[shuffled] >= low) & (values[shuffled] <= high)]

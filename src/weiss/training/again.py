@@ -93,9 +93,11 @@ def _split(table: Table, asked: str | None, recipe: Recipe, *, is_other: bool) -
         if is_other and not table.has(split):
             split = "train"
     if not table.has(split):
+        parts = list(table.sizes())
         raise ValueError(
             f"split must be a part that {table.name} has; {split!r} is none: it has "
-            f"{', '.join(table.sizes())}."
+            f"{', '.join(parts)}. Measure that instead: split={parts[0]!r} (on the command line: "
+            f"--split {parts[0]})."
         )
     return split
 

@@ -27,6 +27,9 @@ def place_fields(
         experiment: the data.
         embed: gives the embeddings ``(N, D)`` of the training items.
     """
+    if settings.how == "class_mean" and isinstance(loss, MeanFieldLoss):
+        # Each process moves its own copy; on a GPU sums may differ in their last bits.
+        experiment.processes.agree([loss.fields.data])
     solves = settings.how == "alternating" and epoch % settings.every == 0
     starts = settings.how == "class_mean" and epoch == 0
     if not isinstance(loss, MeanFieldLoss) or not (solves or starts):

@@ -60,6 +60,13 @@ class Evaluator:
         Raises:
             NotFiniteError: some of them are NaN or infinite.
         """
+        if len(rows) < self.processes.size:
+            raise ValueError(
+                f"there must be at least one item for each of {self.processes.size} processes to "
+                f"evaluate; there are {len(rows)}. Use fewer processes."
+            )
+        # What is measured is what the main process saves, also of statistics each has of its own.
+        self.processes.agree(model.buffers())
         was_training = model.training
         model.eval()
         mine = rows[self.processes.rank :: self.processes.size]
@@ -72,11 +79,6 @@ class Evaluator:
                     parts.append(model(batch.images))
         finally:
             model.train(was_training)
-        if not parts:
-            raise ValueError(
-                f"there must be at least one item for each of {self.processes.size} processes to "
-                f"evaluate; there are {len(rows)}. Use fewer processes."
-            )
         embeddings = self.processes.collect(torch.cat(parts), len(rows))
         if not bool(embeddings.isfinite().all()):
             raise NotFiniteError("embeddings must be finite to be evaluated; some are not.")

@@ -7,6 +7,8 @@ training classes counted from 0, and holds the `Evaluator`.
 Dimensions: N items, B batch, C training classes, D embedding size.
 """
 
+import math
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -121,7 +123,7 @@ class Experiment:
             seed=recipe.seed,
         )
         wanted = "valid" if self.recipe.evaluate.on == "held_out" else "test"
-        self.measured = [wanted] if self.table.has(wanted) else []
+        self.measured = [wanted] if _can_be_measured(self.table, wanted) else []
 
     @property
     def num_classes(self) -> int:
@@ -160,6 +162,20 @@ class Experiment:
         if labels.ndim == 2:
             return labels[:, self._index_C].float()
         return self._lookup[labels]
+
+
+def _can_be_measured(table: Table, split: str) -> bool:
+    if not table.has(split):
+        return False
+    if len(table.part(split).classes()) > 1:
+        return True
+    warnings.warn(
+        f"the {split} part of {table.name} has a single class, among whose images whatever is "
+        "found is right: nothing is measured, and the last network is kept. Hold out more classes "
+        "(data.held_out, evaluate.folds), or add some.",
+        stacklevel=3,
+    )
+    return False
 
 
 def open_pipeline(
@@ -202,16 +218,16 @@ def _batch_of(recipe: Recipe, train: Table, processes: Processes) -> Recipe:
     """Fill in sampler, batch size and rate of class vectors; refuse what the data cannot fill."""
     settings = recipe.train
     name = recipe.sampler_name
-    unit = np.lcm.reduce(
-        [processes.size, settings.accumulate, settings.per_class if name == "per_class" else 1]
-    )
+    per_class = settings.per_class if name == "per_class" else 1
+    unit = math.lcm(processes.size * settings.accumulate, per_class)
     size = settings.batch_size
     if not isinstance(size, int):
         # A quarter of the data at most, so that an epoch has a few steps.
         most = min(LARGEST_AUTO_BATCH, max(len(train) // 4, 2))
         if name == "per_class":
             most = min(most, settings.per_class * train.num_classes)
-        size = int(max(most // unit, 1) * unit)
+        least = 2 * unit if recipe.loss.compares_pairs else unit
+        size = int(max(most // unit * unit, least))
     if size % unit:
         raise ValueError(
             f"train.batch_size must be a multiple of {unit}, to be shared by {processes.size} "

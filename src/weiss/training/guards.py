@@ -62,7 +62,7 @@ class LossWatch:
         self._next += 1
         slot.copy_(loss, non_blocking=True)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record()
+        event.record(torch.cuda.current_stream(loss.device))
         self._coming.append((slot, event, where))
         self._arrive(wait=False)
 

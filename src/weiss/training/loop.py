@@ -9,16 +9,16 @@ Several processes (``torchrun``, ``accelerate launch``) share each batch and com
 
 import errno
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from weiss import draws
+from weiss.backbones import Embedder
 from weiss.config import Recipe, to_toml
-from weiss.files import alone, remove_leftovers
 from weiss.losses import MeanFieldLoss
 from weiss.parallel import Processes
 from weiss.progress import Bar
@@ -29,7 +29,19 @@ from weiss.training import outcome
 from weiss.training.alternation import place_fields
 from weiss.training.guards import LossWatch, NotFiniteError, StopRequest, in_words
 from weiss.training.preparation import make_accelerator, prepare, processes_of
-from weiss.training.resuming import Position, changes_since, data_facts, refuse_other_data
+from weiss.training.resuming import (
+    Position,
+    changes_since,
+    data_facts,
+    last_good_state,
+    make_folder,
+    newest_state,
+    refuse_another_run,
+    refuse_fewer_epochs,
+    refuse_other_data,
+    warn_of_a_lost_network,
+    written_by_one,
+)
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 STEPS_BETWEEN_AGREEMENTS = 16
@@ -65,34 +77,21 @@ def train(
         StoppedError: Ctrl-C or SIGTERM; the state is saved.
     """
     run = Run(out)
-    has_begun = run.exists()
-    if has_begun and not resume:
-        raise ValueError(
-            f"--out must name a folder without a run; {run.folder} holds one. Go on with it: weiss "
-            f"train --resume --out {run.folder}. Or choose another folder."
-        )
-    run.folder.mkdir(parents=True, exist_ok=True)
+    refuse_another_run(run, resume)  # at once, before anything is loaded
+    make_folder(run.folder)
     accelerator = make_accelerator(recipe, run.folder)
     processes = processes_of(accelerator)
-    processes.wait()  # until all have looked into the folder, which the main one now writes to
-    with _written_by_one(run.folder) if processes.is_main else nullcontext():
-        training = Training(recipe, run, accelerator, processes, has_begun=has_begun, quiet=quiet)
-        return training.go()
-
-
-@contextmanager
-def _written_by_one(folder: Path) -> Iterator[None]:
-    """Let nobody else train in a folder meanwhile, and sweep up after those who were killed."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(alone(folder / "run", wait=False))
-        except BlockingIOError:
-            raise ValueError(
-                f"{folder} must not be written by two programs; another one is training there. "
-                "Wait for it, or choose another folder."
-            ) from None
-        remove_leftovers(folder)
-        yield
+    try:
+        with written_by_one(run) if processes.is_main else nullcontext():
+            # Again, now that nobody else writes here; the main process looks, all do the same.
+            begun = processes.any(processes.is_main and run.exists(), accelerator.device)
+            if begun:
+                refuse_another_run(run, resume)
+            training = Training(recipe, run, accelerator, processes, has_begun=begun, quiet=quiet)
+            return training.go()
+    finally:
+        with suppress(OSError):
+            run.folder.rmdir()  # which works only if nothing came of it
 
 
 class Training:
@@ -124,9 +123,12 @@ class Training:
         """Take up the run where it is, and bring it to its end."""
         settings = self.recipe.train
         self._take_up()
-        if self.run.is_finished() and self._is_over():
+        if self.has_begun and self._is_finished():
             self._say(f"{self.run.folder} is finished already.")
             return self.run.result()
+        self.processes.wait()
+        if self.processes.is_main:
+            self.run.reopen()
         self._start_trackers()
         size = int(settings.batch_size)
         total = settings.epochs * self.experiment.steps * size
@@ -142,12 +144,16 @@ class Training:
                 self._save()
                 return self._finish()
             except NotFiniteError as error:
-                self._write_best()
-                raise NotFiniteError(f"{error} {self._last_good_state()}") from error
+                with suppress(OSError):  # a full disk is not what ended this run
+                    self._write_best()
+                raise NotFiniteError(
+                    f"{error} {last_good_state(self.run)} Going on would come to the same step: "
+                    "start a run with lower rates, or with clipping."
+                ) from error
             except OSError as error:
                 remedy = "Make room" if error.errno in FULL else "Mend it"
                 raise OSError(
-                    f"{error}. The run stops here; {self._last_good_state()} {remedy}, then: "
+                    f"{error}. The run stops here. {last_good_state(self.run)} {remedy}, then: "
                     f"{self._how_to_resume()}"
                 ) from error
 
@@ -166,6 +172,9 @@ class Training:
         follows = self.recipe.fields.how == "class_mean"
         for images, labels in experiment.batches(epoch, self.at.step):
             rates = self._set_rates(epoch + (self.at.step + 0.5) / experiment.steps)
+            # A function of the place, as all random numbers are: dropout needs no saved generator.
+            place = (draws.STEPS, self.at.steps, self.processes.rank)
+            torch.manual_seed(draws.seed_at(self.recipe.seed, *place))
             value, embeddings, joined = self.stepper(images, labels)
             self.means.add(embeddings, joined)
             if follows and isinstance(self.loss, MeanFieldLoss):
@@ -193,7 +202,7 @@ class Training:
         line["order"] = order_parameters(self.means, self.loss)
         is_due = number % self.recipe.evaluate.every == 0 or number == self.recipe.train.epochs
         if is_due and self.experiment.measured:
-            line["evaluation"] = self._evaluate(self.experiment.measured[0])
+            line["evaluation"] = self._evaluate(self.model, self.experiment.measured[0])
         self._clock()
         line["seconds"] = self.at.epoch_seconds
         self.at.history.append(line)
@@ -208,10 +217,10 @@ class Training:
         self.watch = LossWatch(self.device)
         self._stop_or_save()
 
-    def _evaluate(self, split: str) -> dict[str, float | int]:
+    def _evaluate(self, model: Embedder, split: str) -> dict[str, float | int]:
         try:
             options = self._embedding_options()
-            return self.experiment.evaluator.evaluate(self.model, split, **options).summary()
+            return self.experiment.evaluator.evaluate(model, split, **options).summary()
         except NotFiniteError as error:
             self.parts.refuse_not_finite(self.at)
             raise NotFiniteError(
@@ -315,18 +324,29 @@ class Training:
                 self.run.write_recipe(to_toml(self._described()))
             self.processes.wait()
             return
-        if changes_since(self.run, self.recipe) and self.processes.is_main:
-            self.run.write_recipe(to_toml(self._described()))
-        state = self.run.checkpoints.newest()
+        changed = changes_since(self.run, self.recipe)
+        state = newest_state(self.run, self.processes, self.device)
+        if state is not None:
+            refuse_other_data(state, self.experiment, self.run)
+            refuse_fewer_epochs(state, self.recipe)
+        if changed and self.processes.is_main:
+            begun_with = self.run.recipe().get("made_with", {})
+            self.run.write_recipe(to_toml({**self._described(), "made_with": begun_with}))
         if state is None:
             self._say("No state was saved yet; the run begins again.")
             return
-        refuse_other_data(state, self.experiment, self.run)
         self.at = self.parts.unpack(state)
         # The model's file is the one record of the best network that cannot disagree with it.
         self.best = self.run.model_facts()
+        warn_of_a_lost_network(self.at, self.best, self.recipe.evaluate.metric)
         if not self._is_over():
             self._say(f"Going on in epoch {self.at.epoch + 1} after step {self.at.step}.")
+
+    def _is_finished(self) -> bool:
+        """Say whether the result that is there is that of all the epochs asked for."""
+        if not (self.run.is_finished() and self._is_over()):
+            return False
+        return bool(self.run.result()["steps"] == self.at.steps)
 
     def _clock(self) -> None:
         now = time.monotonic()
@@ -336,15 +356,6 @@ class Training:
 
     def _how_to_resume(self) -> str:
         return f"weiss train --resume --out {self.run.folder}"
-
-    def _last_good_state(self) -> str:
-        files = self.run.checkpoints.files()
-        if not files:
-            return "no state had been saved yet."
-        return (
-            f"the last good state, after step {int(files[-1].stem)} of the run, is kept in "
-            f"{files[-1].parent}."
-        )
 
     # The end
 
@@ -357,12 +368,11 @@ class Training:
         self.processes.wait()
         if self.recipe.evaluate.on == "held_out" and self.experiment.table.has("test"):
             # The test set is looked at once, by the network that the held-out classes chose.
-            self.model.load_state_dict(self.run.model().state_dict())
-            result["test"] = self._evaluate("test")
+            result["test"] = self._evaluate(self.run.model(self.device), "test")
         if self.processes.is_main:
             outcome.write(self.run, self.recipe, result, self.at.history)
-            for path in self.run.checkpoints.files()[:-1]:
-                path.unlink(missing_ok=True)
+            self.run.checkpoints.remove_all_but_the_newest()
+        self.processes.wait()  # for the main one, which has written
         # Not end_training, which would part the processes: another run may follow.
         for tracker in self.accelerator.trackers:
             tracker.finish()
@@ -372,10 +382,8 @@ class Training:
     # What is written about it
 
     def _described(self) -> dict[str, Any]:
-        return {
-            **self.recipe.as_dict(),
-            "made_with": made_with(self.device, self.processes.size),
-        }
+        description = made_with(self.device, self.processes.size)
+        return {**self.recipe.as_dict(), "made_with": description}
 
     def _start_trackers(self) -> None:
         if self.recipe.track.with_:

@@ -17,7 +17,7 @@ from weiss.training.resuming import Position
 SHOWN = {"map_at_r": "MAP@R", "r_precision": "RP", "precision_at_1": "P@1"}
 MEASURED_ON = {
     "test": "the test set, as the paper does: the score of the best epoch is a little too good",
-    "held_out": "held-out training classes; the test set was looked at once, at the end",
+    "held-out training classes": "training classes that were held out, which chose the epoch",
 }
 
 
@@ -177,7 +177,8 @@ An embedding for image retrieval, trained with {LOSSES[recipe.loss.name].title}\
 
 {table if rows else "Nothing was measured: all data were used for training."}
 
-Measured on {MEASURED_ON[recipe.evaluate.on] if rows else "nothing"}.
+Measured on {MEASURED_ON.get(found["measured_on"], "nothing")}\
+{"; the test set was looked at once, at the end" if "test" in found else ""}.
 
 ```python
 from weiss.runs import Run

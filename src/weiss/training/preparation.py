@@ -15,8 +15,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from weiss import _check
 from weiss.backbones import Embedder
+from weiss.backbones.by_name import TIMM
 from weiss.config import Recipe, recipe_from_dict
-from weiss.losses import MeanFieldLoss, PairLoss
+from weiss.losses import MeanFieldLoss, PairLoss, loss_settings
 from weiss.parallel import Processes
 from weiss.runs import build_backbone, build_loss
 from weiss.self_consistency import ClassMeans
@@ -60,6 +61,8 @@ def prepare(recipe: Recipe, device: torch.device, processes: Processes) -> Prepa
     """
     if recipe.train.device.startswith("cuda:"):
         device = torch.device(recipe.train.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # for whatever asks for the current stream
     table = open_data(recipe)
     recipe = complete_backbone(recipe, table)
     # One seed for the network and the fields; the order of images follows from it too.
@@ -68,6 +71,9 @@ def prepare(recipe: Recipe, device: torch.device, processes: Processes) -> Prepa
     experiment = Experiment(recipe, table, model.input, device, processes)
     nested = experiment.recipe.as_dict()
     nested["train"]["precision"] = resolve_precision(recipe.train.precision, device)
+    nested["backbone"] = _with_pooling(nested["backbone"], model)
+    loss_name = nested["loss"].pop("name")
+    nested["loss"] = {"name": loss_name, **loss_settings(loss_name, nested["loss"])}
     recipe = recipe_from_dict(nested)
     loss = _make_loss(recipe, experiment).to(device)
     processes.agree([*model.state_dict().values(), *loss.state_dict().values()])
@@ -79,6 +85,14 @@ def prepare(recipe: Recipe, device: torch.device, processes: Processes) -> Prepa
     return Prepared(recipe, device, experiment, model, loss, stepper, means, parts)
 
 
+def _with_pooling(section: dict[str, Any], model: Embedder) -> dict[str, Any]:
+    """Fill in the pooling that is usual behind the network."""
+    is_own = section["name"].startswith(TIMM)  # timm's networks pool themselves
+    if "pooling" in section or is_own or model.trunk.pooled:
+        return section
+    return {**section, "pooling": model.trunk.pooling}
+
+
 def _laid_out(
     model: Embedder, recipe: Recipe, device: torch.device, processes: Processes
 ) -> Embedder:
@@ -87,16 +101,34 @@ def _laid_out(
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if recipe.backbone.freeze_bn != "none" or processes.size == 1:
         return model
-    if device.type == "cuda":
-        model.trunk = nn.SyncBatchNorm.convert_sync_batchnorm(model.trunk)  # type: ignore[no-untyped-call]
-    elif any(isinstance(module, _BatchNorm) for module in model.modules()):
+    left = synchronise_batch_norm(model) if device.type == "cuda" else _batch_norms(model)
+    if left:
+        kinds = ", ".join(sorted({type(module).__name__ for module in left}))
         warnings.warn(
-            f"batch normalisation cannot be synchronised on {device.type}: each of the "
-            f"{processes.size} processes normalises by its own part of the batch. Freeze it "
+            f"{kinds} cannot be synchronised on {device.type}: each of the {processes.size} "
+            "processes normalises by its own part of the batch. Freeze batch normalisation "
             "(backbone.freeze_bn='statistics') for the results of one process.",
             stacklevel=3,
         )
     return model
+
+
+def synchronise_batch_norm(model: nn.Module) -> list[nn.Module]:
+    """Let batch normalisation see the whole batch of all processes; return what could not be.
+
+    Only plain layers are replaced: torch's own conversion would take what a layer of another kind
+    adds, an activation say, out of the network without a word.
+    """
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
+                alike = nn.SyncBatchNorm.convert_sync_batchnorm(child)  # type: ignore[no-untyped-call]
+                setattr(parent, name, alike)
+    return [m for m in _batch_norms(model) if not isinstance(m, nn.SyncBatchNorm)]
+
+
+def _batch_norms(model: nn.Module) -> list[nn.Module]:
+    return [module for module in model.modules() if isinstance(module, _BatchNorm)]
 
 
 def _make_loss(recipe: Recipe, experiment: Experiment) -> nn.Module:
@@ -146,12 +178,23 @@ def make_accelerator(recipe: Recipe, folder: Path) -> Any:
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         # It remembers the device of the last run in this process; this one may be for another.
         AcceleratorState._reset_state(reset_partial_state=True)
-    return Accelerator(
-        cpu=recipe.train.device == "cpu",
+    # Where there is nothing else "auto" is the CPU, said so that processes find each other there.
+    has_other = torch.cuda.is_available() or torch.backends.mps.is_available()
+    is_cpu = recipe.train.device == "cpu" or (recipe.train.device == "auto" and not has_other)
+    accelerator = Accelerator(
+        cpu=is_cpu,
         mixed_precision="no",  # the loss must not be in it; `stepping` sets it for the network
         log_with=wanted or None,
         project_dir=folder,
     )
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    if accelerator.num_processes != launched:
+        raise RuntimeError(
+            f"the {launched} processes of this launch must find each other; this one is in a group "
+            f"of {accelerator.num_processes}. Start them with torchrun or accelerate launch, all "
+            "for the same kind of device."
+        )
+    return accelerator
 
 
 def processes_of(accelerator: Any) -> Processes:

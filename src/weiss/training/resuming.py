@@ -1,11 +1,15 @@
-"""The whole of a run's state as tensors and facts, and back.
+"""How a run goes on: the whole of its state out and in, and what it must not go on with.
 
 What is restored is what was there to the last bit: tensors are copied into memory that the
 program has laid out itself, so that nothing depends on where a file happened to be read to.
 """
 
 import hashlib
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +18,8 @@ from torch import Tensor, nn
 
 from weiss.checkpoints import State
 from weiss.config import Recipe, differences, recipe_from_dict
+from weiss.files import alone
+from weiss.parallel import Processes
 from weiss.runs import Run
 from weiss.self_consistency import ClassMeans
 from weiss.training.experiment import Experiment
@@ -24,13 +30,15 @@ MAY_CHANGE = (
     "train.patience",
     "train.checkpoint_seconds",
     "train.device",
+    "data.name",
     "data.root",
     "data.keep",
     "data.num_workers",
     "data.cache",
     "track.",
 )
-"""What of a recipe may be said anew when a run goes on: nothing that its past depends on."""
+"""What of a recipe may be said anew when a run goes on: nothing that its past depends on. (The last
+epoch asked for is always evaluated, so a run that was prolonged has one evaluation more.)"""
 
 
 @dataclass
@@ -95,7 +103,7 @@ class Parts:
             if isinstance(value, Tensor)
         }
         running = {"means.sums": self.means.sums_CD, "means.counts": self.means.counts_C}
-        tensors = {**learned, **moments, **running, **_random_states(self.means.sums_CD.device)}
+        tensors = {**learned, **moments, **running}
         facts = {"position": asdict(at), "data": data, "scaler": self.scaler.state_dict()}
         return State(tensors, facts)
 
@@ -129,7 +137,6 @@ class Parts:
             self.scaler.load_state_dict(state.facts["scaler"])
         self.means.sums_CD.copy_(tensors["means.sums"])
         self.means.counts_C.copy_(tensors["means.counts"])
-        _set_random_states(tensors, self.means.sums_CD.device)
         return Position(**state.facts["position"])
 
     def _moments(self, tensors: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:
@@ -143,6 +150,65 @@ class Parts:
             place = torch.empty_like(parameter) if is_alike else torch.empty_like(value)
             moments.setdefault(int(index), {})[key] = place.detach().copy_(value)
         return moments
+
+
+def refuse_another_run(run: Run, resume: bool) -> None:
+    """Refuse a folder that holds a run, unless that is to go on."""
+    if run.exists() and not resume:
+        raise ValueError(
+            f"--out must name a folder without a run; {run.folder} holds one. Go on with it: weiss "
+            f"train --resume --out {run.folder}. Or choose another folder."
+        )
+    if run.checkpoints.files() and not run.exists():
+        raise ValueError(
+            f"--out must name a folder without a run; {run.folder} holds states of one whose "
+            "recipe.toml is gone. Bring it back, or choose another folder."
+        )
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of a run, or say why it cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"--out must be a folder that can be made; {folder} cannot: {error.strerror}. Choose "
+            "another place."
+        ) from error
+
+
+@contextmanager
+def written_by_one(run: Run) -> Iterator[None]:
+    """Let nobody else train in a folder meanwhile, and sweep up after those who were killed."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(alone(run.folder / "run", wait=False))
+        except BlockingIOError:
+            raise ValueError(
+                f"{run.folder} must not be written by two programs; another one is training there. "
+                "Wait for it, or choose another folder."
+            ) from None
+        run.sweep()
+        yield
+
+
+def newest_state(run: Run, processes: Processes, device: torch.device) -> State | None:
+    """Return the state to go on from: the main process chooses, the others follow."""
+    state = run.checkpoints.newest() if processes.is_main else None
+    steps = -1 if state is None else int(state.facts["position"]["steps"])
+    chosen = processes.agree_on(steps, device)
+    return state if processes.is_main or chosen < 0 else run.checkpoints.read(chosen)
+
+
+def last_good_state(run: Run) -> str:
+    """Return a sentence on where a run that ends before its time could go on."""
+    files = run.checkpoints.files()
+    if not files:
+        return "No state had been saved yet."
+    return (
+        f"The last good state, after step {int(files[-1].stem)} of the run, is kept in "
+        f"{files[-1].parent}."
+    )
 
 
 def changes_since(run: Run, recipe: Recipe) -> list[str]:
@@ -194,22 +260,33 @@ def refuse_other_data(state: State, experiment: Experiment, run: Run) -> None:
         )
 
 
+def refuse_fewer_epochs(state: State, recipe: Recipe) -> None:
+    """Refuse to go on with fewer epochs than are done."""
+    done = int(state.facts["position"]["epoch"])
+    if recipe.train.epochs < done:
+        raise ValueError(
+            f"train.epochs must be at least the {done} that the run has done; got "
+            f"{recipe.train.epochs}. What is done cannot be taken back."
+        )
+
+
+def warn_of_a_lost_network(at: Position, best: dict[str, Any] | None, metric: str) -> None:
+    """Warn where a run has measured a better network than its folder holds."""
+    measured = [line for line in at.history if "evaluation" in line]
+    if not measured:
+        return
+    known = max(measured, key=lambda line: float(line["evaluation"][metric]))
+    if best is None or best["metrics"][metric] < known["evaluation"][metric]:
+        warnings.warn(
+            f"the best network so far, of epoch {known['epoch']}, is not in model.safetensors any "
+            "more; the best of those there is, and of the epochs to come, takes its place.",
+            stacklevel=2,
+        )
+
+
 def _under(prefix: str, tensors: Any) -> dict[str, Tensor]:
     return {
         name.removeprefix(prefix): value
         for name, value in tensors.items()
         if name.startswith(prefix)
     }
-
-
-def _random_states(device: torch.device) -> dict[str, Tensor]:
-    states = {"random.cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        states["random.cuda"] = torch.cuda.get_rng_state(device)
-    return states
-
-
-def _set_random_states(tensors: Any, device: torch.device) -> None:
-    torch.set_rng_state(tensors["random.cpu"].clone())
-    if device.type == "cuda" and "random.cuda" in tensors:
-        torch.cuda.set_rng_state(tensors["random.cuda"].clone(), device)

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,14 @@ from weiss import _check
 from weiss.config import Recipe, recipe_from_dict, to_toml
 from weiss.files import replacing
 from weiss.parallel import is_main_process
-from weiss.runs import RECIPE, Run
+from weiss.runs import Run
 from weiss.statistics import t_interval
-from weiss.training.loop import train
+from weiss.training.guards import StopRequest
+from weiss.training.loop import StoppedError, train
 
 SUMMARY = "summary.json"
-SUMMARISED = ("map_at_r", "r_precision", "precision_at_1", "epoch", "seconds")
+SCORES = ("map_at_r", "r_precision", "precision_at_1")
+SUMMARISED = (*SCORES, "epoch", "seconds")
 
 
 def train_seeds(
@@ -50,7 +52,12 @@ def train_seeds(
     """
     if num_seeds < 2:
         raise ValueError(f"--seeds must be at least 2, to say how results vary; got {num_seeds}.")
-    workers = min(_check.count("workers", workers, "train_seeds"), num_seeds)
+    if workers != 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError(
+            f"--workers must be 1 where several processes share each run; got {workers}. Leave it "
+            "out, or start without torchrun."
+        )
+    workers = min(_check.count("--workers", workers, ""), num_seeds)
     out = Path(out)
     if Run(out).exists():
         raise ValueError(
@@ -66,10 +73,13 @@ def train_seeds(
         )
     recipes = [recipe_from_dict({**recipe.as_dict(), "seed": seed}) for seed in seeds]
     if workers == 1:
-        for run, own in zip(runs, recipes, strict=True):
-            train(own, run.folder, resume=run.exists(), quiet=quiet)
+        try:
+            for run, own in zip(runs, recipes, strict=True):
+                train(own, run.folder, resume=run.exists(), quiet=quiet)
+        except StoppedError as stopped:
+            raise StoppedError(_how_to_go_on(out, num_seeds)) from stopped
     else:
-        _in_processes(recipes, runs, workers)
+        _in_processes(recipes, runs, workers, _how_to_go_on(out, num_seeds))
     if not is_main_process():
         return {}
     summary = summarise(runs)
@@ -86,35 +96,57 @@ def summarise(runs: Sequence[Run]) -> dict[str, Any]:
         "loss": results[0]["loss"],
         "measured_on": results[0]["measured_on"],
     }
-    for name in SUMMARISED:
-        if all(name in result for result in results):
-            values = [result[name] for result in results]
+    # Chosen on held-out classes, what counts is the score of the chosen networks on the test set.
+    tested = [{f"test.{k}": v for k, v in result.get("test", {}).items()} for result in results]
+    rows = [{**result, **test} for result, test in zip(results, tested, strict=True)]
+    for name in (*SUMMARISED, *(f"test.{name}" for name in SCORES)):
+        if all(name in row for row in rows):
+            values = [row[name] for row in rows]
             summary[name] = {"values": values, **asdict(t_interval(np.array(values)))}
     return summary
 
 
-def _in_processes(recipes: Sequence[Recipe], runs: Sequence[Run], workers: int) -> None:
+def _how_to_go_on(out: Path, num_seeds: int) -> str:
+    return (
+        "every run that had begun has saved its state. Go on with: weiss train --resume --out "
+        f"{out} --seeds {num_seeds}"
+    )
+
+
+def _in_processes(
+    recipes: Sequence[Recipe], runs: Sequence[Run], workers: int, how_to_go_on: str
+) -> None:
     """Run each in a process of its own, some at a time; none stops the others."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     threads = str(max((cores or 1) // workers, 1))
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
 
-    def one(recipe: Recipe, run: Run) -> str:
-        command = [sys.executable, "-m", "weiss", "train", "--out", str(run.folder), "--quiet"]
-        if run.exists():
-            command.append("--resume")
-        else:
-            asked = run.folder.with_name(f".{run.folder.name}.toml")
-            with replacing(asked) as temporary:
-                temporary.write_text(to_toml(recipe.as_dict()), encoding="utf-8")
-            command.insert(4, str(asked))
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        if (run.folder / RECIPE).exists():
-            run.folder.with_name(f".{run.folder.name}.toml").unlink(missing_ok=True)
-        return "" if done.returncode == 0 else f"{run.folder.name}: {done.stderr.strip()}"
+    running: list[subprocess.Popen[str]] = []
 
-    with ThreadPoolExecutor(workers) as pool:
-        failures = [line for line in pool.map(one, recipes, runs) if line]
+    def one(recipe: Recipe, run: Run) -> str:
+        asked = run.folder.with_name(f".{run.folder.name}.toml")
+        with replacing(asked) as temporary:
+            temporary.write_text(to_toml(recipe.as_dict()), encoding="utf-8")
+        command = [sys.executable, "-m", "weiss", "train", str(asked), "--quiet"]
+        command += ["--out", str(run.folder), *(["--resume"] if run.exists() else [])]
+        process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+        running.append(process)
+        said = process.communicate()[1]
+        asked.unlink(missing_ok=True)
+        return "" if process.returncode == 0 else f"{run.folder.name}: {said.strip()}"
+
+    with StopRequest() as stop, ThreadPoolExecutor(workers) as pool:
+        waiting = [pool.submit(one, *pair) for pair in zip(recipes, runs, strict=True)]
+        while not all(each.done() for each in waiting):
+            wait(waiting, timeout=0.5)
+            if stop.wanted:
+                for each in waiting:
+                    each.cancel()
+                for process in running:
+                    process.terminate()  # which saves its state
+        failures = [line for each in waiting if not each.cancelled() and (line := each.result())]
+    if stop.wanted:
+        raise StoppedError(how_to_go_on)
     if failures:
         listed = "\n  ".join(failures)
         raise RuntimeError(

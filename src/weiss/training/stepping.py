@@ -92,7 +92,10 @@ class Stepper:
         self._warming_up: bool | None = None
 
     def set_phase(self, warming_up: bool) -> None:
-        """Begin warm-up, in which the trunk stands still, or end it."""
+        """Begin warm-up, in which the trunk's parameters stand still, or end it.
+
+        The statistics of batch normalisation that is not frozen are no parameters and still move.
+        """
         if warming_up == self._warming_up:
             return
         self._warming_up = warming_up

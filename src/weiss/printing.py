@@ -1,0 +1,87 @@
+"""How results and messages look on a terminal."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Grid
+
+if TYPE_CHECKING:
+    from weiss.data import Findings, Table
+    from weiss.evaluation import Retrieval
+
+
+def print_sizes(table: "Table", official: Any) -> None:
+    """Print how many images and classes each split has."""
+    grid = Grid(box=None, pad_edge=False)
+    headers = ["split", "images", "classes"] + (["official"] if official else [])
+    for header in headers:
+        grid.add_column(header, justify="left" if header in ("split", "official") else "right")
+    for split, (images, classes) in table.sizes().items():
+        row = [split, f"{images:,}", f"{classes:,}"]
+        if official:
+            must = official.counts.get(split)
+            row.append("-" if must is None else f"{must[0]:,} images of {must[1]:,} classes")
+        grid.add_row(*row)
+    out().print(f"[bold]{escape(table.name)}[/]: {len(table):,} items")
+    out().print(grid)
+
+
+def print_findings(found: "Findings", *, skip_bad: bool, quick: bool) -> None:
+    """Print what a check found; raise typer.Exit if it is a problem."""
+    for remark in found.remarks:
+        out().print(f"[yellow]Note:[/] {escape(remark)}", soft_wrap=True)
+    if skip_bad and found.unreadable:
+        out().print(f"Left out, since they cannot be read ({len(found.unreadable):,}):")
+        for message in found.unreadable:
+            out().print(f"  {escape(message)}", soft_wrap=True)
+    for problem in found.problems:
+        out().print(f"[bold red]Problem:[/] {escape(problem)}", soft_wrap=True)
+    if found.problems:
+        raise typer.Exit(1)
+    looked = "lists and counts" if quick else "lists, counts and every image"
+    out().print(f"[green]All right[/] ({looked}).")
+
+
+def print_metrics(found: "Retrieval") -> None:
+    """Print every metric, and its interval where there is one."""
+    grid = Grid("metric", "value", "95 % interval", box=None, pad_edge=False)
+    for name, value in found.summary().items():
+        if name not in found.per_query:
+            shown = f"{100 * value:.2f}" if isinstance(value, float) else f"{value:,}"
+            grid.add_row(name, shown, "")
+            continue
+        ends = found.interval(name)
+        between = f"{100 * ends.low:.2f} to {100 * ends.high:.2f}"
+        grid.add_row(name, f"{100 * value:.2f}", between)
+    out().print(grid)
+
+
+def print_seeds(found: dict[str, Any], folder: Path) -> None:
+    """Print mean and interval of several seeds."""
+    grid = Grid("", "mean", "95 % interval", "runs", box=None, pad_edge=False)
+    for name, entry in found.items():
+        if isinstance(entry, dict):
+            scale = 1 if name in ("epoch", "seconds") else 100
+            mean, low, high = (f"{scale * entry[key]:.2f}" for key in ("mean", "low", "high"))
+            values = ", ".join(f"{scale * value:.2f}" for value in entry["values"])
+            grid.add_row(name, mean, f"{low} to {high}", values)
+    out().print(grid)
+    print(f"Wrote {folder / 'summary.json'}")
+
+
+def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Print a warning as one message."""
+    err().print(f"[yellow]Warning:[/] {escape(str(message))}", soft_wrap=True)
+
+
+def out() -> Console:
+    """Return the console for results."""
+    return Console(highlight=False)
+
+
+def err() -> Console:
+    """Return the console for messages."""
+    return Console(stderr=True, highlight=False)
