@@ -47,10 +47,26 @@ def test_links_to_files_lead_somewhere(path):
             assert (path.parent / target).exists(), target
 
 
-def test_the_demo_writes_its_picture(tmp_path):
-    script = ROOT / "examples" / "settling.py"
-    command = [sys.executable, script, "--out", tmp_path, "--steps", "30"]
+def run_example(name, *words):
+    command = [sys.executable, ROOT / "examples" / name, *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_fields_settling_are_drawn(tmp_path):
+    said = run_example("settling.py", "--out", tmp_path, "--steps", 30)
     assert (tmp_path / "settling.png").stat().st_size > 10_000
-    assert str(tmp_path / "settling.png") in done.stdout
+    assert str(tmp_path / "settling.png") in said
+
+
+def test_the_demo_trains_measures_and_writes_its_page(tmp_path):
+    said = run_example("demo.py", "--out", tmp_path, "--epochs", 1)
+    rows = [line.split() for line in said.split("unseen characters, per cent")[1].splitlines()]
+    found = {row[0]: row[-4:] for row in rows if len(row) > 4 and row[0] != "MAP@R,"}
+    assert found.keys() == {"raw", "untrained", "MFCWMS", "ProxyAnchor"}
+    assert found["raw"] == ["12.7", "48.6", "38.0", "83.3"]
+    page = (tmp_path / "index.html").read_text()
+    assert "Characters nobody has shown" in page
+    assert f"look at {tmp_path / 'index.html'}" in said
+    assert (tmp_path / "mf_cwms" / "result.json").exists()

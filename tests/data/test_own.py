@@ -36,7 +36,7 @@ def test_a_folder_has_one_class_a_subfolder_and_a_fifth_of_them_tests(photos):
     table = from_folder(photos)
     assert table.name == "photos"
     assert table.class_names == ("a", "b10", "b2", "e", "ä")
-    assert table.sizes() == {"train": (12, 4), "test": (3, 1)}
+    assert table.sizes() == {"train": (9, 3), "test": (6, 2)}
     assert table.shared_classes() == []
     assert table.source.file(2) == photos / "a" / "deep" / "2.JPG"
 
