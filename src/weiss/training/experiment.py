@@ -10,15 +10,18 @@ Dimensions: N items, B batch, C training classes, D embedding size.
 import math
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from weiss import _check
 from weiss.backbones import InputSpec
 from weiss.config import Recipe, recipe_from_dict
 from weiss.data import (
+    DATASETS,
     PerClass,
     Pipeline,
     RandomCrop,
@@ -43,6 +46,12 @@ KEPT_SIDE = 256
 def open_data(recipe: Recipe) -> Table:
     """Return the table a recipe asks for, a part of the training classes held out if it says so."""
     data, evaluate = recipe.data, recipe.evaluate
+    if data.name not in DATASETS and not Path(data.name).exists():
+        raise ValueError(
+            f"data.name must be a data set ({', '.join(DATASETS)}), a folder, or a list of files; "
+            f"{data.name!r} is none, seen from this folder."
+            f"{_check.suggestion(data.name, DATASETS)} Say where the data are: --set data.name=PATH"
+        )
     how = data.how
     table = open_table(data.name, root=data.root, how=how, allow_missing=data.allow_missing)
     if evaluate.on == "held_out" and not table.has("valid"):
