@@ -133,6 +133,7 @@ def test_a_batch_must_be_shared_evenly(stripes):
     assert _batch_of(auto, train, Processes(0, 3, 3)).train.batch_size == 6
 
 
+@pytest.mark.slow
 def test_a_network_with_statistics_of_its_own_is_measured_as_it_is_saved(tmp_path, stripes):
     """Batch normalisation that is not frozen differs between processes on a CPU."""
     changes = {"train__epochs": 2, "train__batch_size": 12, "data__cache": tmp_path / "cache"}
