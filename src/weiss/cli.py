@@ -283,6 +283,14 @@ def evaluate(
     clustering: Annotated[
         bool, typer.Option("--clustering", help="Also cluster, for NMI and AMI.")
     ] = False,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change the recipe: --set data.name=PATH where the data have moved. Repeat.",
+        ),
+    ] = None,
     allow_missing: AllowMissing = False,
     skip_bad: SkipBad = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -297,6 +305,7 @@ def evaluate(
         split=split,
         device=device,
         clustering=clustering,
+        overrides=overrides or (),
         settings={
             key: True
             for key, wanted in (("allow_missing", allow_missing), ("skip_bad", skip_bad))

@@ -135,3 +135,14 @@ def test_data_of_a_run_that_have_gone_are_named(run, tmp_path, evaluate):
     shutil.rmtree(data)
     with pytest.raises(ValueError, match=str(data)):
         evaluate(folder)
+
+
+def test_data_that_have_moved_are_measured_where_they_are(finished, stripes, tmp_path):
+    shutil.copytree(stripes, tmp_path / "moved")
+    there = f"data.name={tmp_path / 'moved'}"
+    again = evaluate_run(finished, overrides=[there], device="cpu").summary()
+    assert again["map_at_r"] == Run(finished).result()["map_at_r"]
+    with pytest.raises(ValueError, match="'gone' is none, seen from this folder.* --set data.name"):
+        evaluate_run(finished, overrides=["data.name=gone"])
+    with pytest.raises(ValueError, match="evaluate.sizes is not a key of a recipe"):
+        evaluate_run(finished, overrides=["evaluate.sizes=3"])

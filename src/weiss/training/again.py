@@ -1,12 +1,13 @@
 """A saved run, measured again: on its own data or on any other."""
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from weiss.config import Recipe, recipe_from_dict
+from weiss.config import Recipe, recipe_from, recipe_from_dict
 from weiss.data import DATASETS, Assembly, Table, open_table
 from weiss.evaluation import Retrieval
 from weiss.parallel import Processes
@@ -26,6 +27,7 @@ def evaluate_run(
     device: str = "auto",
     clustering: bool = False,
     settings: dict[str, Any] | None = None,
+    overrides: Sequence[str] = (),
 ) -> Retrieval:
     """Compute every metric of a run's network.
 
@@ -38,12 +40,16 @@ def evaluate_run(
         device: where to compute: ``"auto"``, ``"cpu"``, ``"cuda"``.
         clustering: also cluster, for NMI and AMI.
         settings: further keys of the recipe's ``[data]``, to read other data in another way.
+        overrides: changes of the run's recipe, as ``--set`` takes them: ``data.name=PATH`` where
+            its folder has moved, ``evaluate.size=256``.
 
     Returns:
         What was found, query by query; ``summary()`` gives the metrics, ``interval()`` how sure.
     """
     run = run if isinstance(run, Run) else Run(run)
     nested = run.recipe()
+    if overrides:
+        nested = recipe_from(run.folder, overrides).as_dict()
     nested["data"] = _data_section(nested["data"], data, root) | (settings or {})
     if data is not None:
         nested["evaluate"]["on"] = "test"
