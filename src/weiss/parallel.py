@@ -107,13 +107,17 @@ class Processes:
             torch.distributed.barrier()
 
 
+def have_met() -> bool:
+    """Say whether processes of a launch have found each other in this program."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
 def is_main_process() -> bool:
     """Say whether this is the main process of a launch, or the only one."""
-    has_others = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return not has_others or torch.distributed.get_rank() == 0
+    return not have_met() or torch.distributed.get_rank() == 0
 
 
 def part_processes() -> None:
     """Take leave of the other processes of a launch, where there are any."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
+    if have_met():
         torch.distributed.destroy_process_group()

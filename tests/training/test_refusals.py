@@ -309,6 +309,10 @@ def test_a_part_with_one_class_is_not_measured(run, stripes, tmp_path):
     with pytest.warns(UserWarning, match="test part of data has a single class"):
         folder = run(data=data, data__held_out=0.34, train__epochs=2, train__batch_size=6)
     assert Run(folder).result()["measured_on"] == "nothing"
+    assert (
+        "Nothing was measured: the data have no part that could be."
+        in (folder / "card.md").read_text()
+    )
     assert Run(folder).result()["epoch"] == 2
 
 

@@ -132,12 +132,26 @@ class Experiment:
             seed=recipe.seed,
         )
         wanted = "valid" if self.recipe.evaluate.on == "held_out" else "test"
-        self.measured = [wanted] if _can_be_measured(self.table, wanted) else []
+        self.measured = [wanted] if self.can_be_measured(wanted) else []
 
     @property
     def num_classes(self) -> int:
         """C, the number of training classes."""
         return len(self.class_names)
+
+    def can_be_measured(self, split: str) -> bool:
+        """Say whether a split has items of two classes; warn if it has items of one."""
+        if not self.table.has(split):
+            return False
+        if len(self.table.part(split).classes()) > 1:
+            return True
+        warnings.warn(
+            f"the {split} part of {self.table.name} has a single class, among whose images "
+            "whatever is found is right: it is not measured. Hold out more classes "
+            "(data.held_out, evaluate.folds), or add some.",
+            stacklevel=3,
+        )
+        return False
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield images and labels of this process's part of each batch of an epoch.
@@ -171,20 +185,6 @@ class Experiment:
         if labels.ndim == 2:
             return labels[:, self._index_C].float()
         return self._lookup[labels]
-
-
-def _can_be_measured(table: Table, split: str) -> bool:
-    if not table.has(split):
-        return False
-    if len(table.part(split).classes()) > 1:
-        return True
-    warnings.warn(
-        f"the {split} part of {table.name} has a single class, among whose images whatever is "
-        "found is right: nothing is measured, and the last network is kept. Hold out more classes "
-        "(data.held_out, evaluate.folds), or add some.",
-        stacklevel=3,
-    )
-    return False
 
 
 def open_pipeline(

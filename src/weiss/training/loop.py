@@ -366,7 +366,7 @@ class Training:
             self._write_best()
         result = outcome.result(self.recipe, self.at, self.best or {}, self.experiment)
         self.processes.wait()
-        if self.recipe.evaluate.on == "held_out" and self.experiment.table.has("test"):
+        if self.recipe.evaluate.on == "held_out" and self.experiment.can_be_measured("test"):
             # The test set is looked at once, by the network that the held-out classes chose.
             result["test"] = self._evaluate(self.run.model(self.device), "test")
         if self.processes.is_main:

@@ -29,7 +29,7 @@ def opening(experiment: Experiment, model: Embedder, folder: Path) -> str:
     measured = {
         ("test",): "the test set (the best epoch is chosen on it, as in the paper)",
         ("valid",): "held-out training classes",
-        (): "nothing: the data have no test part",
+        (): "nothing: the data have no part that can be measured",
     }[tuple(experiment.measured)]
     return (
         f"{title} on {recipe.data.name}: {experiment.pipeline.describe()}\n"
@@ -151,6 +151,13 @@ def _draw(
         )
 
 
+def _on_what(found: dict[str, Any]) -> str:
+    if found["measured_on"] not in MEASURED_ON:
+        return ""
+    once = "; the test set was looked at once, at the end" if "test" in found else ""
+    return f"\nMeasured on {MEASURED_ON[found['measured_on']]}{once}.\n"
+
+
 def card(recipe: Recipe, found: dict[str, Any]) -> str:
     """Return the model card, in Markdown."""
     settings = ", ".join(f"{key} {value}" for key, value in recipe.loss.arguments.items())
@@ -175,10 +182,8 @@ An embedding for image retrieval, trained with {LOSSES[recipe.loss.name].title}\
 - `model.safetensors` holds the network and the {kind} ({found["num_classes"]} training classes).
 - Epoch {found["epoch"]} of {found["epochs"]}, seed {recipe.seed}; all settings: `recipe.toml`.
 
-{table if rows else "Nothing was measured: all data were used for training."}
-
-Measured on {MEASURED_ON.get(found["measured_on"], "nothing")}\
-{"; the test set was looked at once, at the end" if "test" in found else ""}.
+{table if rows else "Nothing was measured: the data have no part that could be."}
+{_on_what(found)}
 
 ```python
 from weiss.runs import Run

@@ -18,7 +18,7 @@ from weiss.backbones import Embedder
 from weiss.backbones.by_name import TIMM
 from weiss.config import Recipe, recipe_from_dict
 from weiss.losses import MeanFieldLoss, PairLoss, loss_settings
-from weiss.parallel import Processes
+from weiss.parallel import Processes, have_met
 from weiss.runs import build_backbone, build_loss
 from weiss.self_consistency import ClassMeans
 from weiss.training.experiment import Experiment, complete_backbone, open_data
@@ -175,7 +175,7 @@ def make_accelerator(recipe: Recipe, folder: Path) -> Any:
             f"track.with must name trackers that are installed; {', '.join(sorted(absent))} "
             f"{'is' if len(absent) == 1 else 'are'} not. Install: pip install 'weiss[tracking]'"
         )
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+    if not have_met():
         # It remembers the device of the last run in this process; this one may be for another.
         AcceleratorState._reset_state(reset_partial_state=True)
     # Where there is nothing else "auto" is the CPU, said so that processes find each other there.

@@ -120,7 +120,6 @@ def _in_processes(
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     threads = str(max((cores or 1) // workers, 1))
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-
     running: list[subprocess.Popen[str]] = []
 
     def one(recipe: Recipe, run: Run) -> str:
@@ -129,7 +128,10 @@ def _in_processes(
             temporary.write_text(to_toml(recipe.as_dict()), encoding="utf-8")
         command = [sys.executable, "-m", "weiss", "train", str(asked), "--quiet"]
         command += ["--out", str(run.folder), *(["--resume"] if run.exists() else [])]
-        process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+        # In a session of its own: Ctrl-C then reaches it once, from here, and it saves its state.
+        process = subprocess.Popen(
+            command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
         running.append(process)
         said = process.communicate()[1]
         asked.unlink(missing_ok=True)
@@ -137,13 +139,15 @@ def _in_processes(
 
     with StopRequest() as stop, ThreadPoolExecutor(workers) as pool:
         waiting = [pool.submit(one, *pair) for pair in zip(recipes, runs, strict=True)]
+        told: list[subprocess.Popen[str]] = []
         while not all(each.done() for each in waiting):
             wait(waiting, timeout=0.5)
             if stop.wanted:
                 for each in waiting:
                     each.cancel()
-                for process in running:
-                    process.terminate()  # which saves its state
+                for process in running[len(told) :]:
+                    process.terminate()  # once: it does not wait for a second one to be told
+                    told.append(process)
         failures = [line for each in waiting if not each.cancelled() and (line := each.result())]
     if stop.wanted:
         raise StoppedError(how_to_go_on)
