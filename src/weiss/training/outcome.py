@@ -29,7 +29,7 @@ def opening(experiment: Experiment, model: Embedder, folder: Path) -> str:
     measured = {
         ("test",): "the test set (the best epoch is chosen on it, as in the paper)",
         ("valid",): "held-out training classes",
-        (): "nothing: the data have no part that can be measured",
+        (): "nothing: the data have no test part of two classes or more",
     }[tuple(experiment.measured)]
     return (
         f"{title} on {recipe.data.name}: {experiment.pipeline.describe()}\n"
