@@ -115,5 +115,8 @@ def test_parts_of_a_batch_give_the_gradients_of_the_whole(stripes):
         made.stepper(images, labels)
         return [p.grad.clone() for p in [*made.model.parameters(), *made.loss.parameters()]]
 
-    for whole, parts in zip(gradients(1), gradients(3), strict=True):
-        torch.testing.assert_close(parts, whole, rtol=1e-3, atol=1e-6)
+    # Convolutions compute in TF32 by default, with a thousandth of the digits this is about.
+    with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
+        whole, in_parts = gradients(1), gradients(3)
+    for one, other in zip(whole, in_parts, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-3, atol=1e-6)

@@ -10,6 +10,7 @@ from weiss.config.files import (
     RECIPE_FILE,
     recipe_file,
     recipe_from,
+    recipe_with,
     shipped_recipes,
 )
 from weiss.config.recipe import Recipe, differences, recipe_from_dict
@@ -47,6 +48,7 @@ __all__ = [
     "recipe_file",
     "recipe_from",
     "recipe_from_dict",
+    "recipe_with",
     "shipped_recipes",
     "to_toml",
 ]

@@ -71,6 +71,22 @@ def recipe_from(
     return recipe_from_dict(_overridden(values, overrides), name)
 
 
+def recipe_with(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
+    """Return a recipe with some changes, as `recipe_from` takes them.
+
+    Args:
+        recipe: what to change; it stays as it is.
+        overrides: ``"section.key=value"`` each. A new ``loss.name`` drops what the recipe says of
+            the old loss.
+
+    Example:
+        >>> from weiss.config import recipe_from, recipe_with
+        >>> recipe_with(recipe_from("glyphs"), ["loss.name=ms"]).loss.arguments
+        {}
+    """
+    return recipe_from_dict(_overridden(recipe.as_dict(), overrides))
+
+
 def recipe_file(source: str) -> Path:
     """Return the file of the recipe that `recipe_from` would use for a source."""
     return _found(source)[0]

@@ -54,6 +54,11 @@ class Recipe(Section):
             return self.train.sampler
         return "per_class" if self.loss.compares_pairs else "shuffled"
 
+    @property
+    def tests_at_the_end(self) -> bool:
+        """Whether the network that held-out classes chose is measured on the test set."""
+        return self.evaluate.on == "held_out" and self.evaluate.then_test
+
     def as_dict(self) -> dict[str, Any]:
         """Return every entry as nested dicts of plain values; what is None is left out."""
         values: dict[str, Any] = plain(self.model_dump(by_alias=True))

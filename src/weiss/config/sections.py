@@ -277,6 +277,9 @@ class Evaluate(Section):
     )
     fold: Index = entry(0, "held_out: the part that validates, counted from 0")
     order: Annotated[str, among(("shuffled", "sorted"))] = entry("shuffled", "held_out: of classes")
+    then_test: Flag = entry(
+        True, "held_out: in the end, measure the chosen network on the test set"
+    )
     size: MaybeCount = entry(
         None, "height and width of the centre crop; left out: the network's own"
     )

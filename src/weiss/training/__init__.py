@@ -1,8 +1,20 @@
 """From a recipe to a run folder."""
 
-from weiss.training.again import evaluate_run
-from weiss.training.guards import NotFiniteError
+from weiss.training.again import Embedded, embed_runs, evaluate_run
+from weiss.training.guards import NotFiniteError, StopRequest
 from weiss.training.loop import StoppedError, train
 from weiss.training.seeds import train_seeds
+from weiss.training.untrained import UNTRAINED, measure_untrained
 
-__all__ = ["NotFiniteError", "StoppedError", "evaluate_run", "train", "train_seeds"]
+__all__ = [
+    "UNTRAINED",
+    "Embedded",
+    "NotFiniteError",
+    "StopRequest",
+    "StoppedError",
+    "embed_runs",
+    "evaluate_run",
+    "measure_untrained",
+    "train",
+    "train_seeds",
+]

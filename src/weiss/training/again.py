@@ -1,21 +1,60 @@
-"""A saved run, measured again: on its own data or on any other."""
+"""A saved run, used again: its network measured, its embeddings, on its own data or any other."""
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from weiss.config import Recipe, recipe_from, recipe_from_dict
 from weiss.data import DATASETS, Assembly, Table, open_table
-from weiss.evaluation import Retrieval
+from weiss.evaluation import Retrieval, evaluate_retrieval
 from weiss.parallel import Processes
 from weiss.runs import Run
 from weiss.training.evaluator import Evaluator
 from weiss.training.experiment import open_data, open_pipeline, with_sizes
 from weiss.training.preparation import refuse_absent_device
 from weiss.training.stepping import autocast
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Embedded:
+    """The items of a split and their embeddings.
+
+    Attributes:
+        table: the N items; images through ``table.source.read``.
+        embeddings: ``(N, D)``, in the order of the table.
+        queries: ``(n,)`` which rows look for others.
+        gallery: which rows may be found; None: all but the query itself.
+        recall_at: the k of recall@k.
+    """
+
+    table: Table
+    embeddings: Tensor
+    queries: Array
+    gallery: Array | None
+    recall_at: tuple[int, ...] = (1, 2, 4, 8)
+
+    def retrieval(self, embeddings: Tensor | None = None, *, clustering: bool = False) -> Retrieval:
+        """Evaluate retrieval among these items, by other embeddings of them if some are given."""
+        vectors = self.embeddings if embeddings is None else embeddings
+        labels = torch.from_numpy(np.ascontiguousarray(self.table.labels))
+        against: dict[str, Any] = {}
+        if self.gallery is not None:
+            against = {"gallery": vectors[self.gallery], "gallery_labels": labels[self.gallery]}
+        return evaluate_retrieval(
+            vectors[self.queries],
+            labels[self.queries],
+            **against,
+            recall_at=self.recall_at,
+            clustering=clustering,
+        )
 
 
 def evaluate_run(
@@ -47,24 +86,75 @@ def evaluate_run(
         What was found, query by query; ``summary()`` gives the metrics, ``interval()`` how sure.
     """
     run = run if isinstance(run, Run) else Run(run)
+    recipe = _recipe(run, data, root, settings, overrides)
+    opened = _Opened(recipe, split, device, is_other=data is not None)
+    return opened.embed(run).retrieval(clustering=clustering)
+
+
+def embed_runs(
+    runs: Sequence[str | Path | Run],
+    *,
+    split: str | None = None,
+    device: str = "auto",
+    overrides: Sequence[str] = (),
+) -> list[Embedded]:
+    """Embed a part of the data of some runs by the network of each.
+
+    Args:
+        runs: run folders on the same data, which are opened once, as the first says.
+        split: as for `evaluate_run`.
+        device: where to compute.
+        overrides: changes of the first run's recipe, as ``--set`` takes them.
+
+    Returns:
+        The items and their embeddings, one entry a run.
+    """
+    opened = [run if isinstance(run, Run) else Run(run) for run in runs]
+    part = _Opened(_recipe(opened[0], None, None, None, overrides), split, device, is_other=False)
+    return [part.embed(run) for run in opened]
+
+
+class _Opened:
+    """A part of the data that a recipe names, ready to be embedded."""
+
+    def __init__(self, recipe: Recipe, split: str | None, device: str, *, is_other: bool) -> None:
+        self.recipe, self.device = recipe, _device(device)
+        table = open_data(recipe)
+        self.split = _split(table, split, recipe, is_other=is_other)
+        # Decode what is measured, not what was trained on.
+        self.table = table.take(table.rows(self.split))
+        self._evaluator: Evaluator | None = None
+
+    def embed(self, run: Run) -> Embedded:
+        model = run.model(self.device)
+        if self._evaluator is None:
+            pipeline = open_pipeline(self.recipe, self.table, self.device, Processes())
+            settings = with_sizes(self.recipe, model.input).evaluate
+            self._evaluator = Evaluator(pipeline, settings, Processes())
+        evaluator = self._evaluator
+        precision = self.recipe.train.precision if self.device.type == "cuda" else "fp32"
+        rows = np.arange(len(evaluator.table))
+        vectors = evaluator.embed(model, rows, precision=autocast(precision, self.device))
+        queries, gallery = evaluator.roles(self.split)
+        return Embedded(
+            evaluator.table, vectors, queries, gallery, tuple(evaluator.settings.recall_at)
+        )
+
+
+def _recipe(
+    run: Run,
+    data: str | None,
+    root: str | None,
+    settings: dict[str, Any] | None,
+    overrides: Sequence[str],
+) -> Recipe:
     nested = run.recipe()
     if overrides:
         nested = recipe_from(run.folder, overrides).as_dict()
     nested["data"] = _data_section(nested["data"], data, root) | (settings or {})
     if data is not None:
         nested["evaluate"]["on"] = "test"
-    nested["evaluate"]["clustering"] = clustering
-    recipe = recipe_from_dict(nested)
-    table = open_data(recipe)
-    split = _split(table, split, recipe, is_other=data is not None)
-    where = _device(device)
-    model = run.model(where)
-    # Decode what is measured, not what was trained on.
-    table = table.take(table.rows(split))
-    pipeline = open_pipeline(recipe, table, where, Processes())
-    precision = recipe.train.precision if where.type == "cuda" else "fp32"
-    evaluator = Evaluator(pipeline, with_sizes(recipe, model.input).evaluate, Processes())
-    return evaluator.evaluate(model, split, precision=autocast(precision, where))
+    return recipe_from_dict(nested)
 
 
 def _data_section(own: dict[str, Any], data: str | None, root: str | None) -> dict[str, Any]:

@@ -96,14 +96,12 @@ class Evaluator:
         Returns:
             What was found, query by query.
         """
-        has_gallery = split == "test" and self.table.has("query") and self.table.has("gallery")
-        rows = self.table.rows("query" if has_gallery else split)
+        rows, gallery = self.roles(split)
         query = self.embed(model, rows, **options)
         against: dict[str, Any] = {}
-        if has_gallery:
-            gallery_rows = self.table.rows("gallery")
-            against["gallery"] = self.embed(model, gallery_rows, **options)
-            against["gallery_labels"] = self._labels(gallery_rows)
+        if gallery is not None:
+            against["gallery"] = self.embed(model, gallery, **options)
+            against["gallery_labels"] = self._labels(gallery)
         return evaluate_retrieval(
             query,
             self._labels(rows),
@@ -112,6 +110,13 @@ class Evaluator:
             clustering=self.settings.clustering,
             group=self.processes.group,
         )
+
+    def roles(self, split: str) -> tuple[Array, Array | None]:
+        """Return which rows of a split look for others, and which are found if not the same."""
+        has_gallery = split == "test" and self.table.has("query") and self.table.has("gallery")
+        if has_gallery:
+            return self.table.rows("query"), self.table.rows("gallery")
+        return self.table.rows(split), None
 
     def _labels(self, rows: Array) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(self.table.labels[rows]))

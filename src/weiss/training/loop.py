@@ -56,7 +56,12 @@ class StoppedError(RuntimeError):
 
 
 def train(
-    recipe: Recipe, out: str | Path, *, resume: bool = False, quiet: bool = False
+    recipe: Recipe,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    quiet: bool = False,
+    pictures: bool = True,
 ) -> dict[str, Any]:
     """Train, and leave a run folder.
 
@@ -66,6 +71,7 @@ def train(
         resume: go on with the run that the folder holds. What it has done is not done again; a
             recipe that differs is refused.
         quiet: print nothing.
+        pictures: draw learning curves; they can be drawn later from metrics.jsonl.
 
     Returns:
         The result, as ``result.json`` holds it: the best metrics under the names of
@@ -88,7 +94,7 @@ def train(
             if begun:
                 refuse_another_run(run, resume)
             training = Training(recipe, run, accelerator, processes, has_begun=begun, quiet=quiet)
-            return training.go()
+            return training.go(pictures)
     finally:
         with suppress(OSError):
             run.folder.rmdir()  # which works only if nothing came of it
@@ -119,7 +125,7 @@ class Training:
         self.watch = LossWatch(self.device)
         self.stop = StopRequest()
 
-    def go(self) -> dict[str, Any]:
+    def go(self, pictures: bool = True) -> dict[str, Any]:
         """Take up the run where it is, and bring it to its end."""
         settings = self.recipe.train
         self._take_up()
@@ -142,7 +148,7 @@ class Training:
                     self._train_epoch()
                     self._close_epoch()
                 self._save()
-                return self._finish()
+                return self._finish(pictures)
             except NotFiniteError as error:
                 with suppress(OSError):  # a full disk is not what ended this run
                     self._write_best()
@@ -229,7 +235,7 @@ class Training:
             ) from error
 
     def _embedding_options(self) -> dict[str, Any]:
-        # Several processes have different numbers of batches to embed, and agree between steps.
+        # Several processes embed different numbers of batches, and agree between steps.
         watch = self._stop_if_wanted if self.processes.size == 1 else lambda: None
         return {"precision": self.stepper.precision, "watch": watch}
 
@@ -358,19 +364,18 @@ class Training:
         return f"weiss train --resume --out {self.run.folder}"
 
     # The end
-
-    def _finish(self) -> dict[str, Any]:
+    def _finish(self, pictures: bool) -> dict[str, Any]:
         if self.best is None:
             # Nothing was measured: the last network is the run's.
             self._keep(self.at.epoch, {})
             self._write_best()
         result = outcome.result(self.recipe, self.at, self.best or {}, self.experiment)
         self.processes.wait()
-        if self.recipe.evaluate.on == "held_out" and self.experiment.can_be_measured("test"):
+        if self.recipe.tests_at_the_end and self.experiment.can_be_measured("test"):
             # The test set is looked at once, by the network that the held-out classes chose.
             result["test"] = self._evaluate(self.run.model(self.device), "test")
         if self.processes.is_main:
-            outcome.write(self.run, self.recipe, result, self.at.history)
+            outcome.write(self.run, self.recipe, result, self.at.history, pictures=pictures)
             self.run.checkpoints.remove_all_but_the_newest()
         self.processes.wait()  # for the main one, which has written
         # Not end_training, which would part the processes: another run may follow.

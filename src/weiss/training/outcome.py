@@ -119,10 +119,16 @@ def result(
 
 
 def write(
-    run: Run, recipe: Recipe, found: dict[str, Any], history: Sequence[dict[str, Any]]
+    run: Run,
+    recipe: Recipe,
+    found: dict[str, Any],
+    history: Sequence[dict[str, Any]],
+    *,
+    pictures: bool = True,
 ) -> None:
     """Write pictures, card and, last, the result: where it is, the run is complete."""
-    _draw(run, recipe, found, history)
+    if pictures:
+        _draw(run, recipe, found, history)
     run.write_card(card(recipe, found))
     run.write_result(found)
 

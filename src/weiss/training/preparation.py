@@ -61,7 +61,7 @@ def prepare(recipe: Recipe, device: torch.device, processes: Processes) -> Prepa
     """
     if recipe.train.device.startswith("cuda:"):
         device = torch.device(recipe.train.device)
-    if device.type == "cuda":
+    if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)  # for whatever asks for the current stream
     table = open_data(recipe)
     recipe = complete_backbone(recipe, table)

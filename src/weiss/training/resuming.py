@@ -41,6 +41,10 @@ MAY_CHANGE = (
 epoch asked for is always evaluated, so a run that was prolonged has one evaluation more.)"""
 
 
+class BusyFolderError(ValueError):
+    """Another program is training in a folder."""
+
+
 @dataclass
 class Position:
     """Where a run is.
@@ -184,7 +188,7 @@ def written_by_one(run: Run) -> Iterator[None]:
         try:
             stack.enter_context(alone(run.folder / "run", wait=False))
         except BlockingIOError:
-            raise ValueError(
+            raise BusyFolderError(
                 f"{run.folder} must not be written by two programs; another one is training there. "
                 "Wait for it, or choose another folder."
             ) from None
