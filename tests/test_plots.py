@@ -2,7 +2,10 @@
 
 import itertools
 import math
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -10,6 +13,7 @@ import torch
 from weiss import plots
 from weiss.data import from_arrays
 from weiss.data.sheet import draw_sheet
+from weiss.plots import Boxes, Point, drawing
 
 
 def lines(epochs=4, evaluated=True, order=("class_mean_length", "residual", "violating_share")):
@@ -171,7 +175,7 @@ def test_labels_do_not_overlap_and_keep_their_order(seed):
     generator = torch.Generator().manual_seed(seed)
     wanted = (torch.rand(7, generator=generator) ** 3).tolist()
     heights = [0.05, 0.1, 0.05, 0.15, 0.05, 0.05, 0.1]
-    placed = plots._spread_out(wanted, heights)
+    placed = drawing.spread_out(wanted, heights)
     for i, j in itertools.permutations(range(7), 2):
         if wanted[i] < wanted[j]:
             assert placed[j] - placed[i] >= (heights[i] + heights[j]) / 2 - 1e-3
@@ -180,23 +184,42 @@ def test_labels_do_not_overlap_and_keep_their_order(seed):
 
 
 def test_labels_with_room_stand_where_they_belong():
-    assert plots._spread_out([0.2, 0.9, 0.5], [0.1, 0.1, 0.1]) == [0.2, 0.9, 0.5]
+    assert drawing.spread_out([0.2, 0.9, 0.5], [0.1, 0.1, 0.1]) == [0.2, 0.9, 0.5]
 
 
-@pytest.mark.parametrize("suffix", ["png", "svg"])
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_the_same_figure_has_the_same_bytes(tmp_path, suffix):
     first, second = tmp_path / f"a.{suffix}", tmp_path / f"b.{suffix}"
     for path in (first, second):
         plots.learning_curves(lines(), path, best_epoch=2)
     assert first.read_bytes() == second.read_bytes()
     assert b"<dc:date>" not in first.read_bytes()
+    assert b"CreationDate" not in first.read_bytes()
+
+
+def test_a_pdf_has_the_same_bytes_in_another_process(tmp_path):
+    code = "import sys; from pathlib import Path; from weiss import plots; "
+    code += "plots.heat_map([1], [2, 3], [[1.0], [None]], Path(sys.argv[1]), "
+    code += "xlabel='x', ylabel='y', label='é ↓')"
+    here, there = tmp_path / "here.pdf", tmp_path / "there.pdf"
+    names = {"xlabel": "x", "ylabel": "y", "label": "é ↓"}
+    plots.heat_map([1], [2, 3], [[1.0], [None]], here, **names)
+    # Python orders sets of words by chance, unless told how.
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}
+    subprocess.run([sys.executable, "-c", code, str(there)], check=True, env=environment)
+    assert here.read_bytes() == there.read_bytes()
 
 
 def test_the_suffix_says_what_is_written(tmp_path):
-    for name, start in (("a.png", b"\x89PNG"), ("a.PNG", b"\x89PNG"), ("a.svg", b"<?xml")):
+    for name, start in (
+        ("a.png", b"\x89PNG"),
+        ("a.PNG", b"\x89PNG"),
+        ("a.svg", b"<?xml"),
+        ("a.pdf", b"%PDF"),
+    ):
         plots.order_parameters(lines(), tmp_path / "new" / name)
         assert (tmp_path / "new" / name).read_bytes().startswith(start)
-    with pytest.raises(ValueError, match="must end in .png or .svg; got .*a.jpg"):
+    with pytest.raises(ValueError, match="must end in .png, .svg or .pdf; got .*a.jpg"):
         plots.order_parameters(lines(), tmp_path / "a.jpg")
 
 
@@ -209,3 +232,231 @@ def test_circles_and_sheets_are_drawn_as_before(tmp_path):
     draw_sheet(table, tmp_path / "sheet.svg")
     assert (tmp_path / "circle.png").stat().st_size
     assert texts(tmp_path / "sheet.svg")
+
+
+NAMES = ["ProxyAnchor", "MFCont", "MFCWMS", "Contrastive (PML)", "MS+Miner", "NormSoftmax"]
+FIGURES = {
+    "averaged_curves": lambda path: plots.averaged_curves(
+        {name: [lines(), lines(6)] for name in NAMES}, path, levels={"untrained": 3.0}
+    ),
+    "box_plots": lambda path: plots.box_plots(
+        {name: [25.0, 25.1, 25.1, 26.0] for name in NAMES},
+        path,
+        ylabel="MAP@R (%)",
+        levels={"untrained": 24.0},
+        published={"MFCont": (25.3, 0.3)},
+    ),
+    "dependence": lambda path: plots.dependence(
+        {name: [Point(x, 25.0, 24.5, 25.5) for x in (0, 0.01, 1)] for name in NAMES},
+        path,
+        xlabel="weight",
+        ylabel="MAP@R (%)",
+        log_x=True,
+        published={"MFCont": [Point(0, 25.3), Point(1, 25.2)]},
+    ),
+    "heat_map": lambda path: plots.heat_map(
+        [1, 2], [0.1, 0.2], [[1.0, None], [2.0, 3.0]], path, xlabel="x", ylabel="y", label="z"
+    ),
+    "costs": lambda path: plots.costs(
+        {name: [Point(100, 1.0, 0.9, 1.2), Point(10_000, 50.0)] for name in NAMES},
+        {name: [Point(100, 3.0)] for name in NAMES},
+        path,
+        xlabel="classes",
+    ),
+    "breakdown": lambda path: plots.breakdown(
+        {"a": [(0.0, 0.0), (0.5, 0.1)], "b": [(0.0, 0.0), (0.5, 90.0)]},
+        path,
+        networks={"cub": (0.3, 1.0), "cars": (0.31, 1.1)},
+        xlabel="spread",
+        ylabel="excess",
+    ),
+    "search_history": lambda path: plots.search_history(
+        {name: [0.2, None, 0.3, 0.25] for name in NAMES[:4]}, path
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_is_the_same_each_time_needs_no_fonts_and_fits_a_page(tmp_path, name):
+    for suffix in ("svg", "pdf"):
+        first, second = tmp_path / f"a.{suffix}", tmp_path / f"b.{suffix}"
+        for path in (first, second):
+            FIGURES[name](path)
+        assert first.read_bytes() == second.read_bytes()
+    written = (tmp_path / "a.svg").read_text()
+    assert "<text" not in written
+    width = float(re.search(r'<svg [^>]*width="([\d.]+)pt"', written, re.DOTALL).group(1))
+    assert 3.4 <= width / 72 <= 7.1
+
+
+def marks_of(path, colour):
+    """Where the markers of a colour stand in an SVG, from the left, in its own units."""
+    # A band of that colour stands at x = 0; a marker has an edge, which a band has not.
+    pattern = r'<use [^>]*x="([\d.]+)" y="([\d.]+)" style="([^"]*)"'
+    found = re.findall(pattern, path.read_text())
+    return sorted(
+        (float(x), float(y)) for x, y, look in found if f"stroke: {colour}" in look and float(x)
+    )
+
+
+def test_averaged_curves_are_means_over_the_runs_that_reached_an_epoch(tmp_path):
+    def run(*values):
+        return [{"epoch": at, "evaluation": {"map_at_r": v}} for at, v in enumerate(values, 1)]
+
+    path = tmp_path / "a.svg"
+    plots.averaged_curves({"a": [run(0.1, 0.2), run(0.3, 0.4, 0.5)]}, path)
+    marks = marks_of(path, "#0072b2")
+    heights = [y for _, y in marks]
+    # 0.2, 0.3 and, of one run, 0.5: the second step is twice the first.
+    assert len(marks) == 3
+    assert heights[1] - heights[2] == pytest.approx(2 * (heights[0] - heights[1]), rel=1e-3)
+
+
+def test_titles_without_an_evaluation_are_left_out_of_averaged_curves(tmp_path):
+    runs = {"trained": [lines()], "not yet": [lines(evaluated=False)], "nothing": []}
+    found = drawn(plots.averaged_curves, runs, folder=tmp_path)
+    assert "trained" in found
+    assert not {"not yet", "nothing"} & set(found)
+    with pytest.raises(ValueError, match="at least one evaluation with 'map_at_r'; got 1 titles"):
+        plots.averaged_curves({"not yet": [lines(evaluated=False)]}, tmp_path / "a.svg")
+
+
+def test_a_level_near_the_data_is_drawn_and_one_far_away_is_told(tmp_path):
+    values = {"a": [25.0, 26.0]}
+    near = drawn(plots.box_plots, values, folder=tmp_path, ylabel="y", levels={"near": 23.0})
+    assert "near" in near
+    far = drawn(
+        plots.box_plots, values, folder=tmp_path, ylabel="y", levels={"low": 2.0, "high": 80.0}
+    )
+    assert {"↓ low: 2.0", "↑ high: 80.0"} <= set(far)
+
+
+def test_boxes_need_one_value_and_leave_out_titles_without(tmp_path):
+    values = {"one": [25.0], "none": [], "no number": [math.nan], "equal": [24.0, 24.0]}
+    found = drawn(plots.box_plots, values, folder=tmp_path, ylabel="y")
+    assert {"one", "equal"} <= set(found)
+    assert not {"none", "no number", "published"} & set(found)
+    with pytest.raises(ValueError, match="at least one number"):
+        plots.box_plots({"a": []}, tmp_path / "a.svg", ylabel="y")
+
+
+def test_a_single_run_has_neither_box_nor_interval(tmp_path):
+    found = drawn(plots.box_plots, {"one": [25.0]}, folder=tmp_path, ylabel="y")
+    assert "one run" in found
+    assert not {"mean, 95 % interval", "median, quartiles"} & set(found)
+
+
+def test_panels_of_boxes_share_their_titles(tmp_path):
+    panels = {"above": Boxes({"a": [1.0], "b": [2.0]}), "below": Boxes({"b": [3.0]})}
+    found = drawn(plots.box_panels, panels, folder=tmp_path, ylabel="y")
+    assert {"above", "below"} <= set(found)
+    assert found.count("a") == found.count("b") == 1
+
+
+@pytest.mark.parametrize("log_x", [True, False])
+def test_ticks_stand_at_what_was_run_and_nowhere_else(tmp_path, log_x):
+    for places in ([0, 0.01, 0.1, 1, 100], [30, 300, 700], [128]):
+        points = [Point(place, 1.0 + at) for at, place in enumerate(places)]
+        names = {"xlabel": "weight", "ylabel": "y", "log_x": log_x}
+        found = drawn(plots.dependence, {"a": points}, folder=tmp_path, **names)
+        written = (tmp_path / "figure.svg").read_text()
+        assert len(re.findall(r'id="xtick_\d+"', written)) == len(places)
+        assert f"{places[-1]:g}" in found
+        if log_x:
+            assert {f"{place:g}" for place in places} <= set(found)
+
+
+def test_numbers_at_ticks_give_way_to_the_larger_ones(tmp_path):
+    points = [Point(2**power, power) for power in range(3, 11)]
+    found = drawn(plots.dependence, {"a": points}, folder=tmp_path, xlabel="x", ylabel="y")
+    assert {"256", "512", "1024"} <= set(found)
+    assert "16" not in found  # on a linear axis it stands on 32
+
+
+def test_published_lines_alone_say_that_they_are(tmp_path):
+    names = {"xlabel": "x", "ylabel": "y"}
+    given = {"a": [Point(1, 2.0)]}
+    assert "a (published)" in drawn(
+        plots.dependence, {"a": []}, folder=tmp_path, published=given, **names
+    )
+    both = drawn(plots.dependence, given, folder=tmp_path, published=given, **names)
+    assert {"a", "published", "measured here"} <= set(both)
+    with pytest.raises(ValueError, match="at least one point; got 1 titles"):
+        plots.dependence({"a": [Point(1, math.nan)]}, tmp_path / "a.svg", **names)
+
+
+def test_an_interval_that_misses_its_mean_or_half_of_it_is_no_error(tmp_path):
+    points = [Point(1, 5.0, 6.0, 7.0), Point(2, 5.0, None, 6.0), Point(3, 5.0, math.nan, math.inf)]
+    assert "a" in drawn(plots.dependence, {"a": points}, folder=tmp_path, xlabel="x", ylabel="y")
+
+
+def test_a_heat_map_writes_its_numbers_and_hatches_what_is_absent(tmp_path):
+    names = {"xlabel": "beta", "ylabel": "delta", "label": "MAP@R (%)"}
+    values = [[20.0, 21.5], [None, math.nan]]
+    found = drawn(plots.heat_map, [10, 20], [0.1, 0.2], values, folder=tmp_path, **names)
+    assert {"20.0", "21.5", "10", "0.2", *names.values()} <= set(found)
+    assert (tmp_path / "figure.svg").read_text().count("url(#h") == 2
+    equal = drawn(plots.heat_map, [10, 20], [0.1], [[20.0, 20.0]], folder=tmp_path, **names)
+    assert equal.count("20.0") == 2
+
+
+@pytest.mark.parametrize("values", [[[1.0]], [[1.0, 2.0], [3.0]], [[1.0, 2.0]] * 3])
+def test_a_heat_map_refuses_another_shape(tmp_path, values):
+    names = {"xlabel": "x", "ylabel": "y", "label": "z"}
+    with pytest.raises(ValueError, match="must be 2 rows .* of 2"):
+        plots.heat_map([1, 2], [1, 2], values, tmp_path / "a.svg", **names)
+    with pytest.raises(ValueError, match="at least one number; all are absent"):
+        plots.heat_map([1, 2], [1], [[None, None]], tmp_path / "a.svg", **names)
+
+
+@pytest.mark.parametrize("grey", [0.0, 0.2, 0.4, 0.45, 0.5, 0.6, 1.0])
+def test_numbers_in_cells_contrast_with_them(grey):
+    from weiss.plots.heat_maps import _readable_on
+
+    # Contrast as the guidelines define it: (lighter + 0.05) / (darker + 0.05).
+    luminance = grey / 12.92 if grey <= 0.04 else ((grey + 0.055) / 1.055) ** 2.4
+    contrast = {"white": 1.05 / (luminance + 0.05), "black": (luminance + 0.05) / 0.05}
+    assert contrast[_readable_on((grey, grey, grey))] >= 4.5
+
+
+def test_costs_leave_out_a_panel_without_values_and_what_is_not_positive(tmp_path):
+    points = {"a": [Point(100, 1.0), Point(10_000, 2.0, -1.0, 3.0), Point(1000, 0.0)]}
+    found = drawn(plots.costs, points, {"a": []}, folder=tmp_path, xlabel="classes")
+    assert {"time of a step (ms)", "100", "10k"} <= set(found)
+    assert not {"peak memory of a step (MB)", "1000"} & set(found)
+    with pytest.raises(ValueError, match="at least one point"):
+        plots.costs({}, {"a": [Point(1, 0.0)]}, tmp_path / "a.svg", xlabel="x")
+
+
+def test_losses_of_different_size_share_a_scale_on_which_both_show(tmp_path):
+    names = {"xlabel": "spread", "ylabel": "excess"}
+    curves = {"small": [(0.0, 0.0), (1.0, 0.1)], "large": [(0.0, 0.0), (1.0, 50.0)]}
+    assert any(
+        "10^{-1}" in text for text in drawn(plots.breakdown, curves, folder=tmp_path, **names)
+    )
+    alike = {"small": [(0.0, -0.1), (1.0, 0.1)], "large": [(0.0, 0.0), (1.0, 0.2)]}
+    found = drawn(plots.breakdown, alike, folder=tmp_path, networks={"cub": (0.5, 0.1)}, **names)
+    assert {"small", "large", "cub"} <= set(found)
+    of_a_curve = {"small, trained": (0.5, 0.1), "tiny, trained": (0.5, 0.2)}
+    found = drawn(plots.breakdown, alike, folder=tmp_path, networks=of_a_curve, **names)
+    assert {"small", "trained", "tiny, trained"} <= set(found)
+    assert not any("10^" in text for text in found)
+
+
+def test_a_breakdown_of_networks_alone_or_all_zero_is_a_figure_too(tmp_path):
+    names = {"xlabel": "spread", "ylabel": "excess"}
+    point = {"networks": {"cub": (0.5, 0.1)}}
+    assert "cub" in drawn(plots.breakdown, {}, folder=tmp_path, **point, **names)
+    below = {"a": [(0, 0), (1, -1)], "b": [(1, -90)]}
+    assert "b" in drawn(plots.breakdown, below, folder=tmp_path, **names)
+    assert "a" in drawn(plots.breakdown, {"a": [(0, 0), (1, 0)]}, folder=tmp_path, **names)
+    with pytest.raises(ValueError, match="at least one point"):
+        plots.breakdown({}, tmp_path / "a.svg", **names)
+
+
+def test_a_search_shows_trials_that_failed_only_where_some_did(tmp_path):
+    found = drawn(plots.search_history, {"a": [0.2, None], "b": [None]}, folder=tmp_path)
+    assert {"a", "b", "trial", "best so far", "failed"} <= set(found)
+    assert "failed" not in drawn(plots.search_history, {"a": [0.2]}, folder=tmp_path)
+    with pytest.raises(ValueError, match="at least one trial; got 1"):
+        plots.search_history({"a": []}, tmp_path / "a.svg")

@@ -168,6 +168,37 @@ def test_tables_that_do_not_fit_are_refused():
         page.figure("a.jpg", "caption")
 
 
+def test_groups_span_their_columns_and_rows_can_be_set_apart():
+    page = Page("t")
+    rows = [["a", "1", "2"], ["untrained", "0", None]]
+    page.table(["loss", "x", "y"], rows, groups=[("", 1), ("both & more", 2)], apart={1})
+    html = page.html()
+    Reader(html)
+    assert '<th scope="colgroup" colspan="2">both &amp; more</th>' in html
+    assert '<tr class="apart"><th scope="row">untrained</th>' in html
+    with pytest.raises(ValueError, match="groups must span the 2 columns; got 1"):
+        page.table(["a", "b"], [], groups=[("x", 1)])
+
+
+def test_a_name_that_begins_with_digits_is_no_number():
+    page = Page("t")
+    page.table(["class", "p"], [["001.Albatross", "<0.001"], ["2nd", "1e-05"]])
+    html = page.html()
+    assert '<th scope="row">001.Albatross</th>' in html
+    assert '<td class="number">&lt;0.001</td>' in html
+
+
+def test_code_keeps_its_lines_and_is_folded_or_not():
+    page = Page("t")
+    page.code("a = 1\n  <b>", "Recipe")
+    page.code("weiss train", "Command", folded=False)
+    read = Reader(page.html())
+    assert "a = 1\n  <b>" in read.text
+    assert read.all("details") == [{}, {"open": None}]
+    with pytest.raises(ValueError, match="summary must say what the text is"):
+        page.code("x", "")
+
+
 def test_what_is_wide_scrolls_by_itself_and_by_keyboard(figures):
     read = Reader(everything(figures).html())
     parts = [attributes for attributes in read.all("div") if "scroll" in attributes["class"]]

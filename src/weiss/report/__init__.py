@@ -1,6 +1,18 @@
-"""Reports: what a run did and found, as one HTML file that needs nothing else."""
+"""Reports: what runs did and found, as one HTML file that needs nothing else, and as tables."""
 
+from weiss.report.build import write_report
 from weiss.report.gallery import Gallery, Query, Row, Tile, choose_queries, retrieval_rows
 from weiss.report.page import Page
+from weiss.report.reading import Looked
 
-__all__ = ["Gallery", "Page", "Query", "Row", "Tile", "choose_queries", "retrieval_rows"]
+__all__ = [
+    "Gallery",
+    "Looked",
+    "Page",
+    "Query",
+    "Row",
+    "Tile",
+    "choose_queries",
+    "retrieval_rows",
+    "write_report",
+]

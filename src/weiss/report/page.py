@@ -20,6 +20,9 @@ KEY = (
     '<span class="right">✓</span> solid border: of the query\'s class; '
     '<span class="wrong">✗</span> dashed border: of another class'
 )
+MANY = 7
+"""A table of more columns than these is set a little closer."""
+NUMBER = re.compile(r"[<+\-\N{MINUS SIGN}]?\d[\d,.]*+(?:e[+-]?\d+)?(?!\w)")
 # Nothing may be fetched, whatever ends up in the page.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
@@ -63,6 +66,8 @@ class Page:
         *,
         best: Collection[tuple[int, int]] = (),
         caption: str = "",
+        groups: Sequence[tuple[str, int]] = (),
+        apart: Collection[int] = (),
     ) -> None:
         """Add a table. The first column names the rows; columns of numbers stand right.
 
@@ -71,6 +76,9 @@ class Page:
             rows: cells, shown as `str` shows them; None is a dash.
             best: the cells to print bold, as ``(row, column)`` from 0.
             caption: what stands below.
+            groups: headings above the headers, each with how many columns it spans, from the left;
+                an empty one spans columns that belong together with nothing.
+            apart: rows to set apart from those above them: what the others are measured against.
         """
         uneven = [row for row in rows if len(row) != len(headers)]
         if uneven:
@@ -84,21 +92,37 @@ class Page:
                 f"best must name cells (row, column) of the {len(rows)} x {len(headers)} table, "
                 f"from 0; got {outside[0]}. Count without the headers."
             )
+        spanned = sum(number for _, number in groups)
+        if groups and spanned != len(headers):
+            raise ValueError(
+                f"groups must span the {len(headers)} columns; got {spanned}. Add empty groups for "
+                "columns without one."
+            )
         classes = [_column_class([row[column] for row in rows]) for column in range(len(headers))]
         head = "".join(
             f'<th scope="col"{kind}>{_text(name)}</th>'
             for name, kind in zip(headers, classes, strict=True)
         )
+        above = "".join(
+            f'<th scope="colgroup" colspan="{number}">{_text(name)}</th>'
+            if name
+            else f'<td colspan="{number}"></td>'
+            for name, number in groups
+        )
+        above = f'<tr class="groups">{above}</tr>\n' if groups else ""
         body = ""
         for number, row in enumerate(rows):
             cells = [_cell(cell, (number, column) in best) for column, cell in enumerate(row)]
-            body += f'<tr><th scope="row"{classes[0]}>{cells[0]}</th>' if cells else "<tr>"
+            body += '<tr class="apart">' if number in apart else "<tr>"
+            body += f'<th scope="row"{classes[0]}>{cells[0]}</th>' if cells else ""
             body += "".join(
                 f"<td{kind}>{cell}</td>" for cell, kind in zip(cells[1:], classes[1:], strict=True)
             )
             body += "</tr>\n"
+        look = ' class="many"' if len(headers) > MANY else ""
         self._figure(
-            f"{_scroll('table', caption or 'Table')}<table>\n<thead><tr>{head}</tr></thead>\n"
+            f"{_scroll('table', caption or 'Table')}<table{look}>\n<thead>{above}<tr>{head}</tr>"
+            "</thead>\n"
             f"<tbody>\n{body}</tbody>\n</table></div>",
             _text(caption),
         )
@@ -127,6 +151,22 @@ class Page:
         self._figure(
             f'{_scroll("figure", alt or caption)}<img src="{source}" alt="{shown}"></div>',
             _text(caption),
+        )
+
+    def code(self, text: str, summary: str, *, folded: bool = True) -> None:
+        """Add a text whose lines and spaces count, below a line that says what it is.
+
+        Args:
+            text: shown as it is.
+            summary: what the reader clicks on to see it or not; it must not be empty.
+            folded: whether it is hidden at first.
+        """
+        if not summary:
+            raise ValueError("summary must say what the text is; got nothing. Pass a few words.")
+        kind, scroll = "<details>" if folded else "<details open>", _scroll("code", summary)
+        self._parts.append(
+            f"{kind}<summary>{_text(summary)}</summary>{scroll}<pre>{_text(text)}</pre></div>"
+            "</details>"
         )
 
     def gallery(self, gallery: Gallery) -> None:
@@ -185,11 +225,22 @@ def _cell(cell: object, is_best: bool) -> str:
     return f"<strong>{shown}</strong>" if is_best else shown
 
 
+def are_numbers(cells: Sequence[object]) -> bool:
+    """Say whether the cells of a column show numbers, with or without an interval behind them.
+
+    Absent ones (None) do not count; a name that begins with digits is no number.
+
+    Example:
+        >>> are_numbers(["61.2 ± 0.3", None, "<0.001"]), are_numbers(["001.Albatross"])
+        (True, False)
+    """
+    shown = [str(cell) for cell in cells if cell is not None]
+    return bool(shown) and all(NUMBER.match(cell) for cell in shown)
+
+
 def _column_class(cells: Sequence[object]) -> str:
     """Return the attribute of a column: numbers stand right, where their digits align."""
-    shown = [str(cell) for cell in cells if cell is not None]
-    is_number = shown and all(re.match(r"[+\-\N{MINUS SIGN}]?\d", cell) for cell in shown)
-    return ' class="number"' if is_number else ""
+    return ' class="number"' if are_numbers(cells) else ""
 
 
 def _tile(tile: Tile, place: int) -> str:

@@ -34,16 +34,27 @@ figcaption { max-width: 44rem; margin-top: .5rem; }
 .scroll { overflow-x: auto; overscroll-behavior-x: contain; }
 .scroll:focus-visible { outline: 2px solid var(--soft); outline-offset: 2px; }
 .figure { background: #fff; border: 1px solid var(--line); border-radius: 6px; padding: .6rem; }
-.figure img { display: block; max-width: max(100%, 40rem); max-height: 24rem; margin: 0 auto; }
+.figure img { display: block; max-width: max(100%, 40rem); max-height: 48rem; margin: 0 auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; width: max-content;
         overflow-wrap: normal; }
 th, td { padding: .38rem 1.4rem .38rem 0; text-align: left; vertical-align: baseline;
          border-bottom: 1px solid var(--line); }
-th:last-child, td:last-child { padding-right: 0; }
+table.many { font-size: .92rem; }
+.many th, .many td { padding-right: .85rem; }
+tr > :last-child { padding-right: 0; }
 thead th { font-size: .88rem; font-weight: 600; color: var(--soft); white-space: nowrap;
            vertical-align: bottom; }
 tbody th { font-weight: 400; }
 tbody th, td { max-width: 24rem; }
+.groups th { text-align: center; border-bottom: 0; padding-bottom: 0; }
+.groups td { border-bottom: 0; }
+.apart > * { border-top: 2px solid var(--soft); color: var(--soft); font-style: italic; }
+.apart + .apart > * { border-top: 0; }
+summary { cursor: pointer; color: var(--soft); padding: .3rem 0; }
+pre { margin: 0; padding: .8rem 1rem; background: var(--tint); border-radius: 6px;
+      font: .84rem/1.5 ui-monospace, "Liberation Mono", monospace; width: max-content;
+      min-width: 100%; }
+details { margin: .6rem 0 1.2rem; }
 .number { text-align: right; white-space: nowrap; }
 .row { width: max-content; min-width: 100%; padding: .7rem 0 .8rem;
        border-bottom: 1px solid var(--line); }
