@@ -1,6 +1,12 @@
-"""How sure a mean is, and whether two differ: t-interval, bootstrap, paired permutation test."""
+"""How sure a mean is, and whether two differ.
+
+Many queries, one experiment: `bootstrap_interval`, `paired_test` (permutations). A few repetitions
+of an experiment, such as seeds: `t_interval`, `paired_t_test`, `wilcoxon_test`. Many comparisons at
+once: `holm`.
+"""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +17,8 @@ from weiss import _check
 Array = np.ndarray[Any, Any]
 CELLS = 4_000_000
 """How many random numbers are drawn at a time: 32 MB, and as much for what they pick."""
+MOST_EXACT = 500
+"""The most pairs of which `wilcoxon_test` counts all signs; beyond, it takes a normal law."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,30 @@ class PairedTest:
     low: float
     high: float
     p_value: float
+    confidence: float
+
+
+@dataclass(frozen=True)
+class PairedTTest:
+    """What Student's test says of two systems that were repeated with the same seeds.
+
+    Attributes:
+        difference: mean of the first less mean of the second.
+        low: lower end of Student's interval of the difference.
+        high: upper end of it.
+        t: the difference over its standard error; infinite where every pair differs the same.
+        p_value: how often chance alone would give a t at least this large in size, were the
+            differences normal around zero.
+        num_pairs: n.
+        confidence: of the interval.
+    """
+
+    difference: float
+    low: float
+    high: float
+    t: float
+    p_value: float
+    num_pairs: int
     confidence: float
 
 
@@ -106,11 +138,7 @@ def paired_test(
     """
     owner = "paired_test"
     first, second = _values("first", first, owner), _values("second", second, owner)
-    if len(first) != len(second):
-        raise ValueError(
-            f"first and second must hold one value for each of the same queries for {owner}; "
-            f"got {len(first)} and {len(second)}. Evaluate both systems on the same queries."
-        )
+    _check_paired(first, second, owner, "queries", "Evaluate both systems on the same queries.")
     difference = first - second
     interval = bootstrap_interval(difference, confidence=confidence, resamples=resamples, seed=seed)
     random = np.random.default_rng(seed)
@@ -141,6 +169,14 @@ def _values(name: str, given: Any, owner: str) -> Array:
     if not np.isfinite(values).all():
         raise ValueError(f"{name} must be finite for {owner}; got NaN or infinity.")
     return values
+
+
+def _check_paired(first: Array, second: Array, owner: str, what: str, remedy: str) -> None:
+    if len(first) != len(second):
+        raise ValueError(
+            f"first and second must hold one value for each of the same {what} for {owner}; "
+            f"got {len(first)} and {len(second)}. {remedy}"
+        )
 
 
 def _check_confidence(confidence: float, owner: str) -> None:
@@ -193,10 +229,15 @@ def _t_quantile(probability: float, freedom: int) -> float:
 
 
 def _t_cdf(t: float, freedom: int) -> float:
-    """Return P(T <= t) for t >= 0, by the series in the angle ``atan(t / sqrt(freedom))``."""
+    """Return P(T <= t) for t >= 0."""
+    return (1 + _t_within(t, freedom)) / 2
+
+
+def _t_within(t: float, freedom: int) -> float:
+    """Return P(|T| <= t) for t >= 0, by the series in the angle ``atan(t / sqrt(freedom))``."""
     angle = math.atan(t / math.sqrt(freedom))
     cosine = math.cos(angle)
-    # P(|T| <= t): terms cos^k with coefficients (2 4 6 ..)/(3 5 7 ..) or (1 3 5 ..)/(2 4 6 ..).
+    # Terms cos^k with coefficients (2 4 6 ..)/(3 5 7 ..) or (1 3 5 ..)/(2 4 6 ..).
     odd = freedom % 2
     term = cosine if odd else 1.0
     total = 0.0 if freedom == 1 else term
@@ -204,6 +245,150 @@ def _t_cdf(t: float, freedom: int) -> float:
         term *= cosine**2 * (k - 1) / k
         total += term
     within = math.sin(angle) * total
-    if odd:
-        within = (angle + within) * 2 / math.pi
-    return (1 + within) / 2
+    return (angle + within) * 2 / math.pi if odd else within
+
+
+def _t_tails(t: float, freedom: int) -> float:
+    """Return P(|T| >= t) for t >= 0, to a small relative error however small it is.
+
+    The sum of `_t_within`, continued without end, is 1: what lies beyond t is the terms that it
+    leaves out. They are all positive, so nothing cancels.
+    """
+    within = _t_within(t, freedom)
+    if within < 0.99:
+        return 1 - within
+    odd = freedom % 2
+    root = math.hypot(t, math.sqrt(freedom))
+    cosine, sine = math.sqrt(freedom) / root, t / root
+    term = cosine if odd else 1.0
+    for k in range(3 if odd else 2, freedom + 1, 2):
+        term *= cosine**2 * (k - 1) / k
+    total, k = 0.0, freedom
+    while term > total * 1e-17:
+        total += term
+        k += 2
+        term *= cosine**2 * (k - 1) / k
+    return sine * total * (2 / math.pi if odd else 1.0)
+
+
+def paired_t_test(first: Array, second: Array, *, confidence: float = 0.95) -> PairedTTest:
+    """Compare two systems over repetitions that share their seeds, by Student's paired test.
+
+    Differences that are the same but for the rounding of the values count as the same: then the
+    interval is a point, and the p-value is 0, or 1 where the systems do not differ at all.
+
+    Args:
+        first: ``(n,)`` values of the first system, one a repetition, n at least two.
+        second: ``(n,)`` values of the second, of the same repetitions in the same order.
+        confidence: of the interval of the difference.
+
+    Returns:
+        The `PairedTTest`.
+
+    Example:
+        >>> test = paired_t_test([26.1, 26.5, 26.6], [25.0, 25.6, 25.2])
+        >>> round(test.difference, 2), round(test.p_value, 3)
+        (1.13, 0.016)
+    """
+    owner = "paired_t_test"
+    _check_confidence(confidence, owner)
+    differences, rounding = _differences(first, second, owner)
+    number = len(differences)
+    if number < 2:
+        raise ValueError(
+            f"first and second must hold at least two repetitions for {owner}; got {number}. "
+            "Repeat the experiment with another seed."
+        )
+    mean = float(differences.mean())
+    if np.ptp(differences) <= rounding:
+        differs = abs(mean) > rounding
+        t, p_value = (math.copysign(math.inf, mean), 0.0) if differs else (0.0, 1.0)
+        return PairedTTest(mean, mean, mean, t, p_value, number, confidence)
+    error = float(differences.std(ddof=1)) / math.sqrt(number)
+    half = _t_quantile((1 + confidence) / 2, number - 1) * error
+    t = mean / error
+    p_value = _t_tails(abs(t), number - 1)
+    return PairedTTest(mean, mean - half, mean + half, t, p_value, number, confidence)
+
+
+def wilcoxon_test(first: Array, second: Array) -> float:
+    """Compare two systems over the same repetitions by Wilcoxon's signed ranks, two-sided.
+
+    Pairs without a difference are dropped, equal sizes share the mean of their ranks, and the law
+    of the rank sum is that of all ``2^n`` signs of these ranks, counted exactly; beyond
+    `MOST_EXACT` pairs it is the normal law of the same mean and variance, corrected for continuity.
+    What differs by no more than the rounding of the values counts as equal.
+
+    Args:
+        first: ``(n,)`` values of the first system, one a repetition.
+        second: ``(n,)`` values of the second, of the same repetitions in the same order.
+
+    Returns:
+        The p-value; 1.0 where no pair differs. With n pairs it cannot be below ``2^(1 - n)``.
+
+    Example:
+        >>> wilcoxon_test([26.1, 26.5, 26.6], [25.0, 25.6, 25.2])
+        0.25
+    """
+    differences, rounding = _differences(first, second, "wilcoxon_test")
+    differences = differences[np.abs(differences) > rounding]
+    number = len(differences)
+    if not number:
+        return 1.0
+    differences = differences[np.argsort(np.abs(differences), kind="stable")]
+    sizes = np.abs(differences)
+    starts = np.flatnonzero(np.concatenate([[True], np.diff(sizes) > rounding]))
+    counts = np.diff(np.append(starts, number))
+    # Twice the mean rank of each tie is whole: first rank + last rank.
+    ranks = np.repeat(2 * starts + counts + 1, counts)
+    positive, total = int(ranks[differences > 0].sum()), int(ranks.sum())
+    larger = max(positive, total - positive)
+    if number > MOST_EXACT:
+        deviation = math.sqrt(float((ranks.astype(np.float64) ** 2).sum())) / 2
+        beyond = max(larger - total / 2 - 1, 0.0)  # half a rank, doubled
+        return math.erfc(beyond / deviation / math.sqrt(2))
+    chances = np.zeros(total + 1)
+    chances[0] = 1.0
+    for rank in ranks.tolist():
+        halved = chances / 2
+        chances = halved.copy()
+        chances[rank:] += halved[:-rank]
+    return min(1.0, 2 * float(chances[larger:].sum()))
+
+
+def _differences(first: Any, second: Any, owner: str) -> tuple[Array, float]:
+    """Return first less second, and what of a difference may be the rounding of its values."""
+    first, second = _values("first", first, owner), _values("second", second, owner)
+    _check_paired(first, second, owner, "repetitions", "Repeat both systems with the same seeds.")
+    # Each difference carries the last bit of either value and of its own subtraction.
+    rounding = 4 * float(np.finfo(np.float64).eps * max(abs(first).max(), abs(second).max()))
+    return first - second, rounding
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Correct p-values for how many there are, by Holm's step-down method.
+
+    The smallest of m is multiplied by m, the next by m - 1, and so on; none may be below an earlier
+    one. Calling those below a level significant then errs anywhere with at most that chance,
+    however the tests depend on each other.
+
+    Args:
+        p_values: of all tests of a comparison, in any order; none gives none.
+
+    Returns:
+        The corrected p-values in the same order, at most 1.
+
+    Example:
+        >>> holm([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
+    """
+    for given in p_values:
+        if not 0 <= _check.number("p_values", given, "holm") <= 1:
+            raise ValueError(
+                f"p_values must lie in [0, 1] for holm; got {given!r}. Pass what a test returned."
+            )
+    corrected, largest = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * float(p_values[index])))
+        corrected[index] = largest
+    return corrected
