@@ -13,7 +13,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from weiss import printing
+from weiss import cli_comparisons, printing
 
 app = typer.Typer(
     name="weiss",
@@ -24,6 +24,10 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Data sets: list, get, check and look at them.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+app.add_typer(cli_comparisons.bench_app, name="bench")
+app.command("study")(cli_comparisons.study)
+app.command("report")(cli_comparisons.report)
+app.command("join-in", hidden=True)(cli_comparisons.join_in)
 
 RECIPE_HELP = "\n\n".join(  # paragraphs of `weiss train --help`
     (

@@ -13,6 +13,20 @@ if TYPE_CHECKING:
     from weiss.evaluation import Retrieval
 
 
+SHOWN = {
+    "map_at_r": "MAP@R (%)",
+    "precision_at_1": "P@1 (%)",
+    "r_precision": "RP (%)",
+    "separated.map_at_r": "separated MAP@R (%)",
+    "concatenated.map_at_r": "concatenated MAP@R (%)",
+    "concatenated.precision_at_1": "concatenated P@1 (%)",
+    "epoch": "epoch",
+    "milliseconds": "ms",
+    "megabytes": "MB",
+}
+"""The scores of a comparison that a terminal has room for."""
+
+
 def print_sizes(table: "Table", official: Any) -> None:
     """Print how many images and classes each split has."""
     grid = Grid(box=None, pad_edge=False)
@@ -70,6 +84,37 @@ def print_seeds(found: dict[str, Any], folder: Path) -> None:
             grid.add_row(name, mean, f"{low} to {high}", values)
     out().print(grid)
     print(f"Wrote {folder / 'summary.json'}")
+
+
+def print_comparison(found: dict[str, Any], folder: Path) -> None:
+    """Print the table of a comparison: a line a row, the tests below."""
+    names = dict.fromkeys(name for row in found["rows"] for name in row["scores"])
+    shown = [name for name in names if name in SHOWN] or list(names)
+    grid = Grid("", *(SHOWN.get(name, name) for name in shown), box=None, pad_edge=False)
+    for row in found["rows"]:
+        at = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in row["at"].items())
+        cells = [_cell(row["scores"].get(name), name) for name in shown]
+        grid.add_row(" ".join(filter(None, (row["title"], at, row.get("network")))), *cells)
+    out().print(grid)
+    for test in found["tests"]:
+        if test["metric"] == found["tests"][0]["metric"]:
+            verdict = "differ" if test["corrected"] < 0.05 else "cannot be told apart"
+            out().print(
+                f"{test['first']} - {test['second']}: {100 * test['difference']:+.2f} "
+                f"({100 * test['low']:+.2f} to {100 * test['high']:+.2f}), p "
+                f"{test['p_value']:.3g}, "
+                f"corrected {test['corrected']:.3g}: {verdict}",
+                soft_wrap=True,
+            )
+    print(f"Wrote {folder / 'summary.json'}. A page: weiss report {folder}")
+
+
+def _cell(score: dict[str, Any] | None, name: str) -> str:
+    if score is None:
+        return "-"
+    scale = 100 if SHOWN.get(name, "").endswith("(%)") else 1
+    half = "" if score["low"] is None else f" ± {scale * (score['high'] - score['low']) / 2:.2f}"
+    return f"{scale * score['mean']:.2f}{half}"
 
 
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

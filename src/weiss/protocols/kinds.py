@@ -1,0 +1,97 @@
+"""Every comparison by its kind: made from what a command says, or from what a folder holds."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from weiss import _check
+from weiss.config import Recipe, recipe_from_dict
+from weiss.protocols.plan import Plan, check_losses
+from weiss.protocols.reality_check import RealityCheck
+from weiss.protocols.run_table import Traditional
+from weiss.protocols.studies import STUDIES
+from weiss.protocols.study_folder import PLAN, read_plan, summarise
+from weiss.tuning import search_space
+
+PLANS: dict[str, type[Plan]] = {
+    Traditional.kind: Traditional,
+    RealityCheck.kind: RealityCheck,
+    **STUDIES,
+}
+
+
+def traditional(recipe: Recipe, losses: Sequence[str], *, seeds: int = 10) -> Plan:
+    """Return the traditional protocol: each loss with its usual settings and several seeds.
+
+    Args:
+        recipe: the experiment. What it says of its own loss holds for that one; the others have
+            their defaults.
+        losses: short names.
+        seeds: runs of each loss, from the recipe's seed on.
+    """
+    return Traditional(recipe, {"losses": check_losses(losses), "seeds": seeds})
+
+
+def reality_check(
+    recipe: Recipe,
+    losses: Sequence[str],
+    *,
+    trials: int = 50,
+    repeats: int = 10,
+    folds: int = 4,
+    sampler: str = "gp",
+    at_once: int = 1,
+    prune: bool = False,
+    spaces: str | Path | None = None,
+) -> Plan:
+    """Return the protocol of "A Metric Learning Reality Check".
+
+    Args:
+        recipe: the experiment: data, network, optimiser, batch, when to stop. What it says of a
+            loss is not used: every loss has its defaults and what the search finds.
+        losses: short names.
+        trials: settings tried for each loss.
+        repeats: how often the best settings are trained again.
+        folds: parts of the training classes, each left out once.
+        sampler: ``"gp"`` or ``"tpe"``; see `weiss.tuning.suggest`.
+        at_once: trials of a loss that may be under way together. The settings of a trial follow
+            from the scores of those that are at least so many before it.
+        prune: leave out further folds of a trial whose first ones lie below the median.
+        spaces: a TOML file of search spaces; see `weiss.tuning.search_space`.
+    """
+    options = {
+        "losses": check_losses(losses),
+        "trials": trials,
+        "repeats": repeats,
+        "folds": folds,
+        "sampler": sampler,
+        "at_once": at_once,
+        "prune": prune,
+        "spaces": {
+            loss: {key: each.as_dict() for key, each in search_space(loss, spaces).items()}
+            for loss in losses
+        },
+    }
+    return RealityCheck(recipe, options)
+
+
+def plan_from(description: Mapping[str, Any]) -> Plan:
+    """Return the plan that a description, as `Plan.describe` gives it, stands for."""
+    kind = _check.one_of("kind", description["kind"], PLANS, "a comparison")
+    return PLANS[kind](recipe_from_dict(description["recipe"]), description["options"])
+
+
+def refresh_summary(out: str | Path) -> dict[str, Any]:
+    """Put together anew what lies in the folder of a comparison, also of one that is under way.
+
+    Args:
+        out: the folder.
+
+    Returns:
+        The summary, which is written to ``summary.json`` too.
+    """
+    out = Path(out)
+    held = read_plan(out)
+    if held is None:
+        raise ValueError(f"{out} must be the folder of a comparison; it holds no {PLAN}.")
+    return summarise(plan_from(held), out)

@@ -1,0 +1,100 @@
+"""Whether a worker lives: a process that others can look up, and a pulse where they cannot."""
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+
+import psutil
+
+BEAT_SECONDS = 5.0
+SILENT_SECONDS = 60.0
+"""Who has not been heard of for so long is taken for dead."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A process, as others can tell whether it lives.
+
+    Attributes:
+        place: the machine, and the part of it, in which its number means this process.
+        process: its number.
+        since: when it began, for numbers are used again.
+    """
+
+    place: str
+    process: int
+    since: float
+
+    @classmethod
+    def this(cls) -> "Worker":
+        """Return this process."""
+        return cls(_place(), os.getpid(), psutil.Process().create_time())
+
+    def is_gone(self) -> bool:
+        """Say whether it has certainly ended: only where its number can be looked up."""
+        if self.place != _place():
+            return False
+        try:
+            process = psutil.Process(self.process)
+            is_same = abs(process.create_time() - self.since) < 1
+            return not is_same or process.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+
+    def text(self) -> str:
+        """Return it as a row keeps it."""
+        return json.dumps([self.place, self.process, self.since])
+
+
+def _place() -> str:
+    """Name the machine, and the namespace of process numbers: containers share the first."""
+    try:
+        space = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        space = ""
+    return f"{socket.gethostname()} {space}"
+
+
+class Heartbeat:
+    """Says every few seconds that a worker lives, while it works on a unit.
+
+    Args:
+        tell: says so where others see it; returns whether the unit is still in these hands.
+        lost: called once, from another thread, when the unit turns out to be in other hands.
+    """
+
+    def __init__(self, tell: Callable[[], bool], lost: Callable[[], None]) -> None:
+        self._tell, self._lost = tell, lost
+        self.is_lost = False
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._go, daemon=True)
+
+    def __enter__(self) -> "Heartbeat":
+        """Begin."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop."""
+        self._over.set()
+        self._thread.join()
+
+    def _go(self) -> None:
+        while not self._over.wait(BEAT_SECONDS):
+            try:
+                holds = self._tell()
+            except OSError:
+                continue  # a database that cannot be reached for a moment; silence lasts longer
+            if not holds and not self._over.is_set():
+                self.is_lost = True
+                self._lost()
+                return

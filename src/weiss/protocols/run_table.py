@@ -1,0 +1,145 @@
+"""Comparisons that are a table of runs: the traditional protocol, and studies over settings.
+
+Every row is a recipe, every seed of it a run. Rows do not depend on each other.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from weiss.config import Recipe, recipe_from_dict, recipe_with
+from weiss.protocols import units
+from weiss.protocols.plan import Plan, check_count, check_losses, settings_of, title_of
+from weiss.protocols.scores import summarised
+from weiss.protocols.units import SCORES, Results, Unit
+from weiss.training import UNTRAINED
+from weiss.training.experiment import open_data
+
+COSTS = ("seconds", "images_per_second", "peak_gpu_memory_gb")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A row of the table.
+
+    Attributes:
+        name: unique; its folder below the study's.
+        loss: short name, or ``"untrained"``.
+        at: the values of the axes, by key.
+        recipe: what is trained; its seed is the first.
+    """
+
+    name: str
+    loss: str
+    at: dict[str, Any]
+    recipe: Recipe
+
+    def with_seed(self, seed: int) -> Recipe:
+        """Return the recipe with another seed."""
+        return recipe_from_dict({**self.recipe.as_dict(), "seed": seed})
+
+
+class RunTable(Plan):
+    """A comparison of recipes, each with several seeds; the network before training is a row."""
+
+    may_grow = ("losses", "seeds")
+
+    @property
+    def variants(self) -> list[Variant]:
+        """The rows: for each loss one at every place of the axes."""
+        places = [
+            dict(zip((axis["key"] for axis in self.axes), values, strict=True))
+            for values in product(*(axis["values"] for axis in self.axes))
+        ]
+        # What is said of the network changes it untrained as well; the rest does not.
+        bare = {key for axis in self.axes if (key := axis["key"]).startswith("backbone.")}
+        untrained = [{k: v for k, v in place.items() if k in bare} for place in places]
+        rows = [
+            self._variant(UNTRAINED, place)
+            for number, place in enumerate(untrained)
+            if place not in untrained[:number]
+        ]
+        rows += [self._variant(loss, at) for loss in self.options["losses"] for at in places]
+        return rows
+
+    def _variant(self, loss: str, at: dict[str, Any]) -> Variant:
+        changes = [f"{key}={value}" for key, value in at.items()]
+        if loss != UNTRAINED:
+            changes = [f"loss.name={loss}", *changes]
+        where = "_".join(f"{key.rpartition('.')[2]}-{value}" for key, value in at.items())
+        name = f"{loss}/{where}" if where else loss
+        return Variant(name, loss, at, recipe_with(self.recipe, changes))
+
+    @property
+    def seeds(self) -> range:
+        """The seeds of every row."""
+        first = self.recipe.seed
+        return range(first, first + self.options["seeds"])
+
+    @property
+    def num_units(self) -> int:
+        """Rows times seeds."""
+        return len(self.variants) * len(self.seeds)
+
+    def check(self) -> None:
+        """Refuse losses that are none, no seeds, and data that cannot be opened."""
+        check_losses(self.options["losses"])
+        check_count("--seeds", self.options["seeds"])
+        variants = self.variants  # every recipe is checked
+        open_data(variants[0].recipe)
+
+    def ready(self, done: Results) -> list[Unit]:
+        """Return every unit that is not done, seed by seed: a table half done is a fair one."""
+        wanted = []
+        for seed in self.seeds:
+            for variant in self.variants:
+                key = f"{variant.name}/seed-{seed}"
+                if key not in done:
+                    unit = units.untrained if variant.loss == UNTRAINED else units.training
+                    wanted.append(unit(key, variant.with_seed(seed)))
+        return wanted
+
+    def rows(self, done: Results, failures: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Return a row for each recipe."""
+        return [self._row(variant, done, failures) for variant in self.variants]
+
+    def _row(self, variant: Variant, done: Results, failures: Mapping[str, str]) -> dict[str, Any]:
+        keys = [f"{variant.name}/seed-{seed}" for seed in self.seeds]
+        there = [key for key in keys if key in done]
+        return {
+            "name": variant.name,
+            "loss": variant.loss,
+            "title": title_of(variant.loss, self.recipe),
+            "at": variant.at,
+            "settings": {} if variant.loss == UNTRAINED else settings_of(variant.recipe),
+            "runs": there,
+            "repetitions": [int(key.rpartition("-")[2]) for key in there],
+            "failed": {key: failures[key] for key in keys if key in failures},
+            "scores": run_scores([done[key] for key in there]),
+        }
+
+
+def run_scores(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return mean and interval of what runs measured: on the test set wherever it was looked at.
+
+    Scores on held-out classes, where these chose the epoch, stand beside as ``valid.*``.
+    """
+    scores: dict[str, Any] = {}
+    for name in SCORES:
+        tested = [result.get("test", result).get(name) for result in results]
+        scores[name] = summarised(tested)
+        if any("test" in result for result in results):
+            scores[f"valid.{name}"] = summarised([result.get(name) for result in results])
+    for name in ("epoch", *COSTS):
+        scores[name] = summarised([result.get(name) for result in results])
+    return {name: found for name, found in scores.items() if found is not None}
+
+
+class Traditional(RunTable):
+    """The paper's traditional protocol: fixed settings, the official split, several seeds."""
+
+    kind = "traditional"
+    title = "Traditional protocol"
+    question = "Which loss gives the best embedding with its usual settings?"
+    tested = ("map_at_r", "precision_at_1", "r_precision")

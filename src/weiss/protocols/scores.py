@@ -1,0 +1,73 @@
+"""Numbers of repeated experiments: their mean, how sure it is, and which differ."""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from weiss.statistics import holm, paired_t_test, t_interval, wilcoxon_test
+
+
+def summarised(values: Sequence[float | None]) -> dict[str, Any] | None:
+    """Return values, mean and 95 % t-interval; None without any, no interval of a single one.
+
+    Args:
+        values: one a repetition; those that are None are absent.
+    """
+    there = [float(value) for value in values if value is not None]
+    if not there:
+        return None
+    if len(there) == 1:
+        return {"values": there, "mean": there[0], "low": None, "high": None}
+    interval = t_interval(np.array(there))
+    ends = {"mean": interval.mean, "low": interval.low, "high": interval.high}
+    return {"values": there, **ends}
+
+
+def compared(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> list[dict[str, Any]]:
+    """Test every two rows against each other, paired by repetition, with Holm's correction.
+
+    Args:
+        rows: of a summary; those that have no score are left out.
+        metrics: the scores to test by; each is a family of its own for the correction.
+
+    Returns:
+        An entry for each metric and pair that have two repetitions in common or more.
+    """
+    found = []
+    for metric in metrics:
+        family = []
+        for first, second in combinations([row for row in rows if metric in row["scores"]], 2):
+            one, other = _by_repetition(first, metric), _by_repetition(second, metric)
+            common = sorted(set(one) & set(other))
+            if len(common) < 2:
+                continue
+            pairs = [np.array([side[n] for n in common]) for side in (one, other)]
+            test = paired_t_test(*pairs)
+            family.append(
+                {
+                    "metric": metric,
+                    "first": first["name"],
+                    "second": second["name"],
+                    "difference": test.difference,
+                    "low": test.low,
+                    "high": test.high,
+                    "p_value": test.p_value,
+                    "wilcoxon": wilcoxon_test(*pairs),
+                    "num_pairs": len(common),
+                }
+            )
+        for entry, corrected in zip(family, holm([e["p_value"] for e in family]), strict=True):
+            entry["corrected"] = corrected
+        found += family
+    return found
+
+
+def _by_repetition(row: Mapping[str, Any], metric: str) -> dict[int, float]:
+    values = row["scores"][metric]["values"]
+    return (
+        dict(zip(row["repetitions"], values, strict=True))
+        if len(values) == len(row["repetitions"])
+        else {}
+    )

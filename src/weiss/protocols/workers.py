@@ -1,0 +1,205 @@
+"""Working through a plan: one worker, several beside each other, or several machines.
+
+A worker asks the plan what can be done, claims the first unit that nobody holds, does it, enters
+the result, and asks again. Workers meet in the ledger only.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from weiss.protocols.ledger import Claim, Ledger
+from weiss.protocols.liveness import Heartbeat
+from weiss.protocols.plan import Plan, check_count
+from weiss.protocols.study_folder import join, summarise
+from weiss.protocols.units import Result, Unit
+from weiss.training import StoppedError, StopRequest
+from weiss.training.resuming import BusyFolderError
+
+FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
+Said = Callable[[str], None]
+
+
+def work(plan: Plan, out: Path, ledger: Ledger, *, say: Said = lambda _: None) -> None:
+    """Do what can be done until all is done, or failed.
+
+    Args:
+        plan: the comparison.
+        out: its folder.
+        ledger: where workers meet.
+        say: takes a line for people now and then.
+
+    Raises:
+        StoppedError: Ctrl-C or SIGTERM; the unit in hand has saved its state and is given back.
+    """
+    wait = FIRST_WAIT
+    with StopRequest() as stop:
+        while True:
+            if stop.wanted:
+                raise StoppedError("before the next unit began.")
+            done = ledger.results()
+            ready = plan.ready(done)
+            keys = [unit.key for unit in ready]
+            claim = ledger.claim(keys)
+            if claim is not None:
+                unit = next(unit for unit in ready if unit.key == claim.unit)
+                if _do(unit, claim, out, ledger, plan, say):
+                    wait = FIRST_WAIT
+                    continue
+            elif ledger.all_failed(keys) and len(ledger.results()) == len(done):
+                return
+            time.sleep(wait)
+            wait = min(2 * wait, LONGEST_WAIT)
+
+
+def _do(unit: Unit, claim: Claim, out: Path, ledger: Ledger, plan: Plan, say: Said) -> bool:
+    """Do a unit; return False if somebody else turned out to be at it."""
+    begun = time.monotonic()
+    # From the thread of the pulse to this one, which is in the midst of training.
+    pulse = Heartbeat(lambda: ledger.beat(claim), lambda: signal.raise_signal(signal.SIGTERM))
+    try:
+        with pulse:
+            result = unit.work(out / unit.key)
+    except StoppedError:
+        if pulse.is_lost:
+            say(f"{unit.key}: taken over by another worker")
+            return False
+        ledger.give_back(claim)
+        raise
+    except BusyFolderError:
+        ledger.give_back(claim)  # its worker was thought dead, but still writes
+        return False
+    except (ValueError, TypeError, RuntimeError, ArithmeticError) as error:
+        ledger.fail(claim, f"{type(error).__name__}: {error}")
+        say(f"{unit.key}: failed: {error}")
+        return True
+    except BaseException:
+        with suppress(OSError):
+            ledger.give_back(claim)
+        raise
+    if ledger.finish(claim, result):
+        number = f"[{len(ledger.results())}/{plan.num_units}]"
+        say(f"{number} {unit.key}{_in_words(result)} ({time.monotonic() - begun:.1f} s)")
+    return True
+
+
+def _in_words(result: Result) -> str:
+    if "failed" in result:
+        return f": scores 0, for it failed: {result['failed']}"
+    if "settings" in result:
+        return ": " + ", ".join(f"{name} {value:.4g}" for name, value in result["settings"].items())
+    scores = result.get("concatenated", result.get("test", result))
+    if isinstance(scores, dict) and "map_at_r" in scores:
+        return f": MAP@R {100 * scores['map_at_r']:.2f}"
+    return ""
+
+
+def carry_out(
+    plan: Plan,
+    out: str | Path,
+    *,
+    workers: int = 1,
+    storage: str | None = None,
+    study: str | None = None,
+    command: str = "",
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Begin a comparison, or go on with it, and bring it to its end.
+
+    Args:
+        plan: the comparison.
+        out: its folder. One that holds the same comparison is gone on with: nothing that is done
+            is done again.
+        workers: how many processes share the work; with 1 it is done in this one.
+        storage: where workers find each other: a file, ``sqlite:///FILE`` or
+            ``postgresql://USER:PASSWORD@HOST/DATABASE``; by default a file in the folder. The same
+            command on another machine, with the same folder and storage, joins in.
+        study: the name of the comparison in the storage; by default the folder's.
+        command: what was typed, to be kept for the record.
+        quiet: print nothing.
+
+    Returns:
+        The summary, as ``summary.json`` holds it; see `weiss.protocols.study_folder.summarise`.
+    """
+    out = Path(out)
+    check_count("--workers", workers)
+    plan.check()
+    ledger, description = join(plan, out, storage=storage, study=study, command=command)
+    plan = type(plan)(plan.recipe, description["options"])
+    ledger.forgive()
+
+    def say(line: str) -> None:
+        if not quiet:
+            print(line, flush=True)
+
+    try:
+        if workers == 1:
+            work(plan, out, ledger, say=say)
+        else:
+            orders = {**description, "out": str(out), "storage": storage, "study": study}
+            _in_processes({**orders, "quiet": quiet}, workers, say)
+    except StoppedError as stopped:
+        summarise(plan, out, ledger.failures())
+        raise StoppedError(
+            "what is done stays done, and what had begun has saved its state. Go on by the same "
+            "command."
+        ) from stopped
+    return summarise(plan, out, ledger.failures())
+
+
+def _in_processes(orders: dict[str, Any], workers: int, say: Said) -> None:
+    """Start workers and wait for them; one that dies leaves its work to the others."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    threads = str(max((cores or 1) // workers, 1))
+    command = [sys.executable, "-m", "weiss", "join-in"]
+    processes: list[subprocess.Popen[str]] = []
+    with StopRequest() as stop:
+        for number in range(workers):
+            environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+            if torch.cuda.device_count() > 1:
+                environment["CUDA_VISIBLE_DEVICES"] = _device(number)
+            process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.PIPE, text=True, start_new_session=True
+            )
+            assert process.stdin is not None
+            # Not on the command line, where everybody could read the storage's password.
+            process.stdin.write(json.dumps(orders))
+            process.stdin.close()
+            processes.append(process)
+        told = False
+        while any(process.poll() is None for process in processes):
+            time.sleep(0.2)
+            if stop.wanted and not told:
+                told = True
+                for process in processes:
+                    process.terminate()
+    codes = [process.returncode for process in processes]
+    if stop.wanted or StoppedError.exit_code in codes:
+        raise StoppedError("told to stop.")
+    for number, code in enumerate(codes):
+        if code != 0:
+            how = f"was killed (signal {-code})" if code < 0 else f"ended with code {code}"
+            say(f"worker {number} {how}; its unit went to the others, if any were left")
+    if 0 not in codes:
+        raise RuntimeError(
+            f"at least one of {workers} workers must come to the end; none did (codes "
+            f"{', '.join(map(str, codes))}). See what they said above, and start again: what is "
+            "done stays done."
+        )
+
+
+def _device(number: int) -> str:
+    """Return the GPU of a worker: they take turns among those that this process sees."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = [name for name in visible.split(",") if name]
+    names = names or [str(index) for index in range(torch.cuda.device_count())]
+    return names[number % len(names)]

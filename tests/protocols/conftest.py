@@ -1,0 +1,88 @@
+"""A folder to compare losses on, and recipes of seconds."""
+
+import pytest
+import torch
+from tiny import tiny_recipe, write_stripes
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Compute with one thread, so that bits do not depend on the number of cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def stripes(tmp_path_factory):
+    """A folder of 20 classes with 4 images each; 12 train, 8 test."""
+    return write_stripes(tmp_path_factory.mktemp("data") / "stripes", 20, 4)
+
+
+@pytest.fixture(scope="session")
+def recipe(stripes):
+    """A recipe of a second."""
+    return tiny_recipe(stripes, train__epochs=2, train__warmup_epochs=0, train__batch_size=8)
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Leave the pictures of runs out: they take longer than these runs."""
+    from weiss.training import outcome
+
+    monkeypatch.setattr(outcome, "_draw", lambda *_: None)
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory):
+    """Start a PostgreSQL server of our own; return the address of a database in it."""
+    import os
+    import shutil
+    import socket
+    import subprocess
+    from pathlib import Path
+
+    bins = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
+    found = shutil.which("initdb") or (str(sorted(bins)[-1] / "initdb") if bins else None)
+    if found is None:
+        pytest.fail("these tests start a PostgreSQL server: install postgresql")
+    folder = tmp_path_factory.mktemp("postgres")
+    bin_folder = Path(found).resolve().parent
+    data = folder / "data"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    user = {}
+    if os.geteuid() == 0:  # the server refuses to run as root
+        user = {"user": "nobody"}
+        for path in (folder, *folder.parents):
+            if path.is_relative_to("/tmp") and path != Path("/tmp"):
+                path.chmod(0o755)
+        shutil.chown(folder, "nobody")
+
+    def run(name, *words):
+        command = [str(bin_folder / name), *words]
+        subprocess.run(command, check=True, capture_output=True, cwd=folder, **user)
+
+    run("initdb", "-D", str(data), "-U", "weiss", "-A", "trust", "--no-sync")
+    options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder}"
+    log = str(folder / "log")
+    # Not captured: the server keeps the pipe, and one would wait for it for ever.
+    subprocess.run(
+        [str(bin_folder / "pg_ctl"), "-D", str(data), "-o", options, "-l", log, "-w", "start"],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        cwd=folder,
+        **user,
+    )
+    yield f"postgresql://weiss@127.0.0.1:{port}/postgres"
+    run("pg_ctl", "-D", str(data), "-m", "immediate", "stop")
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def storage(request, tmp_path):
+    """The address of a storage: a file, and where a server can be started, PostgreSQL."""
+    if request.param == "sqlite":
+        return str(tmp_path / "ledger.sqlite3")
+    return request.getfixturevalue("postgres")
