@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -254,6 +255,21 @@ def _value(word: str) -> Any:
     return word
 
 
+def _draw(found: dict[str, Any], out: Path) -> None:
+    """Draw the picture of a comparison, to look at and for a paper."""
+    from weiss.report.pictures import draw_picture
+
+    try:
+        for suffix in ("png", "svg", "pdf"):
+            draw_picture(found, out / f"picture.{suffix}")
+    except ImportError:
+        warnings.warn(
+            "matplotlib is not installed: there is no picture. Where it is, `weiss report` draws "
+            f"it from {out}.",
+            stacklevel=2,
+        )
+
+
 def _carry_out(
     plan: Any, out: Path | None, workers: int, storage: str | None, study: str | None, quiet: bool
 ) -> None:
@@ -272,6 +288,7 @@ def _carry_out(
         command=command,
         quiet=quiet,
     )
+    _draw(found, out)
     if not quiet:
         printing.print_comparison(found, out)
     failed = {key: why for row in found["rows"] for key, why in row["failed"].items()}

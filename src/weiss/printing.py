@@ -90,7 +90,9 @@ def print_comparison(found: dict[str, Any], folder: Path) -> None:
     """Print the table of a comparison: a line a row, the tests below."""
     names = dict.fromkeys(name for row in found["rows"] for name in row["scores"])
     shown = [name for name in names if name in SHOWN] or list(names)
-    grid = Grid("", *(SHOWN.get(name, name) for name in shown), box=None, pad_edge=False)
+    grid = Grid(box=None, pad_edge=False)
+    for header in ("", *(SHOWN.get(name, name) for name in shown)):
+        grid.add_column(header, no_wrap=not header)
     for row in found["rows"]:
         at = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in row["at"].items())
         cells = [_cell(row["scores"].get(name), name) for name in shown]

@@ -26,7 +26,9 @@ def summarised(values: Sequence[float | None]) -> dict[str, Any] | None:
 
 
 def compared(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> list[dict[str, Any]]:
-    """Test every two rows against each other, paired by repetition, with Holm's correction.
+    """Test rows against each other, paired by repetition, with Holm's correction.
+
+    Two rows are tested if they differ in the loss alone, or in the place on the axes alone.
 
     Args:
         rows: of a summary; those that have no score are left out.
@@ -39,6 +41,8 @@ def compared(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> list[
     for metric in metrics:
         family = []
         for first, second in combinations([row for row in rows if metric in row["scores"]], 2):
+            if first["loss"] != second["loss"] and first["at"] != second["at"]:
+                continue
             one, other = _by_repetition(first, metric), _by_repetition(second, metric)
             common = sorted(set(one) & set(other))
             if len(common) < 2:
@@ -65,9 +69,6 @@ def compared(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> list[
 
 
 def _by_repetition(row: Mapping[str, Any], metric: str) -> dict[int, float]:
-    values = row["scores"][metric]["values"]
-    return (
-        dict(zip(row["repetitions"], values, strict=True))
-        if len(values) == len(row["repetitions"])
-        else {}
-    )
+    values, numbers = row["scores"][metric]["values"], row["repetitions"]
+    # A value that is absent leaves the others without their numbers: they pair with nothing.
+    return dict(zip(numbers, values, strict=True)) if len(values) == len(numbers) else {}
