@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
 
-.PHONY: help setup demo test test-slow test-gpu test-data check format bench clean
+.PHONY: help setup demo test test-slow test-gpu test-data test-postgres test-browser check format bench clean
 
 help: ## list these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,13 @@ test-gpu: setup ## run the tests that need a CUDA device
 
 test-data: setup ## run the tests on real data: CUB=folder of CUB_200_2011 WEIGHTS=folder of weights
 	$(BIN)/pytest -q -m data --cub="$(CUB)" --weights="$(WEIGHTS)" tests
+
+test-postgres: setup ## run the tests that start a PostgreSQL server (Debian: apt install postgresql)
+	$(BIN)/pytest -q -m postgres
+
+test-browser: setup ## run the tests in a browser (Debian: apt install chromium)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[browser]"
+	$(BIN)/pytest -q -m "browser and not slow"
 
 check: setup ## lint, format and types
 	$(BIN)/ruff check .

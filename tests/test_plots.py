@@ -460,3 +460,16 @@ def test_a_search_shows_trials_that_failed_only_where_some_did(tmp_path):
     assert "failed" not in drawn(plots.search_history, {"a": [0.2]}, folder=tmp_path)
     with pytest.raises(ValueError, match="at least one trial; got 1"):
         plots.search_history({"a": []}, tmp_path / "a.svg")
+
+
+def test_a_network_far_from_every_curve_is_named_at_the_edge(tmp_path):
+    from weiss.plots import breakdown
+
+    curves = {"MFCWMS": [(0.0, 0.0), (0.5, 0.06)]}
+    words = {"xlabel": "spread", "ylabel": "excess"}
+    near, far = tmp_path / "near.svg", tmp_path / "far.svg"
+    breakdown(curves, near, networks={"MFCWMS, trained": (0.1, 0.02)}, **words)
+    breakdown(curves, far, networks={"MFCWMS, trained": (0.1, -0.7)}, **words)
+    assert "trained" in texts(near)
+    assert any(text.startswith("↓ MFCWMS, trained:") for text in texts(far))
+    assert not any(text.startswith("−0.7") for text in texts(far))  # the scale is the curves'

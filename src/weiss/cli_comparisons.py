@@ -107,12 +107,15 @@ def reality_check(
     """The protocol of "A Metric Learning Reality Check": every loss with the settings that suit it.
 
     Four folds of the training classes, Bayesian optimisation of each loss's hyper-parameters on
-    what is held out, the best settings trained again; networks apart and side by side. Start it
-    again to go on: what is done is not done again.
+    what is held out, the best settings trained again; networks apart and side by side. The name of
+    a data set (cub, cars, sop, glyphs) stands for its recipe NAME_mlrc. Start it again to go on:
+    what is done is not done again.
     """
+    from weiss.config import REALITY_CHECK_RECIPES
     from weiss.protocols import reality_check as plan_of
 
-    asked = _recipe(recipe, overrides, root)
+    recipe = recipe or "glyphs"
+    asked = _recipe(REALITY_CHECK_RECIPES.get(recipe, recipe), overrides, root)
     plan = plan_of(
         asked,
         _names(losses),

@@ -98,6 +98,7 @@ def write_run(
             "peak_gpu_memory_gb": 9.07,
         }
         run.write_result(result | ({"test": test} if test else {}))
+        (run.folder / "model.safetensors").write_bytes(b"")  # nobody here loads it
     return run
 
 

@@ -343,3 +343,46 @@ def test_a_page_must_be_html(tmp_path, name):
     with pytest.raises(ValueError, match=r"--out must end in \.html.*Pass .*page\.html"):
         write_report([tmp_path / "run"], tmp_path / name)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+@pytest.mark.usefixtures("words_only")
+def test_a_run_without_its_network_says_so_and_one_that_has_it_is_preferred(tmp_path):
+    summary = write_comparison(tmp_path / "a")
+    runs = [tmp_path / "a" / run for run in summary["rows"][1]["runs"]]
+    values = summary["rows"][1]["scores"]["map_at_r"]["values"]
+    order = np.argsort(values)[::-1]
+    (runs[order[0]] / "model.safetensors").unlink()
+    calls = []
+    report(tmp_path / "a", tmp_path, look=looking(calls))
+    assert calls == [runs[order[1]]]
+    for run in runs:
+        (run / "model.safetensors").unlink(missing_ok=True)
+    page, *_ = report(tmp_path / "a", tmp_path, look=looking(calls))
+    assert len(calls) == 1
+    assert "its network is not in its folder any more" in page
+
+
+@pytest.mark.usefixtures("words_only")
+def test_several_comparisons_begin_with_a_table_of_what_each_found(tmp_path):
+    write_comparison(tmp_path / "a")
+    write_comparison(tmp_path / "b", kind="dimension")
+    page, markdown, _ = report([tmp_path / "a", tmp_path / "b"], tmp_path)
+    assert "2 comparisons." in page
+    assert page.index("what was found") < page.index("is best with") < page.index("To do it again")
+    assert "| comparison | what was found |" in markdown
+
+
+@pytest.mark.usefixtures("words_only")
+def test_of_many_tests_those_of_the_main_metric_are_shown(tmp_path):
+    def many(summary):
+        one = summary["tests"][0]
+        summary["tests"] = [
+            {**one, "metric": metric} for metric in ("map_at_r", "r_precision") for _ in range(12)
+        ]
+
+    write_comparison(tmp_path / "a")
+    rewrite(tmp_path / "a", many)
+    _, markdown, _ = report(tmp_path / "a", tmp_path)
+    assert "Tests by other metrics are in summary.json." in markdown
+    assert markdown.count("| MAP@R |") >= 12
+    assert "| RP | " not in markdown.split("Significance")[1]

@@ -7,6 +7,7 @@ other are refused in terms of the key somebody wrote. (pydantic only here.)
 
 from weiss.config.files import (
     MAIN_RECIPES,
+    REALITY_CHECK_RECIPES,
     RECIPE_FILE,
     recipe_file,
     recipe_from,
@@ -32,6 +33,7 @@ from weiss.config.toml_text import to_toml
 __all__ = [
     "BASELINES",
     "MAIN_RECIPES",
+    "REALITY_CHECK_RECIPES",
     "RECIPE_FILE",
     "Augment",
     "Backbone",

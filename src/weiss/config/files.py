@@ -21,6 +21,9 @@ MAIN_RECIPES = {
 }
 """The recipe that the name of a data set stands for."""
 
+REALITY_CHECK_RECIPES = {name: f"{name}_mlrc" for name in ("cub", "cars", "sop", "glyphs")}
+"""The recipe that the name of a data set stands for in the reality check."""
+
 RECIPE_FILE = "recipe.toml"
 """What a folder that holds a run calls its recipe."""
 

@@ -23,6 +23,7 @@ from weiss.plots.drawing import (
     write,
 )
 
+Lines = dict[str, list[Point]]
 Box = tuple[float, float, float, float]
 """Middle, width and height of a box, in parts of the panel."""
 
@@ -43,7 +44,8 @@ def breakdown(
         path: the .png, .svg or .pdf file to write; its folder is made.
         networks: for each label a measured point. A label such as ``"MFCWMS, trained"``, which
             begins with the title of a curve, makes a large mark like those of the curve, labelled
-            with the rest; any other is a black star.
+            with the rest; any other is a black star. One so far off that it would flatten the
+            curves is named at the edge, with its value.
         xlabel: what the places are.
         ylabel: what the values are.
         title: of the figure.
@@ -54,6 +56,7 @@ def breakdown(
     lines = measured({name: [Point(*pair) for pair in pairs] for name, pairs in curves.items()})
     points = measured({name: [Point(*pair)] for name, pair in networks.items()})
     check_points("curves", lines or points, len(curves))
+    points, far = _near_and_far(lines, points)
     figure, [axis] = paper_figure(1, 1, title, width=6.3, height=3.0)
     name_axes(axis, xlabel, ylabel)
     places = [point.x for each in (*lines.values(), *points.values()) for point in each]
@@ -67,12 +70,30 @@ def breakdown(
         look |= {"linestyle": DASHES[place % len(DASHES)], "color": colour}
         axis.plot([point.x for point in each], [point.mean for point in each], **look)
         ends.append((name, each[-1].x, each[-1].mean, colour))
+    (low, high), right = axis.get_ylim(), axis.get_xlim()[1]
+    for name, [point] in far.items():
+        arrow, edge = ("↓", low) if point.mean < low else ("↑", high)
+        colour = _mark(name, point, list(lines)).colour
+        ends.append((f"{arrow} {name}: {point.mean:.3g} at {point.x:.3g}", right, edge, colour))
     label_ends(axis, ends, text=PAPER_TEXT)
     drawn = [[(point.x, point.mean) for point in each] for each in lines.values()]
     drawn.append([(end, 0.0) for end in axis.get_xlim()])
     marks = [_mark(name, each[0], list(lines)) for name, each in points.items()]
     _label_points(axis, marks, drawn)
     write(figure, path, dpi=200)
+
+
+def _near_and_far(lines: Lines, points: Lines) -> tuple[Lines, Lines]:
+    """Part the points that can be drawn beside the lines from those that would flatten them."""
+    if not lines:
+        return points, {}
+    known = [*heights(lines, {}), 0.0]
+    low, high = min(known), max(known)
+    span = (high - low) or max(abs(high), 1.0)
+    near = {
+        name: each for name, each in points.items() if low - span <= each[0].mean <= high + span
+    }
+    return near, {name: each for name, each in points.items() if name not in near}
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from weiss.report.sections import (
     p_text,
 )
 from weiss.report.tables import Cell, Column, Row, from_columns, settings_text, significant
-from weiss.runs import RECIPE, Run
+from weiss.runs import MODEL, RECIPE, Run
 
 Look = Callable[[Path], Looked]
 NUM_WORST_SHOWN, NUM_WORST, NUM_BEST = 6, 10, 5
@@ -76,9 +76,11 @@ def write_report(
     headings = [heading_of(comparison) for comparison in comparisons]
     title = title or (headings[0] if len(headings) == 1 else "Comparisons")
     leads = [lead_of(comparison) for comparison in comparisons]
-    if len(leads) > 1:
-        leads = [f"{name}: {lead}" for name, lead in zip(headings, leads, strict=True)]
-    document = Document(out, title, " ".join(leads))
+    is_one = len(leads) == 1
+    document = Document(out, title, leads[0] if is_one else f"{len(leads)} comparisons.")
+    if not is_one:
+        contents = [Column("comparison", headings), Column("what was found", leads)]
+        document.table(from_columns(contents, "Each is told below, in this order."))
     for number, (comparison, heading) in enumerate(zip(comparisons, headings, strict=True), 1):
         name = f"{number:02d}-{re.sub(r'[^a-z0-9]+', '-', heading.lower()).strip('-')[:40]}"
         document.heading(heading if heading != title else "What was found")
@@ -193,6 +195,9 @@ def add_worst_classes(document: Document, comparison: Comparison, look: Look) ->
     document.heading("Worst classes", 3)
     for row, run in runs:
         which = f"{comparison.label(row)} ({comparison.name_of(run)})"
+        if not (run.folder / MODEL).is_file():
+            document.paragraph(f"No images of {which}: its network is not in its folder any more.")
+            continue
         try:
             looked = look(run.folder)
             classes = class_scores(looked)
@@ -243,6 +248,8 @@ def add_worst_classes(document: Document, comparison: Comparison, look: Look) ->
 def _best_run(comparison: Comparison, row: Row) -> Run | None:
     scored = [(run, score_of(result)) for run, result in comparison.results(row)]
     known = [(run, score) for run, score in scored if score is not None]
+    # To save room networks may have been removed; of the others the best is looked at.
+    known = [pair for pair in known if (pair[0].folder / MODEL).is_file()] or known
     return max(known, key=lambda pair: pair[1])[0] if known else None
 
 
@@ -252,11 +259,12 @@ def add_settings(document: Document, comparison: Comparison) -> None:
     document.heading("To do it again", 3)
     if summary.get("command"):
         document.code(str(summary["command"]), "Command", folded=False)
-    recipes = {
-        comparison.label(row): runs[0]
-        for row in comparison.trained
-        if (runs := comparison.runs(row))
-    }
+    recipes: dict[str, Run] = {}
+    for row in comparison.trained:
+        # Along an axis recipes differ in what the table says anyway: one of each loss is enough.
+        label = row["title"] if summary.get("axes") else comparison.label(row)
+        if label not in recipes and (runs := comparison.runs(row)):
+            recipes[label] = runs[0]
     first = next(iter(recipes), None)
     if first is not None:
         text = (recipes[first].folder / RECIPE).read_text(encoding="utf-8", errors="replace")

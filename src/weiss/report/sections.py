@@ -28,6 +28,8 @@ from weiss.runs import RESULT, Run
 MOST_CURVES = 8
 """More averaged learning curves than these cannot be told apart."""
 FEW_PAIRS = 5
+MOST_TESTS = 20
+"""Of more tests than these only those by the main metric are shown."""
 """Below this many pairs a test says little."""
 SIGNIFICANT = 0.05
 COSTS = (
@@ -220,6 +222,10 @@ def add_significance(document: Document, comparison: Comparison) -> None:
     tests = comparison.summary.get("tests", ())
     if not tests:
         return
+    # Many losses have many pairs: the metric that decides is shown, the others are in the summary.
+    all_tests = len(tests)
+    if all_tests > MOST_TESTS:
+        tests = [test for test in tests if test["metric"] == comparison.main_metric] or tests
     document.heading("Significance", 3)
     document.paragraph(
         "Each line compares two losses over the repetitions that they share, pair by pair. The "
@@ -247,6 +253,8 @@ def add_significance(document: Document, comparison: Comparison) -> None:
         Column("pairs", [str(test.get("num_pairs")) for test in tests]),
     ]
     caption = f"Paired tests; bold: below {SIGNIFICANT} after Holm's correction."
+    if len(tests) < all_tests:
+        caption += " Tests by other metrics are in summary.json."
     table = from_columns(columns, caption)
     bold = {(at, 5) for at, p in enumerate(corrected) if p is not None and p < SIGNIFICANT}
     document.table(replace(table, best=frozenset(bold)))

@@ -1,0 +1,56 @@
+"""A page as Chromium shows it: what cannot be seen in its source."""
+
+import shutil
+from contextlib import contextmanager
+
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+
+@contextmanager
+def opened(path, width):
+    """Open a file in headless Chromium; yield the page, and what it asked for or complained of."""
+    from playwright.sync_api import sync_playwright
+
+    program = next((found for name in NAMES if (found := shutil.which(name))), None)
+    if program is None:
+        pytest.fail("browser tests need Chromium: install the package chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox", "--disable-gpu"]
+        )
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        said = []
+        page.on("console", lambda message: said.append(message.text))
+        page.on("requestfailed", lambda request: said.append(f"failed: {request.url[:80]}"))
+        page.on(
+            "request",
+            lambda request: (
+                said.append(f"fetched: {request.url[:80]}")
+                if not request.url.startswith(("data:", path.as_uri()))
+                else None
+            ),
+        )
+        page.goto(path.as_uri())
+        yield page, said
+        browser.close()
+
+
+def check_page(path, width):
+    """Check that a page stands alone, shows every picture, and fits the window."""
+    with opened(path, width) as (page, said):
+        assert said == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        broken = "[...document.images].filter(i => !i.complete || !i.naturalWidth).length"
+        assert page.evaluate(broken) == 0
+        assert page.evaluate("document.images.length") > 0
+        # Whatever is wider than the window scrolls by itself, and can be reached by keyboard.
+        wide = """[...document.querySelectorAll('table, img')].filter(each => {
+            const box = each.getBoundingClientRect();
+            return box.right > window.innerWidth + 1 && !each.closest('.scroll');
+        }).length"""
+        assert page.evaluate(wide) == 0
+        empty = "[...document.querySelectorAll('td, th')].filter(c => !c.innerText.trim()).length"
+        assert page.evaluate(empty) <= page.evaluate("document.querySelectorAll('table').length")
+        return page.evaluate("document.body.innerText")
