@@ -13,6 +13,7 @@ from weiss.protocols import units
 from weiss.protocols.plan import Plan, check_count, check_losses, settings_of, title_of
 from weiss.protocols.scores import summarised
 from weiss.protocols.units import SCORES, Results, Unit
+from weiss.runs import build_loss
 from weiss.training import UNTRAINED
 from weiss.training.experiment import open_data
 
@@ -87,6 +88,9 @@ class RunTable(Plan):
         check_losses(self.options["losses"])
         check_count("--seeds", self.options["seeds"])
         variants = self.variants  # every recipe is checked
+        for variant in variants:
+            # Losses of other libraries are only refused when they are built.
+            build_loss(variant.recipe.as_dict()["loss"], 2, 2)
         open_data(variants[0].recipe)
 
     def ready(self, done: Results) -> list[Unit]:

@@ -23,6 +23,8 @@ KEY = (
 MANY = 7
 """A table of more columns than these is set a little closer."""
 NUMBER = re.compile(r"[<+\-\N{MINUS SIGN}]?\d[\d,.]*+(?:e[+-]?\d+)?(?!\w)")
+SENTENCE = re.compile(r"[^\W\d_]{3,}.*\s[^\W\d_]{3,}")
+"""Two words of letters: no unit, and nothing that stands in an interval but 'to'."""
 # Nothing may be fetched, whatever ends up in the page.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
@@ -228,14 +230,14 @@ def _cell(cell: object, is_best: bool) -> str:
 def are_numbers(cells: Sequence[object]) -> bool:
     """Say whether the cells of a column show numbers, with or without an interval behind them.
 
-    Absent ones (None) do not count; a name that begins with digits is no number.
+    Absent ones (None) do not count; a name or a sentence that begins with digits is no number.
 
     Example:
         >>> are_numbers(["61.2 ± 0.3", None, "<0.001"]), are_numbers(["001.Albatross"])
         (True, False)
     """
     shown = [str(cell) for cell in cells if cell is not None]
-    return bool(shown) and all(NUMBER.match(cell) for cell in shown)
+    return bool(shown) and all(NUMBER.match(cell) and not SENTENCE.search(cell) for cell in shown)
 
 
 def _column_class(cells: Sequence[object]) -> str:
