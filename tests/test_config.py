@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from weiss.config import (
     BASELINES,
     MAIN_RECIPES,
+    REALITY_CHECK_RECIPES,
     Recipe,
     Schedule,
     differences,
@@ -24,6 +25,7 @@ from weiss.data import DATASETS, Assembly, RandomCrop
 from weiss.losses import LOSSES, MeanFieldLoss, PairLoss, make_loss
 
 SHIPPED = list(shipped_recipes())
+CHECKED = list(REALITY_CHECK_RECIPES.values())
 SETS = ("cub", "cars", "sop", "inshop")
 
 
@@ -47,7 +49,8 @@ def problems(values):
 def test_every_shipped_recipe_runs_with_every_loss(name, loss):
     recipe = recipe_from(name, [f"loss.name={loss}"])
     assert recipe.loss.name == loss
-    assert recipe.sampler_name == ("per_class" if LOSSES[loss].sampling == "pairs" else "shuffled")
+    needs_pairs = LOSSES[loss].sampling == "pairs" or name in CHECKED
+    assert recipe.sampler_name == ("per_class" if needs_pairs else "shuffled")
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -55,7 +58,9 @@ def test_a_shipped_recipe_opens_with_what_to_expect(name):
     text = shipped_recipes()[name].read_text()
     header = text.split("\nseed")[0]
     assert all(line.startswith("#") for line in header.strip().splitlines())
-    for part in ("# Run ", "weiss train", "# Hardware ", "# Time ", "# Score ", "--set loss.name="):
+    command = ["weiss bench reality-check", "--losses"] if name in CHECKED else ["weiss train"]
+    command += [] if name in CHECKED else ["--set loss.name="]
+    for part in ("# Run ", "# Hardware ", "# Time ", "# Score ", *command):
         assert part in header
     assert max(map(len, text.splitlines())) <= 100
 
@@ -84,6 +89,25 @@ def test_the_traditional_recipes_are_the_papers_settings(name, network):
     assert (recipe.train.batch_size, recipe.train.warmup_epochs) == ((120, 5) if deep else (128, 1))
     assert (recipe.train.epochs, recipe.train.patience) == (60, 5)
     assert recipe.augment == Recipe().augment
+
+
+@pytest.mark.parametrize(
+    ("name", "every", "patience"), [("cub", 2, 9), ("cars", 5, 14), ("sop", 20, 39)]
+)
+def test_the_recipes_of_the_reality_check_are_its_settings(name, every, patience):
+    recipe = recipe_from(f"{name}_mlrc")
+    assert (recipe.data.name, recipe.backbone.name) == (name, "bn_inception")
+    assert (recipe.backbone.embedding_size, recipe.backbone.pooling) == (128, "avg")
+    assert recipe.backbone.freeze_bn == "statistics"
+    assert (recipe.optim.name, recipe.optim.lr, recipe.optim.momentum) == ("rmsprop", 1e-6, 0.9)
+    assert recipe.optim.weight_decay == 1e-4
+    assert (recipe.train.batch_size, recipe.train.steps, recipe.train.per_class) == (32, 100, 4)
+    assert (recipe.evaluate.every, recipe.train.patience) == (every, patience)
+    assert (recipe.evaluate.on, recipe.evaluate.folds) == ("held_out", 4)
+    assert recipe.evaluate.order == "sorted"
+    assert (recipe.augment.resize, recipe.augment.size, recipe.augment.area[0]) == (256, 227, 0.16)
+    assert (recipe.evaluate.resize, recipe.evaluate.size) == (256, 227)
+    assert recipe.schedule.name == "constant"
 
 
 @pytest.mark.parametrize("name", SETS)

@@ -1,5 +1,6 @@
 """Commands that compare: bench, study, report. As in `cli`, everything heavy is imported inside."""
 
+import os
 import shlex
 import sys
 import warnings
@@ -227,7 +228,9 @@ def join_in() -> None:
         if not orders["quiet"]:
             print(line, flush=True)
 
-    work(plan_from(orders), out, ledger, say=say)
+    # A worker does not outlive the command that it works for.
+    parent = os.getppid()
+    work(plan_from(orders), out, ledger, say=say, is_wanted=lambda: os.getppid() == parent)
 
 
 def _recipe(recipe: str | None, overrides: list[str] | None, root: Path | None) -> Any:

@@ -1,5 +1,11 @@
 """A folder to compare losses on, and recipes of seconds."""
 
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
 import pytest
 import torch
 from tiny import tiny_recipe, write_stripes
@@ -34,50 +40,60 @@ def undrawn(monkeypatch):
     monkeypatch.setattr(outcome, "_draw", lambda *_: None)
 
 
+class Server:
+    """A PostgreSQL server of our own, in a folder.
+
+    Args:
+        folder: for its data.
+    """
+
+    def __init__(self, folder):
+        bins = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
+        found = shutil.which("initdb") or (str(sorted(bins)[-1] / "initdb") if bins else None)
+        if found is None:
+            pytest.fail("these tests start a PostgreSQL server: install postgresql")
+        self.folder, self.bins = folder, Path(found).resolve().parent
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.user = {}
+        if os.geteuid() == 0:  # the server refuses to run as root
+            self.user = {"user": "nobody"}
+            for path in (folder, *folder.parents):
+                if path.is_relative_to("/tmp") and path != Path("/tmp"):
+                    path.chmod(0o755)
+            shutil.chown(folder, "nobody")
+        self._run("initdb", "-D", "data", "-U", "weiss", "-A", "trust", "--no-sync")
+        self.address = f"postgresql://weiss@127.0.0.1:{self.port}/postgres"
+
+    def start(self):
+        options = f"-p {self.port} -c listen_addresses=127.0.0.1"
+        options += f" -c unix_socket_directories={self.folder}"
+        self._run("pg_ctl", "-D", "data", "-o", options, "-l", "log", "-w", "start")
+
+    def stop(self):
+        self._run("pg_ctl", "-D", "data", "-m", "fast", "-w", "stop")
+
+    def _run(self, name, *words):
+        # Nothing is captured: the server keeps the pipe, and one would wait for it for ever.
+        command = [str(self.bins / name), *words]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        subprocess.run(command, check=True, cwd=self.folder, **quiet, **self.user)
+
+
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory):
-    """Start a PostgreSQL server of our own; return the address of a database in it."""
-    import os
-    import shutil
-    import socket
-    import subprocess
-    from pathlib import Path
+def server(tmp_path_factory):
+    """A running PostgreSQL server."""
+    one = Server(tmp_path_factory.mktemp("postgres"))
+    one.start()
+    yield one
+    one.stop()
 
-    bins = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
-    found = shutil.which("initdb") or (str(sorted(bins)[-1] / "initdb") if bins else None)
-    if found is None:
-        pytest.fail("these tests start a PostgreSQL server: install postgresql")
-    folder = tmp_path_factory.mktemp("postgres")
-    bin_folder = Path(found).resolve().parent
-    data = folder / "data"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    user = {}
-    if os.geteuid() == 0:  # the server refuses to run as root
-        user = {"user": "nobody"}
-        for path in (folder, *folder.parents):
-            if path.is_relative_to("/tmp") and path != Path("/tmp"):
-                path.chmod(0o755)
-        shutil.chown(folder, "nobody")
 
-    def run(name, *words):
-        command = [str(bin_folder / name), *words]
-        subprocess.run(command, check=True, capture_output=True, cwd=folder, **user)
-
-    run("initdb", "-D", str(data), "-U", "weiss", "-A", "trust", "--no-sync")
-    options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder}"
-    log = str(folder / "log")
-    # Not captured: the server keeps the pipe, and one would wait for it for ever.
-    subprocess.run(
-        [str(bin_folder / "pg_ctl"), "-D", str(data), "-o", options, "-l", log, "-w", "start"],
-        check=True,
-        stdout=subprocess.DEVNULL,
-        cwd=folder,
-        **user,
-    )
-    yield f"postgresql://weiss@127.0.0.1:{port}/postgres"
-    run("pg_ctl", "-D", str(data), "-m", "immediate", "stop")
+@pytest.fixture
+def postgres(server):
+    """The address of a database in it."""
+    return server.address
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])

@@ -434,3 +434,107 @@ def test_machines_that_share_a_server_share_the_work(undisturbed, stripes, tmp_p
     ledger = open_ledger(out, postgres, None)
     assert len(ledger.attempts()) == 50
     assert sum(ledger.attempts().values()) <= 51
+
+
+@pytest.mark.dist
+@pytest.mark.postgres
+def test_a_server_that_restarts_in_the_middle_is_waited_for(stripes, tmp_path, server):
+    out = tmp_path / f"restart{os.getpid()}"
+    options = ["--losses", "mf_cwms", "--seeds", 4, "--storage", server.address, "--workers", 2]
+    process = start(bench(stripes, out, *options, protocol="traditional", train__epochs=8))
+    for line in process.stdout:
+        if b"[2/8]" in line:
+            break
+    server.stop()
+    time.sleep(4)
+    server.start()
+    said = process.communicate(timeout=240)[0].decode()
+    assert process.returncode == 0, said
+    assert "waiting for the storage" in said
+    assert summary_of(out)["is_complete"]
+
+
+def test_a_storage_that_does_not_answer_for_a_moment_is_asked_again(
+    recipe, tmp_path, monkeypatch, undrawn
+):
+    from weiss.protocols import workers
+    from weiss.protocols.ledger import Ledger, StorageError
+
+    monkeypatch.setattr(workers, "STORAGE_WAIT", 0.01)
+    monkeypatch.setattr(workers, "BEAT_SECONDS", 0.01)
+    answers = {}
+
+    def now_and_then(name):
+        real = getattr(Ledger, name)
+
+        def ask(self, *words):
+            answers[name] = answers.get(name, 0) + 1
+            if answers[name] % 3 == 1:
+                raise StorageError("gone for a moment")
+            return real(self, *words)
+
+        monkeypatch.setattr(Ledger, name, ask)
+
+    for name in ("results", "claim", "finish", "all_failed"):
+        now_and_then(name)
+    said = []
+    monkeypatch.setattr("builtins.print", lambda *words, **_: said.append(" ".join(words)))
+    found = carry_out(traditional(recipe, ["mf_cwms"], seeds=2), tmp_path / "bench")
+    assert found["is_complete"]
+    assert any("waiting for the storage: gone for a moment" in line for line in said)
+    monkeypatch.setattr(workers, "STORAGE_SECONDS", -1.0)
+    with pytest.raises(StorageError):
+        carry_out(traditional(recipe, ["mf_cwms"], seeds=3), tmp_path / "bench", quiet=True)
+
+
+@pytest.mark.dist
+def test_workers_do_not_outlive_their_command(stripes, tmp_path):
+    import psutil
+
+    out = tmp_path / "bench"
+    options = ["--losses", "mf_cwms,ms", "--seeds", 20, "--workers", 2]
+    process = start(bench(stripes, out, *options, protocol="traditional"))
+    process.stdout.readline()
+    children = psutil.Process(process.pid).children()
+    assert len(children) == 2
+    process.kill()
+    _, alive = psutil.wait_procs(children, timeout=30)
+    process.stdout.close()
+    process.wait()
+    assert not alive
+    assert len(summary_keys(out)) < 60
+
+
+def summary_keys(out):
+    return open_ledger(Path(out), None, None).results()
+
+
+def test_a_unit_in_other_hands_is_left_to_them(recipe, tmp_path, monkeypatch, undrawn):
+    """A worker that was thought dead finds its unit taken: it stops that one and goes on."""
+    from weiss.protocols import liveness, units, workers
+    from weiss.protocols.ledger import Ledger
+
+    monkeypatch.setattr(liveness, "BEAT_SECONDS", 0.05)
+    out = tmp_path / "bench"
+    real, stolen = units.train, []
+
+    def train(recipe, folder, **options):
+        if not stolen and folder.name == "seed-0":
+            thief = Ledger(str(out / "ledger.sqlite3"), "study")
+            rows, _ = thief._rows()
+            claim = workers.Claim("mf_cwms/seed-0", rows["mf_cwms/seed-0"].attempts + 1)
+            assert thief._raised(claim)
+            stolen.append((thief, claim))
+            with workers.StopRequest() as stop:
+                end = time.monotonic() + 20
+                while not stop.wanted and time.monotonic() < end:
+                    time.sleep(0.01)
+            thief.give_back(claim)
+            raise StoppedError("told to stop")
+        return real(recipe, folder, **options)
+
+    monkeypatch.setattr(units, "train", train)
+    found = carry_out(traditional(recipe, ["mf_cwms"], seeds=2), out, quiet=True)
+    assert stolen
+    assert found["is_complete"]
+    assert attempts(out)["mf_cwms/seed-0"] == 3

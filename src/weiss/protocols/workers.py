@@ -10,15 +10,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from weiss.protocols.ledger import Claim, Ledger
-from weiss.protocols.liveness import Heartbeat
+from weiss.protocols.ledger import Claim, Ledger, StorageError
+from weiss.protocols.liveness import BEAT_SECONDS, Heartbeat
 from weiss.protocols.plan import Plan, check_count
 from weiss.protocols.study_folder import join, summarise
 from weiss.protocols.units import Result, Unit
@@ -26,42 +27,92 @@ from weiss.training import StoppedError, StopRequest
 from weiss.training.resuming import BusyFolderError
 
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
+STORAGE_SECONDS, STORAGE_WAIT = 900.0, 2.0
+"""How long a storage that does not answer is waited for, and the time between two questions."""
 Said = Callable[[str], None]
+Answer = TypeVar("Answer")
 
 
-def work(plan: Plan, out: Path, ledger: Ledger, *, say: Said = lambda _: None) -> None:
+def work(
+    plan: Plan,
+    out: Path,
+    ledger: Ledger,
+    *,
+    say: Said = lambda _: None,
+    is_wanted: Callable[[], bool] = lambda: True,
+) -> None:
     """Do what can be done until all is done, or failed.
 
     Args:
         plan: the comparison.
         out: its folder.
-        ledger: where workers meet.
+        ledger: where workers meet. One that does not answer for a while is waited for.
         say: takes a line for people now and then.
+        is_wanted: asked before each unit; False ends the work as Ctrl-C does.
 
     Raises:
         StoppedError: Ctrl-C or SIGTERM; the unit in hand has saved its state and is given back.
     """
     wait = FIRST_WAIT
     with StopRequest() as stop:
+        storage = _Patience(stop, say)
         while True:
-            if stop.wanted:
+            if stop.wanted or not is_wanted():
                 raise StoppedError("before the next unit began.")
-            done = ledger.results()
+            done = storage(ledger.results)
             ready = plan.ready(done)
             keys = [unit.key for unit in ready]
-            claim = ledger.claim(keys)
+            claim = storage(partial(ledger.claim, keys))
             if claim is not None:
                 unit = next(unit for unit in ready if unit.key == claim.unit)
-                if _do(unit, claim, out, ledger, plan, say):
+                if _do(unit, claim, out, ledger, storage, plan.num_units):
                     wait = FIRST_WAIT
                     continue
-            elif ledger.all_failed(keys) and len(ledger.results()) == len(done):
+            elif storage(partial(_is_over, ledger, keys, len(done))):
                 return
             time.sleep(wait)
             wait = min(2 * wait, LONGEST_WAIT)
 
 
-def _do(unit: Unit, claim: Claim, out: Path, ledger: Ledger, plan: Plan, say: Said) -> bool:
+def _is_over(ledger: Ledger, keys: Sequence[str], num_done: int) -> bool:
+    """Say whether nothing can come any more: what is ready has failed, and no more was done."""
+    return ledger.all_failed(keys) and len(ledger.results()) == num_done
+
+
+class _Patience:
+    """Asks a storage again while it does not answer: weeks of work should survive its restart.
+
+    Args:
+        stop: ends the waiting.
+        say: takes a line for people.
+    """
+
+    def __init__(self, stop: StopRequest, say: Said) -> None:
+        self.stop, self.say = stop, say
+
+    def __call__(self, ask: Callable[[], Answer]) -> Answer:
+        end = time.monotonic() + STORAGE_SECONDS
+        waited = False
+        while True:
+            try:
+                answer = ask()
+            except StorageError as error:
+                if self.stop.wanted or time.monotonic() > end:
+                    raise
+                if not waited:
+                    self.say(f"waiting for the storage: {error}")
+                waited = True
+                time.sleep(STORAGE_WAIT)
+                continue
+            if waited:
+                # After a silence everybody looks dead: let those who live say so first.
+                time.sleep(2 * BEAT_SECONDS)
+            return answer
+
+
+def _do(
+    unit: Unit, claim: Claim, out: Path, ledger: Ledger, storage: _Patience, num_units: int
+) -> bool:
     """Do a unit; return False if somebody else turned out to be at it."""
     begun = time.monotonic()
     # From the thread of the pulse to this one, which is in the midst of training.
@@ -71,24 +122,28 @@ def _do(unit: Unit, claim: Claim, out: Path, ledger: Ledger, plan: Plan, say: Sa
             result = unit.work(out / unit.key)
     except StoppedError:
         if pulse.is_lost:
-            say(f"{unit.key}: taken over by another worker")
+            storage.say(f"{unit.key}: taken over by another worker")
             return False
-        ledger.give_back(claim)
+        storage(lambda: ledger.give_back(claim))
         raise
     except BusyFolderError:
-        ledger.give_back(claim)  # its worker was thought dead, but still writes
+        storage(lambda: ledger.give_back(claim))  # its worker was thought dead, but still writes
         return False
     except (ValueError, TypeError, RuntimeError, ArithmeticError) as error:
-        ledger.fail(claim, f"{type(error).__name__}: {error}")
-        say(f"{unit.key}: failed: {error}")
+        why = f"{type(error).__name__}: {error}"
+        storage(lambda: ledger.fail(claim, why))
+        storage.say(f"{unit.key}: failed: {error}")
         return True
     except BaseException:
         with suppress(OSError):
             ledger.give_back(claim)
         raise
-    if ledger.finish(claim, result):
-        number = f"[{len(ledger.results())}/{plan.num_units}]"
-        say(f"{number} {unit.key}{_in_words(result)} ({time.monotonic() - begun:.1f} s)")
+    finally:
+        if pulse.is_lost:
+            storage.stop.wanted = False  # that was the pulse, not somebody who wants an end
+    if storage(lambda: ledger.finish(claim, result)):
+        number = f"[{len(storage(ledger.results))}/{num_units}]"
+        storage.say(f"{number} {unit.key}{_in_words(result)} ({time.monotonic() - begun:.1f} s)")
     return True
 
 
