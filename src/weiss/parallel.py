@@ -4,6 +4,7 @@ Every process embeds its part of a batch. The parts are joined, so that each pro
 loss of the whole batch; gradients then flow back into the part it owns.
 """
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -121,3 +122,10 @@ def part_processes() -> None:
     """Take leave of the other processes of a launch, where there are any."""
     if have_met():
         torch.distributed.destroy_process_group()
+
+
+def share_of_cores(workers: int) -> dict[str, str]:
+    """Return the environment in which each of some processes uses its share of the cores."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    threads = str(max((cores or 1) // workers, 1))
+    return {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from weiss.parallel import share_of_cores
 from weiss.protocols.ledger import Claim, Ledger, StorageError
 from weiss.protocols.liveness import BEAT_SECONDS, Heartbeat
 from weiss.protocols.plan import Plan, check_count
@@ -213,13 +214,11 @@ def carry_out(
 
 def _in_processes(orders: dict[str, Any], workers: int, say: Said) -> None:
     """Start workers and wait for them; one that dies leaves its work to the others."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    threads = str(max((cores or 1) // workers, 1))
     command = [sys.executable, "-m", "weiss", "join-in"]
     processes: list[subprocess.Popen[str]] = []
     with StopRequest() as stop:
         for number in range(workers):
-            environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+            environment = {**os.environ, **share_of_cores(workers)}
             if torch.cuda.device_count() > 1:
                 environment["CUDA_VISIBLE_DEVICES"] = _device(number)
             process = subprocess.Popen(

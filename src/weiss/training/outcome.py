@@ -102,20 +102,26 @@ def result(
         "epochs": at.epoch,
         "steps": at.steps,
         "stopped_early": at.epoch < recipe.train.epochs,
-        "seed": recipe.seed,
-        "data": recipe.data.name,
-        "backbone": recipe.backbone.name,
-        "embedding_size": recipe.backbone.embedding_size,
-        "num_classes": experiment.num_classes,
-        "measured_on": {"test": "test", "valid": "held-out training classes"}.get(
-            (experiment.measured or ["nothing"])[0], "nothing"
-        ),
+        **circumstances(recipe, experiment),
         "images_per_second": speeds[len(speeds) // 2],
     }
     if experiment.device.type == "cuda":
         peak = torch.cuda.max_memory_allocated(experiment.device)
         found["peak_gpu_memory_gb"] = round(peak / 1e9, 2)
     return found
+
+
+def circumstances(recipe: Recipe, experiment: Experiment) -> dict[str, Any]:
+    """Return what a result is about: seed, data, network, and what it was measured on."""
+    measured = (experiment.measured or ["nothing"])[0]
+    return {
+        "seed": recipe.seed,
+        "data": recipe.data.name,
+        "backbone": recipe.backbone.name,
+        "embedding_size": recipe.backbone.embedding_size,
+        "num_classes": experiment.num_classes,
+        "measured_on": "held-out training classes" if measured == "valid" else measured,
+    }
 
 
 def write(

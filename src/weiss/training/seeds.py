@@ -15,7 +15,7 @@ import numpy as np
 from weiss import _check
 from weiss.config import Recipe, recipe_from_dict, to_toml
 from weiss.files import replacing
-from weiss.parallel import is_main_process
+from weiss.parallel import is_main_process, share_of_cores
 from weiss.runs import Run
 from weiss.statistics import t_interval
 from weiss.training.guards import StopRequest
@@ -117,9 +117,7 @@ def _in_processes(
     recipes: Sequence[Recipe], runs: Sequence[Run], workers: int, how_to_go_on: str
 ) -> None:
     """Run each in a process of its own, some at a time; none stops the others."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    threads = str(max((cores or 1) // workers, 1))
-    environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    environment = {**os.environ, **share_of_cores(workers)}
     running: list[subprocess.Popen[str]] = []
 
     def one(recipe: Recipe, run: Run) -> str:

@@ -9,6 +9,7 @@ import torch
 from weiss.config import Recipe, to_toml
 from weiss.provenance import made_with
 from weiss.runs import Kept, Run
+from weiss.training.outcome import circumstances
 from weiss.training.preparation import make_accelerator, prepare, processes_of
 from weiss.training.resuming import make_folder, written_by_one
 
@@ -51,14 +52,7 @@ def measure_untrained(recipe: Recipe, out: str | Path) -> dict[str, Any]:
             "loss": UNTRAINED,
             "epochs": 0,
             "steps": 0,
-            "seed": recipe.seed,
-            "data": recipe.data.name,
-            "backbone": recipe.backbone.name,
-            "embedding_size": recipe.backbone.embedding_size,
-            "num_classes": experiment.num_classes,
-            "measured_on": {"test": "test", "valid": "held-out training classes"}.get(
-                (experiment.measured or ["nothing"])[0], "nothing"
-            ),
+            **circumstances(recipe, experiment),
         }
         if recipe.tests_at_the_end and experiment.can_be_measured("test"):
             result["test"] = experiment.evaluator.evaluate(model, "test", **options).summary()
