@@ -1,14 +1,26 @@
 """The commands that compare, as people type them, rightly and wrongly."""
 
+import io
 import json
 import shlex
-import subprocess
 import sys
+import warnings
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 
 import pytest
-from tiny import environment, settings, write_stripes
+import torch
+from tiny import settings, write_stripes
 
 QUICK = {"train__epochs": 1, "train__warmup_epochs": 0, "train__batch_size": 8}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -16,11 +28,30 @@ def stripes(tmp_path_factory):
     return write_stripes(tmp_path_factory.mktemp("data") / "stripes", 20, 4)
 
 
-def weiss(*words, **options):
-    command = [sys.executable, "-m", "weiss", *map(str, words)]
-    return subprocess.run(
-        command, capture_output=True, text=True, env=environment(COLUMNS="120"), **options
-    )
+@dataclass
+class Done:
+    """What a command said, and the code it ended with."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def weiss(*words):
+    """Run a command in this process, which is quicker than to start another."""
+    from weiss.cli import main
+
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["weiss", *map(str, words)])
+        patch.setenv("COLUMNS", "120")
+        patch.setattr(warnings, "showwarning", None)  # which the command sets
+        with redirect_stdout(out), redirect_stderr(err):
+            try:
+                main()
+            except SystemExit as end:
+                code = int(end.code or 0)
+    return Done(code, out.getvalue(), err.getvalue())
 
 
 def tiny(*words, **changes):
@@ -103,16 +134,11 @@ def test_a_report_of_a_bench_under_way_shows_all_there_is_now(bench, tmp_path):
         (["report", "nowhere"], "nowhere"),
     ],
 )
-def test_what_is_wrong_is_said_and_nothing_is_made(tmp_path, monkeypatch, capsys, words, message):
-    from weiss.cli import main
-
+def test_what_is_wrong_is_said_and_nothing_is_made(tmp_path, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["weiss", *words])  # in this process: it is quicker
-    monkeypatch.setattr("warnings.showwarning", None)
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert end.value.code == 2
-    assert message in " ".join(capsys.readouterr().err.split())
+    done = weiss(*words)
+    assert done.returncode == 2
+    assert message in " ".join(done.stderr.split())
     assert list(tmp_path.iterdir()) == []
 
 
