@@ -7,6 +7,7 @@ import sys
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -74,7 +75,8 @@ def test_a_bench_says_what_it_does_and_what_it_found(bench):
     assert "[1/6] untrained/seed-" in said
     assert "MAP@R (%)" in said
     assert "MFCWMS" in said
-    assert "mf_cwms - proxy_anchor:" in said
+    assert "MFCWMS - ProxyAnchor:" in said
+    assert "2 pairs are too few to tell" in said
     assert "weiss report" in said
     for name in ("summary.json", "plan.json", "picture.png", "picture.svg", "picture.pdf"):
         assert (out / name).is_file()
@@ -98,6 +100,7 @@ def test_a_report_of_a_bench_shows_its_worst_classes_unless_told_not_to(bench, t
     assert "Worst classes" in page
     assert page.count('class="tile') > 10
     assert f"Wrote {tmp_path / 'with.tex'}" in done.stdout
+    assert "figures to" in done.stdout
     weiss("report", out, "--out", tmp_path / "without.html", "--no-images")
     assert "Worst classes" not in (tmp_path / "without.html").read_text()
 
@@ -110,7 +113,37 @@ def test_a_report_of_a_bench_under_way_shows_all_there_is_now(bench, tmp_path):
     shutil.rmtree(out / "proxy_anchor" / "seed-1")
     done = weiss("report", out, "--out", tmp_path / "page.html", "--no-images")
     assert done.returncode == 0, done.stderr
+    assert "5 of 6 units are done" not in (tmp_path / "page.html").read_text()  # there was more
+    (out / "summary.json").unlink()
+    done = weiss("report", out, "--out", tmp_path / "page.html", "--no-images")
+    assert done.returncode == 0, done.stderr
     assert "5 of 6 units are done" in (tmp_path / "page.html").read_text()
+    assert not (out / "summary.json").exists()  # a report only reads
+
+
+def test_a_report_can_be_made_anew_where_only_summaries_were_kept(tmp_path):
+    kept = Path(__file__).parents[1] / "results" / "glyphs"
+    before = {path: path.read_bytes() for path in kept.glob("*/summary.json")}
+    folders = [path.parent for path in before]
+    assert len(folders) == 9
+    done = weiss("report", *folders, "--out", tmp_path / "page.html")
+    assert done.returncode == 0, done.stderr
+    assert {path: path.read_bytes() for path in kept.glob("*/summary.json")} == before
+    assert "units are done" not in (tmp_path / "page.html").read_text()
+
+
+def test_no_password_is_kept(stripes, tmp_path, monkeypatch):
+    from weiss.protocols import workers
+
+    def join(plan, out, **given):
+        raise ValueError(given["command"])
+
+    monkeypatch.setattr(workers, "join", join)
+    address = "postgresql://me:secret@host/base"
+    for words in (["--storage", address], [f"--storage={address}"]):
+        done = tiny("bench", "traditional", stripes, "--out", tmp_path / "a", *words)
+        assert "postgresql://me:...@host/base" in done.stderr
+        assert "secret" not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ app = typer.Typer(
 data_app = typer.Typer(help="Data sets: list, get, check and look at them.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 app.add_typer(cli_comparisons.bench_app, name="bench")
-app.command("study")(cli_comparisons.study)
+app.command("study", help=cli_comparisons.STUDY_HELP)(cli_comparisons.study)
 app.command("report")(cli_comparisons.report)
 app.command("join-in", hidden=True)(cli_comparisons.join_in)
 

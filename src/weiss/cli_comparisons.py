@@ -1,6 +1,7 @@
 """Commands that compare: bench, study, report. As in `cli`, everything heavy is imported inside."""
 
 import os
+import re
 import shlex
 import sys
 import warnings
@@ -24,7 +25,7 @@ RecipeName = Annotated[
 ]
 Losses = Annotated[
     str | None,
-    typer.Option(help="Short names with commas between: mf_cwms,mf_contrastive,proxy_anchor."),
+    typer.Option(help="Short names with commas between; an unknown one lists them all."),
 ]
 Out = Annotated[
     Path | None,
@@ -52,9 +53,35 @@ Study = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 COMPARED = "mf_cwms,mf_contrastive,proxy_anchor"
+GO_ON = "Start it again to go on: what is done is not done again."
+TRADITIONAL_HELP = "\n\n".join(
+    (
+        "Compare losses with their usual settings: several seeds, intervals, paired tests.",
+        f"{GO_ON} More --losses or --seeds may be asked for later.",
+    )
+)
+REALITY_CHECK_HELP = "\n\n".join(
+    (
+        "Compare losses with the settings that suit each: the protocol of A Metric Learning "
+        "Reality Check.",
+        "Four folds of the training classes; Bayesian optimisation of each loss's "
+        "hyper-parameters on what is held out; the best settings trained again, networks apart "
+        "and side by side.",
+        "The name of a data set (cub, cars, sop, glyphs) stands for its recipe NAME_mlrc.",
+        f"{GO_ON} More --losses or --repeats may be asked for later.",
+    )
+)
+STUDY_HELP = "\n\n".join(
+    (
+        "Vary one setting of a recipe and draw what comes of it; without a name, list the studies.",
+        "NAME is dimension, batch-size, beta-delta, regularisation, fields (how they are found), "
+        "classes (cost against their number) or breakdown (where the approximation ends).",
+        GO_ON,
+    )
+)
 
 
-@bench_app.command("traditional")
+@bench_app.command("traditional", help=TRADITIONAL_HELP)
 def traditional(
     recipe: RecipeName = None,
     losses: Losses = COMPARED,
@@ -67,11 +94,7 @@ def traditional(
     study: Study = None,
     quiet: Quiet = False,
 ) -> None:
-    """Every loss with its usual settings and several seeds; intervals and paired tests.
-
-    Start it again to go on: what is done is not done again. More --losses or --seeds may be asked
-    for later.
-    """
+    """The traditional protocol; the text is `TRADITIONAL_HELP`."""
     from weiss.protocols import traditional as plan_of
 
     asked = _recipe(recipe, overrides, root)
@@ -79,7 +102,7 @@ def traditional(
     _carry_out(plan, out, workers, storage, study, quiet)
 
 
-@bench_app.command("reality-check")
+@bench_app.command("reality-check", help=REALITY_CHECK_HELP)
 def reality_check(
     recipe: RecipeName = None,
     losses: Losses = COMPARED,
@@ -105,17 +128,17 @@ def reality_check(
     study: Study = None,
     quiet: Quiet = False,
 ) -> None:
-    """The protocol of "A Metric Learning Reality Check": every loss with the settings that suit it.
-
-    Four folds of the training classes, Bayesian optimisation of each loss's hyper-parameters on
-    what is held out, the best settings trained again; networks apart and side by side. The name of
-    a data set (cub, cars, sop, glyphs) stands for its recipe NAME_mlrc. Start it again to go on:
-    what is done is not done again.
-    """
-    from weiss.config import REALITY_CHECK_RECIPES
+    """The reality check; the text is `REALITY_CHECK_HELP`."""
+    from weiss.config import MAIN_RECIPES, REALITY_CHECK_RECIPES
     from weiss.protocols import reality_check as plan_of
 
     recipe = recipe or "glyphs"
+    if recipe in MAIN_RECIPES and recipe not in REALITY_CHECK_RECIPES:
+        warnings.warn(
+            f"there is no recipe of the reality check for {recipe}: network, optimiser and batch "
+            f"are those of the recipe {MAIN_RECIPES[recipe]!r}.",
+            stacklevel=2,
+        )
     asked = _recipe(REALITY_CHECK_RECIPES.get(recipe, recipe), overrides, root)
     plan = plan_of(
         asked,
@@ -132,7 +155,7 @@ def reality_check(
 
 
 def study(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Which; see above.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Which study.")] = None,
     recipe: RecipeName = None,
     losses: Losses = None,
     seeds: Annotated[int, typer.Option(help="Runs of each row, where the study trains.")] = 1,
@@ -145,12 +168,10 @@ def study(
     root: Root = None,
     workers: Workers = 1,
     storage: Storage = None,
+    study: Study = None,
     quiet: Quiet = False,
 ) -> None:
-    """Vary one setting of a recipe and draw what comes of it; without a name, list the studies.
-
-    Start it again to go on: what is done is not done again.
-    """
+    """Vary one setting; the text is `STUDY_HELP`."""
     from weiss.protocols import STUDIES, make_study
 
     if name is None:
@@ -165,7 +186,7 @@ def study(
         seeds=seeds,
         values=dict(_values(text) for text in values or ()),
     )
-    _carry_out(plan, out, workers, storage, None, quiet)
+    _carry_out(plan, out, workers, storage, study, quiet)
 
 
 def report(
@@ -188,12 +209,11 @@ def report(
     title: Annotated[str, typer.Option(help="The heading of the page.")] = "",
 ) -> None:
     """Write a page, and tables in Markdown and LaTeX, from what lies in folders."""
-    from weiss.protocols import PLAN, refresh_summary
+    from weiss.protocols import PLAN, current_summary
     from weiss.report import Looked, write_report
 
-    for folder in runs:
-        if (folder / PLAN).is_file():
-            refresh_summary(folder)  # of a comparison that is under way, all that there is now
+    # Of a comparison that is under way, all that there is now.
+    summaries = {run: current_summary(run) for run in runs if (run / PLAN).is_file()}
 
     def look(run: Path) -> Looked:
         from weiss.training import embed_runs
@@ -210,8 +230,15 @@ def report(
             candidates=found.gallery,
         )
 
-    for path in write_report(runs, out, look=look if images else None, title=title):
-        print(f"Wrote {path}")
+    written = write_report(
+        runs, out, look=look if images else None, title=title, summaries=summaries
+    )
+    figures = [path for path in written if path.parent != out.parent]
+    for path in written:
+        if path not in figures:
+            print(f"Wrote {path}")
+    if figures:
+        print(f"Wrote {len(figures)} figures to {figures[0].parent}")
 
 
 def join_in() -> None:
@@ -284,7 +311,8 @@ def _carry_out(
     if out is None:
         data = Path(plan.recipe.data.name).stem or "photos"
         out = Path("runs") / f"{plan.kind}-{data}-{plan.recipe.backbone.name}".replace(":", "-")
-    command = shlex.join(["weiss", *sys.argv[1:]])
+    # For the record, which may be shown to others: without the password of a storage.
+    command = re.sub(r"(://[^:@/\s]*):[^@/\s]*@", r"\1:...@", shlex.join(["weiss", *sys.argv[1:]]))
     found = carry_out(
         plan,
         out,
@@ -298,6 +326,11 @@ def _carry_out(
     if not quiet:
         printing.print_comparison(found, out)
     failed = {key: why for row in found["rows"] for key, why in row["failed"].items()}
+    if not failed and not found["is_complete"]:
+        raise RuntimeError(
+            f"every unit must come to a result; {found['num_done']} of {found['num_units']} have. "
+            "Start the same command again."
+        )
     if failed:
         listed = "\n  ".join(f"{key}: {why}" for key, why in failed.items())
         raise RuntimeError(

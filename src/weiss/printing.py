@@ -87,28 +87,46 @@ def print_seeds(found: dict[str, Any], folder: Path) -> None:
 
 
 def print_comparison(found: dict[str, Any], folder: Path) -> None:
-    """Print the table of a comparison: a line a row, the tests below."""
+    """Print the table of a comparison: a line a row, failed trials and tests below."""
+    from weiss.summaries import FEW_PAIRS, UNTRAINED
+
     names = dict.fromkeys(name for row in found["rows"] for name in row["scores"])
     shown = [name for name in names if name in SHOWN] or list(names)
     grid = Grid(box=None, pad_edge=False)
     for header in ("", *(SHOWN.get(name, name) for name in shown)):
         grid.add_column(header, no_wrap=not header)
-    for row in found["rows"]:
-        at = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in row["at"].items())
-        cells = [_cell(row["scores"].get(name), name) for name in shown]
-        grid.add_row(" ".join(filter(None, (row["title"], at, row.get("network")))), *cells)
+    rows = sorted(found["rows"], key=lambda row: row["loss"] == UNTRAINED)
+    titles = {row["name"]: _row_title(row) for row in rows}
+    for row in rows:
+        scores = dict(row["scores"])
+        if row["loss"] == UNTRAINED:
+            scores.pop("epoch", None)
+        grid.add_row(titles[row["name"]], *(_cell(scores.get(name), name) for name in shown))
     out().print(grid)
+    for row in rows:
+        for what in ("failed", "pruned"):
+            lost = [trial for trial in row.get("trials", ()) if trial[what]]
+            if lost:
+                count = f"{len(lost)} of {len(row['trials'])} trials {what}"
+                out().print(f"{row['title']}: {count}, the first: {lost[0][what]}", soft_wrap=True)
     for test in found["tests"]:
         if test["metric"] == found["tests"][0]["metric"]:
             verdict = "differ" if test["corrected"] < 0.05 else "cannot be told apart"
+            if test["num_pairs"] < FEW_PAIRS:
+                verdict = f"{test['num_pairs']} pairs are too few to tell"
+            ends = f"{100 * test['low']:+.2f} to {100 * test['high']:+.2f}"
             out().print(
-                f"{test['first']} - {test['second']}: {100 * test['difference']:+.2f} "
-                f"({100 * test['low']:+.2f} to {100 * test['high']:+.2f}), p "
-                f"{test['p_value']:.3g}, "
+                f"{titles[test['first']]} - {titles[test['second']]}: "
+                f"{100 * test['difference']:+.2f} ({ends}), p {test['p_value']:.3g}, "
                 f"corrected {test['corrected']:.3g}: {verdict}",
                 soft_wrap=True,
             )
     print(f"Wrote {folder / 'summary.json'}. A page: weiss report {folder}")
+
+
+def _row_title(row: dict[str, Any]) -> str:
+    at = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in row["at"].items())
+    return " ".join(filter(None, (row["title"], at, row.get("network"))))
 
 
 def _cell(score: dict[str, Any] | None, name: str) -> str:

@@ -147,8 +147,6 @@ def test_studies_in_one_storage_do_not_meet(ledger):
     assert ledger.register("one", {"kind": "x"}) == ("one", {"kind": "x"})
     assert other.register("two", {"kind": "y"}) == ("two", {"kind": "y"})
     assert ledger.register("three", {"kind": "z"}) == ("one", {"kind": "x"})
-    ledger.change_plan({"kind": "w"})
-    assert ledger.registered() == ("one", {"kind": "w"})
 
 
 def test_a_locked_storage_is_named_and_nothing_is_lost(tmp_path):
@@ -188,3 +186,62 @@ def test_results_are_seen_as_they_come_and_go(ledger):
         assert len(ledger.results()) == number
     another(ledger).forget("b")
     assert set(ledger.results()) == {"a", "c"}
+
+
+def begin_at_once(address, study, number):
+    """Open the same new storage in several processes at one moment; return what they say."""
+    code = """
+        import sys, time
+        from weiss.protocols.ledger import Ledger
+        time.sleep(max(float(sys.argv[3]) - time.time(), 0))
+        print(Ledger(sys.argv[1], sys.argv[2]).register(sys.argv[4], {"kind": "x"})[0])
+    """
+    moment = str(time.time() + 6)
+    command = [sys.executable, "-c", textwrap.dedent(code), address, study, moment]
+    workers = [
+        subprocess.Popen([*command, str(n)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for n in range(number)
+    ]
+    said = [worker.communicate() for worker in workers]
+    assert all(worker.returncode == 0 for worker in workers), said
+    return {out.decode().strip() for out, _ in said}
+
+
+@pytest.mark.slow
+def test_several_that_begin_at_once_agree_on_one_study(tmp_path):
+    assert len(begin_at_once(str(tmp_path / "new.sqlite3"), "s", 5)) == 1
+
+
+@pytest.mark.postgres
+def test_several_that_begin_at_once_on_a_new_server_agree_too(server):
+    import sqlalchemy as sql
+
+    engine = sql.create_engine(ledgers._address(server.address), poolclass=sql.NullPool)
+    with engine.begin() as connection:
+        connection.execute(sql.text("DROP TABLE IF EXISTS weiss_units, weiss_studies"))
+    assert len(begin_at_once(server.address, "s", 5)) == 1
+
+
+def test_a_clock_that_is_set_does_not_kill_a_worker(monkeypatch):
+    import psutil
+
+    here = Worker.this()
+    real = psutil.boot_time()
+    monkeypatch.setattr(psutil, "boot_time", lambda: real + 100)
+    assert not here.is_gone()
+    assert Worker(here.place, here.process, here.since + 5000).is_gone()
+
+
+def test_a_plan_changes_only_from_what_it_was(ledger):
+    ledger.register("one", {"n": 1})
+    assert ledger.change_plan({"n": 1}, {"n": 2})
+    assert not ledger.change_plan({"n": 1}, {"n": 3})
+    assert ledger.registered() == ("one", {"n": 2})
+
+
+def test_a_ledger_is_quiet_when_nobody_who_lives_works(ledger):
+    assert ledger.is_quiet()
+    claim = another(ledger, process=1).claim(["a"])
+    assert not ledger.is_quiet()
+    another(ledger).finish(claim, {})
+    assert ledger.is_quiet()

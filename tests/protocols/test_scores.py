@@ -5,7 +5,8 @@ import pytest
 from scipy import stats
 
 from weiss.protocols.run_table import run_scores
-from weiss.protocols.scores import compared, summarised
+from weiss.protocols.scores import compared
+from weiss.summaries import summarised
 
 
 def row(name, values, repetitions=None, at=None, loss=None):

@@ -240,7 +240,7 @@ def add_trials(row, folder, describe):
         {
             "number": number,
             "settings": {"beta": 40.0 + number, "class_lr": 0.01},
-            "value": [0.2, None, 0.23, 0.1][number],
+            "value": [0.2, 0.0, 0.23, 0.1][number],  # a trial that failed scores 0
             "folds": [0.2, 0.2],
             "failed": "the loss became NaN in fold 2" if number == 1 else None,
             "pruned": "below the median after fold 1" if number == 3 else None,

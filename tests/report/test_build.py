@@ -2,6 +2,7 @@
 
 import re
 from html import unescape
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -101,13 +102,16 @@ def test_the_lead_says_who_is_best_by_how_much_and_whether_that_is_chance(made):
     assert re.search(
         r"ProxyAnchor is best with MAP@R 2\d\.\d %, \d\.\d\d points above MFCWMS", lead
     )
-    assert "is significant after Holm's correction (p = 0.031, 3 pairs)" in lead
-    assert "is significant after Holm's correction" in markdown.split("## ")[0]
+    few = "3 pairs are too few to tell that from chance"
+    assert few in lead
+    assert few in markdown.split("## ")[0]
 
 
 @pytest.mark.usefixtures("words_only")
 def test_what_chance_may_explain_is_not_called_significant(tmp_path):
-    write_comparison(tmp_path / "a")
+    write_comparison(tmp_path / "a", seeds=5)
+    page, *_ = report(tmp_path / "a", tmp_path)
+    assert "is significant after Holm's correction (p = 0.031, 5 pairs)" in page
     rewrite(tmp_path / "a", lambda summary: summary["tests"][0].update(corrected=0.2))
     page, *_ = report(tmp_path / "a", tmp_path)
     assert "is not significant after Holm's correction (p = 0.200" in page
@@ -122,11 +126,12 @@ def test_tests_have_differences_in_points_and_few_pairs_are_warned_of(made, tmp_
     _, (page, markdown, latex) = made["traditional"]
     for text in (page, markdown):
         assert "\N{MINUS SIGN}1.23 (\N{MINUS SIGN}2.00 to \N{MINUS SIGN}0.40)" in text
-    assert r"\mathbf{0.031}" in latex
+    assert r"\mathbf{0.031}" not in latex
     assert "some tests rest on 3 pairs" in page
     write_comparison(tmp_path / "a", seeds=5)
-    page, *_ = report(tmp_path / "a", tmp_path)
+    page, _, latex = report(tmp_path / "a", tmp_path)
     assert "some tests rest on" not in page
+    assert r"\mathbf{0.031}" in latex
 
 
 @pytest.mark.usefixtures("words_only")
@@ -386,3 +391,52 @@ def test_of_many_tests_those_of_the_main_metric_are_shown(tmp_path):
     assert "Tests by other metrics are in summary.json." in markdown
     assert markdown.count("| MAP@R |") >= 12
     assert "| RP | " not in markdown.split("Significance")[1]
+
+
+@pytest.mark.usefixtures("words_only")
+def test_a_caption_says_what_chose_the_epoch(tmp_path):
+    write_comparison(tmp_path / "a")
+    page, *_ = report(tmp_path / "a", tmp_path)
+    assert "which also chose the epoch, as in the paper" in page
+    chosen = {"selected_on": "held-out training classes"}
+    rewrite(tmp_path / "a", lambda summary: summary.update(chosen))
+    page, *_ = report(tmp_path / "a", tmp_path)
+    assert "which also chose the epoch" not in page
+    assert "the epoch was chosen on held-out training classes" in page
+
+
+@pytest.mark.usefixtures("words_only")
+def test_a_caption_says_when_no_run_had_stopped_improving(tmp_path):
+    def at(epoch):
+        def change(summary):
+            summary["recipe"] = {"train": {"epochs": 12}}
+            for row in summary["rows"]:
+                if row["loss"] != "untrained":
+                    row["scores"]["epoch"] = {"values": [12, epoch], "mean": 12.0}
+
+        return change
+
+    write_comparison(tmp_path / "a")
+    rewrite(tmp_path / "a", at(12))
+    assert "none had stopped improving" in report(tmp_path / "a", tmp_path)[0]
+    rewrite(tmp_path / "a", at(9))
+    assert "none had stopped improving" not in report(tmp_path / "a", tmp_path)[0]
+
+
+def test_trials_that_failed_or_were_pruned_are_drawn_as_such(tmp_path, monkeypatch):
+    from weiss import plots
+
+    write_comparison(tmp_path / "a", kind="reality-check")
+    seen = {}
+    monkeypatch.setattr(
+        plots, "search_history", lambda trials, path, **more: seen.update(trials=trials, **more)
+    )
+
+    def figure(self, name, draw):
+        if name.endswith("-search"):
+            draw(Path(name))
+
+    monkeypatch.setattr(Document, "figure", figure)
+    write_report([tmp_path / "a"], tmp_path / "page.html")
+    assert next(iter(seen["trials"].values())) == [0.2, None, 0.23, 0.1]
+    assert next(iter(seen["pruned"].values())) == {3}

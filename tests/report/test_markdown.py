@@ -67,7 +67,22 @@ def test_a_latex_table_is_one_environment_of_even_rows():
 
 def test_long_texts_are_broken_into_lines_in_latex():
     table = Table(("loss", "settings"), (("a", "beta 1, " * 12),), "")
-    assert r"\begin{tabular}{lp{0.45\linewidth}}" in latex_table(table, "t")
+    assert r"\begin{tabular}{lp{0.80\linewidth}}" in latex_table(table, "t")
+
+
+def test_columns_of_sentences_share_the_line_and_wide_tables_have_small_letters():
+    long = "beta 1, " * 12
+    table = Table(("a", "b", "c", "d"), (("x", long, long, "y"),), "")
+    assert r"{lp{0.35\linewidth}p{0.35\linewidth}l}" in latex_table(table, "t")
+    assert r"\footnotesize" not in latex_table(table, "t")
+    wide = Table(tuple("abcdefg"), (tuple("1234567"),), "")
+    assert r"\footnotesize" in latex_table(wide, "t")
+
+
+def test_letters_without_a_font_are_left_out_unless_there_is_nothing_else():
+    assert latex_text("U+2217 \u2217") == "U+2217"
+    assert latex_text("\u9f8d") == "?"
+    assert latex_text("") == ""
 
 
 def test_a_markdown_table_is_even_and_shows_the_best_and_what_is_absent():

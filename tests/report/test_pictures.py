@@ -123,7 +123,7 @@ def test_a_row_less_or_a_value_that_is_no_number_is_a_smaller_picture(tmp_path, 
 @pytest.mark.parametrize("kind", ["traditional", "reality-check", "dimension", "fields"])
 def test_the_untrained_network_is_a_level_and_never_a_curve(tmp_path, kind):
     caption = draw_picture(summary(kind), tmp_path / "a.svg")
-    assert "Dashed: untrained 5.0" in caption
+    assert "Before training: untrained 5.0" in caption
     # It lies far below the rest, so its height is said at the edge.
     said = [text for text in texts(tmp_path / "a.svg") if "untrained" in text]
     assert set(said) == {"↓ untrained: 5.0"}
@@ -138,7 +138,7 @@ def test_an_untrained_network_at_every_setting_is_one_level_at_the_highest(tmp_p
     for size, value in ((32, 0.2), (64, 0.28)):
         scores = {"map_at_r": score([value])}
         study["rows"].append({**reference, "at": {key: size}, "scores": scores})
-    assert "Dashed: untrained, highest 28.0" in draw_picture(study, tmp_path / "a.svg")
+    assert "Before training: untrained, highest 28.0" in draw_picture(study, tmp_path / "a.svg")
 
 
 def test_what_was_published_is_shown_and_said(tmp_path):

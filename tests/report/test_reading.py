@@ -8,7 +8,8 @@ import torch
 from report.builders import METRICS, rewrite, write_comparison, write_run
 
 from weiss.report import Looked
-from weiss.report.reading import class_scores, read_folders
+from weiss.report.looking import class_scores
+from weiss.report.reading import read_folders
 
 
 def test_seeds_become_a_row_with_the_interval_of_students_t(tmp_path):

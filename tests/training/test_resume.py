@@ -8,7 +8,7 @@ import time
 
 import pytest
 import torch
-from tiny import assert_same_run, command, environment, weiss
+from tiny import assert_same_run, command, environment, tiny_recipe, weiss
 
 from weiss.config import recipe_from
 from weiss.runs import Run
@@ -319,3 +319,21 @@ def test_a_lost_model_is_noticed(run):
     ):
         run(train__epochs=3, resume=True)
     assert Run(folder).result()["epoch"] == 3
+
+
+def test_who_asks_for_an_end_while_data_are_loaded_need_not_wait_for_the_epochs(
+    stripes, tmp_path, undrawn, monkeypatch
+):
+    import signal
+
+    from weiss.training import StoppedError, loop, train
+
+    real = loop.prepare
+
+    def prepare(*given):
+        signal.raise_signal(signal.SIGTERM)
+        return real(*given)
+
+    monkeypatch.setattr(loop, "prepare", prepare)
+    with pytest.raises(StoppedError, match="after step 1"):
+        train(tiny_recipe(stripes), tmp_path / "run", quiet=True)

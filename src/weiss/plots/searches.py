@@ -1,13 +1,14 @@
 """Figures of a search for settings: what each trial gave, and the best so far."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from weiss.plots.drawing import (
     COLOURS,
+    NOTHING,
     PAPER_TEXT,
     is_number,
     legend_below,
@@ -19,16 +20,22 @@ from weiss.plots.drawing import (
 
 
 def search_history(
-    trials: Mapping[str, Sequence[float | None]], path: Path, *, title: str = ""
+    trials: Mapping[str, Sequence[float | None]],
+    path: Path,
+    *,
+    pruned: Mapping[str, Collection[int]] = NOTHING,
+    title: str = "",
 ) -> None:
     """Draw how a search for settings went, a panel a loss.
 
-    Dots are trials, the step line is the best so far, a cross at zero is a trial without a value.
+    Dots are trials, the step line is the best so far, a cross at zero is a trial without a value, a
+    ring one that was given up and does not count for the best.
 
     Args:
         trials: for each title the value of each trial in order, a fraction, shown in per cent; None
             for one that failed.
         path: the .png, .svg or .pdf file to write; its folder is made.
+        pruned: for each title the numbers of the trials that were given up.
         title: of the figure.
 
     Raises:
@@ -50,13 +57,18 @@ def search_history(
     for place, (name, values) in enumerate(shown.items()):
         axis, colour = axes[place], COLOURS[0]
         axis.set_title(name, loc="left", fontsize=PAPER_TEXT, parse_math=False)
-        done = [(at, 100 * value) for at, value in enumerate(values) if is_number(value)]
+        known = [(at, 100 * value) for at, value in enumerate(values) if is_number(value)]
+        done = [pair for pair in known if pair[0] not in pruned.get(name, ())]
+        given_up = [pair for pair in known if pair[0] in pruned.get(name, ())]
         failed = [at for at, value in enumerate(values) if not is_number(value)]
         if done:
             at, heights = map(list, zip(*done, strict=True))
             best = list(accumulate(heights, max))
             axis.step([*at, most - 0.5], [*best, best[-1]], where="post", color=COLOURS[1])
             axis.scatter(at, heights, s=12, color=colour, zorder=3, linewidths=0)
+        if given_up:
+            ring: dict[str, Any] = {"facecolors": "none", "edgecolors": colour, "s": 16}
+            axis.scatter(*zip(*given_up, strict=True), zorder=3, **ring)
         axis.scatter(failed, [0] * len(failed), s=22, marker="x", color="black", clip_on=False)
         axis.set_xlim(-0.7, most - 0.3)
         whole_epochs(axis)
@@ -72,5 +84,9 @@ def search_history(
     if any(not is_number(value) for values in shown.values() for value in values):
         cross: dict[str, Any] = {"color": "black", "marker": "x", "markersize": 5}
         handles.append(Line2D([], [], linewidth=0, label="failed", **cross))
+    if any(len(numbers) for numbers in pruned.values()):
+        hollow: dict[str, Any] = {"marker": "o", "markersize": 4, "markerfacecolor": "none"}
+        line = Line2D([], [], color=COLOURS[0], linewidth=0, label="pruned", **hollow)
+        handles.append(line)
     legend_below(figure, handles)
     write(figure, path, dpi=200)

@@ -5,7 +5,7 @@ A plan says what can be done next, given what is done (`plan`, `run_table`, `rea
 in the folder is put together into one summary (`study_folder`), which reports read.
 """
 
-from weiss.protocols.kinds import plan_from, reality_check, refresh_summary, traditional
+from weiss.protocols.kinds import current_summary, plan_from, reality_check, traditional
 from weiss.protocols.plan import Plan
 from weiss.protocols.studies import STUDIES, make_study
 from weiss.protocols.study_folder import PLAN, open_ledger
@@ -16,11 +16,11 @@ __all__ = [
     "STUDIES",
     "Plan",
     "carry_out",
+    "current_summary",
     "make_study",
     "open_ledger",
     "plan_from",
     "reality_check",
-    "refresh_summary",
     "traditional",
     "work",
 ]

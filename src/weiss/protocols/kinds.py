@@ -1,5 +1,6 @@
 """Every comparison by its kind: made from what a command says, or from what a folder holds."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from weiss.protocols.reality_check import RealityCheck
 from weiss.protocols.run_table import Traditional
 from weiss.protocols.studies import STUDIES
 from weiss.protocols.study_folder import PLAN, read_plan, summarise
+from weiss.summaries import SUMMARY
 from weiss.tuning import search_space
 
 PLANS: dict[str, type[Plan]] = {
@@ -81,17 +83,20 @@ def plan_from(description: Mapping[str, Any]) -> Plan:
     return PLANS[kind](recipe_from_dict(description["recipe"]), description["options"])
 
 
-def refresh_summary(out: str | Path) -> dict[str, Any]:
-    """Put together anew what lies in the folder of a comparison, also of one that is under way.
+def current_summary(out: str | Path) -> dict[str, Any]:
+    """Return the summary of a comparison as it is now, also of one that is under way.
+
+    Nothing is written. Where less lies in the folder than its summary tells of, its runs having
+    been removed, the summary that is there is returned.
 
     Args:
         out: the folder.
-
-    Returns:
-        The summary, which is written to ``summary.json`` too.
     """
     out = Path(out)
     held = read_plan(out)
     if held is None:
         raise ValueError(f"{out} must be the folder of a comparison; it holds no {PLAN}.")
-    return summarise(plan_from(held), out)
+    now = summarise(plan_from(held), out)
+    path = out / SUMMARY
+    before: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return now if now["num_done"] >= before.get("num_done", 0) else before

@@ -12,6 +12,7 @@ raised, and its word no longer counts. (sqlalchemy only here.)
 """
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ import sqlalchemy as sql
 from weiss.protocols.liveness import SILENT_SECONDS, Worker
 
 OPEN, RUNNING, DONE, FAILED = "open", "running", "done", "failed"
+TRIES = 5
 _metadata = sql.MetaData()
 _studies = sql.Table(
     "weiss_studies",
@@ -103,8 +105,10 @@ class Ledger:
                 f"a storage in PostgreSQL needs its driver: {error}. Install: pip install "
                 "'weiss[postgres]'"
             ) from None
-        with self._transaction() as connection:
-            _create_tables(connection)
+        try:
+            _create_tables(self._engine)
+        except sql.exc.DBAPIError as error:
+            raise StorageError(_explained(self.address, str(error.orig))) from error
 
     # The plan
 
@@ -128,14 +132,15 @@ class Ledger:
             found = connection.execute(query).first()
         return None if found is None else (found[0], json.loads(found[1]))
 
-    def change_plan(self, plan: dict[str, Any]) -> None:
-        """Replace the plan of the study."""
+    def change_plan(self, old: dict[str, Any], new: dict[str, Any]) -> bool:
+        """Replace the plan of the study; False if it is another than ``old`` by now."""
+        change = (
+            _studies.update()
+            .where(_studies.c.study == self.study, _studies.c.plan == json.dumps(old))
+            .values(plan=json.dumps(new))
+        )
         with self._transaction() as connection:
-            connection.execute(
-                _studies.update()
-                .where(_studies.c.study == self.study)
-                .values(plan=json.dumps(plan))
-            )
+            return bool(connection.execute(change).rowcount == 1)
 
     # Units
 
@@ -186,6 +191,11 @@ class Ledger:
         """Say whether each of some units has failed: nobody works on one, and nobody will."""
         rows, _ = self._rows()
         return all(key in rows and rows[key].state == FAILED for key in keys)
+
+    def is_quiet(self) -> bool:
+        """Say whether nobody who lives works on anything."""
+        rows, now = self._rows()
+        return all(row.state != RUNNING or row.is_free(now) for row in rows.values())
 
     def beat(self, claim: Claim) -> bool:
         """Say that this worker lives; return whether the claim still holds."""
@@ -294,12 +304,28 @@ class StorageError(OSError):
     """The database cannot be used, now or at all."""
 
 
-def _create_tables(connection: Any) -> None:
-    # Two that begin at once would both create; the second finds what it wanted.
-    with_tables = sql.inspect(connection).get_table_names()
-    for table in _metadata.sorted_tables:
-        if table.name not in with_tables:
-            connection.execute(sql.schema.CreateTable(table, if_not_exists=True))
+def _create_tables(engine: Any) -> None:
+    """Create the tables, unless they are there."""
+    for _ in range(TRIES):
+        try:
+            with engine.begin() as connection:
+                known = sql.inspect(connection).get_table_names()
+                for table in _metadata.sorted_tables:
+                    if table.name not in known:
+                        connection.execute(sql.schema.CreateTable(table))
+            return
+        except (sql.exc.IntegrityError, sql.exc.ProgrammingError, sql.exc.OperationalError):
+            # Of several that begin at once one creates; the others look again, and see why not if
+            # that was not it.
+            with engine.begin() as connection:
+                known = sql.inspect(connection).get_table_names()
+            if {table.name for table in _metadata.sorted_tables} <= set(known):
+                return
+            time.sleep(0.1)
+    raise ValueError(
+        f"the storage must let {', '.join(_metadata.tables)} be created; it does not. Check the "
+        "user's rights."
+    )
 
 
 def _address(given: str) -> str:

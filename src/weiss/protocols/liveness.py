@@ -5,7 +5,9 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 
 import psutil
@@ -22,7 +24,8 @@ class Worker:
     Attributes:
         place: the machine, and the part of it, in which its number means this process.
         process: its number.
-        since: when it began, for numbers are used again.
+        since: when it began, for numbers are used again; in ticks since the machine did, where the
+            system tells, for its clock may be set.
     """
 
     place: str
@@ -32,16 +35,15 @@ class Worker:
     @classmethod
     def this(cls) -> "Worker":
         """Return this process."""
-        return cls(_place(), os.getpid(), psutil.Process().create_time())
+        return cls(_place(), os.getpid(), _began(os.getpid()))
 
     def is_gone(self) -> bool:
         """Say whether it has certainly ended: only where its number can be looked up."""
         if self.place != _place():
             return False
         try:
-            process = psutil.Process(self.process)
-            is_same = abs(process.create_time() - self.since) < 1
-            return not is_same or process.status() == psutil.STATUS_ZOMBIE
+            is_same = abs(_began(self.process) - self.since) < 1
+            return not is_same or psutil.Process(self.process).status() == psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return True
 
@@ -51,12 +53,28 @@ class Worker:
 
 
 def _place() -> str:
-    """Name the machine, and the namespace of process numbers: containers share the first."""
+    """Name the machine, this start of it, and the namespace of its process numbers.
+
+    Machines that were copied share a name, and containers of one machine all but the namespace.
+    """
+    parts = [socket.gethostname()]
+    with suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+    with suppress(OSError):
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    return " ".join(parts)
+
+
+def _began(process: int) -> float:
+    """Return when a process began, or raise psutil.NoSuchProcess."""
     try:
-        space = os.readlink("/proc/self/ns/pid")
-    except OSError:
-        space = ""
-    return f"{socket.gethostname()} {space}"
+        # The name, in brackets, may hold anything; what follows it are numbers.
+        numbers = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return float(numbers[19])
+    except (FileNotFoundError, ProcessLookupError) as error:
+        if Path("/proc/self/stat").exists():
+            raise psutil.NoSuchProcess(process) from error
+        return float(psutil.Process(process).create_time())  # not Linux
 
 
 class Heartbeat:

@@ -13,7 +13,7 @@ from weiss.backbones.by_name import SCRATCH
 from weiss.config import Recipe
 from weiss.losses import LOSSES, loss_settings
 from weiss.protocols.units import Results, Unit
-from weiss.training import UNTRAINED
+from weiss.summaries import UNTRAINED
 
 Description = dict[str, Any]
 

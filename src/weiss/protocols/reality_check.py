@@ -25,9 +25,8 @@ from weiss.config import Recipe, recipe_from_dict, recipe_with
 from weiss.losses import LOSSES
 from weiss.protocols import units
 from weiss.protocols.plan import Plan, check_count, check_losses, title_of
-from weiss.protocols.scores import summarised
-from weiss.protocols.units import SCORES, Result, Results, Unit
-from weiss.training import UNTRAINED
+from weiss.protocols.units import Result, Results, Unit
+from weiss.summaries import SCORES, UNTRAINED, summarised
 from weiss.training.experiment import open_data
 from weiss.tuning import CLASS_LR, SAMPLERS, Tried, space_from, suggest
 
@@ -95,6 +94,11 @@ class RealityCheck(Plan):
             raise ValueError(
                 f"{table.name} must have a test part for the reality check; it has "
                 f"{', '.join(table.sizes())}."
+            )
+        if table.has("valid"):
+            raise ValueError(
+                f"{table.name} must have no part 'valid' of its own for the reality check, which "
+                "holds out folds of the training classes in turn. Mark those items 'train'."
             )
         classes, folds = len(table.part("train").classes()), options["folds"]
         if classes < 2 * folds:

@@ -11,10 +11,9 @@ from typing import Any
 from weiss.config import Recipe, recipe_from_dict, recipe_with
 from weiss.protocols import units
 from weiss.protocols.plan import Plan, check_count, check_losses, settings_of, title_of
-from weiss.protocols.scores import summarised
-from weiss.protocols.units import SCORES, Results, Unit
+from weiss.protocols.units import Results, Unit
 from weiss.runs import build_loss
-from weiss.training import UNTRAINED
+from weiss.summaries import SCORES, UNTRAINED, summarised
 from weiss.training.experiment import open_data
 
 COSTS = ("seconds", "images_per_second", "peak_gpu_memory_gb")

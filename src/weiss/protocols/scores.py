@@ -1,4 +1,4 @@
-"""Numbers of repeated experiments: their mean, how sure it is, and which differ."""
+"""Which rows of a comparison differ, and how sure that is."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -6,23 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from weiss.statistics import holm, paired_t_test, t_interval, wilcoxon_test
-
-
-def summarised(values: Sequence[float | None]) -> dict[str, Any] | None:
-    """Return values, mean and 95 % t-interval; None without any, no interval of a single one.
-
-    Args:
-        values: one a repetition; those that are None are absent.
-    """
-    there = [float(value) for value in values if value is not None]
-    if not there:
-        return None
-    if len(there) == 1:
-        return {"values": there, "mean": there[0], "low": None, "high": None}
-    interval = t_interval(np.array(there))
-    ends = {"mean": interval.mean, "low": interval.low, "high": interval.high}
-    return {"values": there, **ends}
+from weiss.statistics import holm, paired_t_test, wilcoxon_test
 
 
 def compared(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> list[dict[str, Any]]:

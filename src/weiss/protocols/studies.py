@@ -5,6 +5,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from weiss import _check
 from weiss.config import Recipe, recipe_with
 from weiss.protocols import units
@@ -12,9 +14,10 @@ from weiss.protocols.breakdown import FAMILIES, gap_at, gap_of
 from weiss.protocols.costs import measure_cost
 from weiss.protocols.plan import Plan, check_count, check_losses, settings_of, title_of
 from weiss.protocols.run_table import RunTable
-from weiss.protocols.scores import summarised
 from weiss.protocols.units import Result, Results, Unit
-from weiss.training import UNTRAINED, embed_runs
+from weiss.provenance import made_with
+from weiss.summaries import UNTRAINED, summarised
+from weiss.training import embed_runs
 from weiss.training.experiment import open_data
 
 MEAN_FIELD = ("mf_contrastive", "mf_cwms")
@@ -118,6 +121,7 @@ class FieldsStudy(SettingStudy):
         {
             "key": "fields.how",
             "label": "how the fields are found",
+            "short": "fields",
             "values": ["joint", "alternating", "class_mean"],
         },
     )
@@ -136,6 +140,7 @@ class Classes(Plan):
         {
             "key": "num_classes",
             "label": "classes",
+            "short": "number of classes",
             "values": [100, 1_000, 10_000, 100_000],
             "log": True,
         },
@@ -175,7 +180,7 @@ class Classes(Plan):
     def _measure(self, loss: str, number: int, folder: Path) -> Result:
         recipe = recipe_with(self.recipe, [f"loss.name={loss}"])
         size = recipe.train.batch_size
-        return measure_cost(
+        found = measure_cost(
             loss,
             number,
             batch_size=size if isinstance(size, int) else 128,
@@ -184,6 +189,8 @@ class Classes(Plan):
             device=recipe.train.device,
             seed=recipe.seed,
         )
+        where = torch.device("cpu" if found["device"] == "CPU" else "cuda")
+        return {**found, "made_with": made_with(where)}
 
     def rows(self, done: Results, failures: Mapping[str, str]) -> list[dict[str, Any]]:
         """Return a row for each loss and number of classes."""
@@ -231,6 +238,7 @@ class Breakdown(Plan):
         {
             "key": "spread",
             "label": "spread of a class, mean 1 - cos to its own mean",
+            "short": "spread",
             "values": [0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5],
         },
     )
@@ -286,7 +294,12 @@ class Breakdown(Plan):
     def _of_network(self, loss: str, run: str, folder: Path) -> Result:
         # The folder of the study is as many steps up as the unit's key has parts.
         above = folder.parent.parent
-        embedded = embed_runs([above / run], split="train", device=self.recipe.train.device)[0]
+        embedded = embed_runs(
+            [above / run],
+            split="train",
+            device=self.recipe.train.device,
+            overrides=units.of_this_machine(self.recipe),
+        )[0]
         return gap_of(
             embedded.embeddings,
             embedded.table.labels,

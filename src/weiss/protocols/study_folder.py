@@ -7,9 +7,10 @@ LOSS/...        the units, most of them run folders
 """
 
 import json
-import time
+import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,11 @@ from weiss.files import replacing
 from weiss.protocols.ledger import Ledger
 from weiss.protocols.plan import Description, Plan
 from weiss.protocols.scores import compared
-from weiss.protocols.units import results_on_disk
+from weiss.protocols.units import failures_on_disk, results_on_disk
 from weiss.runs import Run
-from weiss.training import UNTRAINED
+from weiss.summaries import FORMAT, SUMMARY, UNTRAINED
 
-PLAN, SUMMARY, LEDGER = "plan.json", "summary.json", "ledger.sqlite3"
-FORMAT = 1
+PLAN, LEDGER = "plan.json", "ledger.sqlite3"
 OF_A_MACHINE = (
     "train.device",
     "data.root",
@@ -33,8 +33,6 @@ OF_A_MACHINE = (
     "track.",
 )
 """What of a recipe may differ from machine to machine."""
-RACE_SECONDS = 10.0
-"""How long to wait for a machine that began at the same moment to write the plan."""
 
 
 def open_ledger(out: Path, storage: str | None, study: str | None) -> Ledger:
@@ -72,30 +70,77 @@ def join(
         raise ValueError(
             f"--out must name a folder for many runs; {out} is a run itself. Choose another."
         )
-    held = read_plan(out)
-    # Before anything is created or changed.
-    wanted = plan.describe() if held is None else _grown(held, plan, out)
-    ledger = open_ledger(out, storage, study)
-    identity = held["id"] if held else uuid.uuid4().hex
-    found_identity, found = ledger.register(identity, wanted)
-    if found_identity != identity and held is None:
-        held = _written_meanwhile(out, found_identity)
-        identity = held["id"] if held else identity
-    if found_identity != identity:
-        raise ValueError(
-            f"the storage must belong to the comparison in {out}; the one it holds under the name "
-            f"{ledger.study!r} belongs to another folder. Name that folder in --out, or choose "
-            "another name with --study."
-        )
+    held, is_new = read_plan(out), False
+    if held is not None:
+        _grown(held, plan, out)  # refused before anything is created or changed
+    else:
+        held, is_new = _begin(plan, out, command)
+    try:
+        ledger = open_ledger(out, storage, study)
+        registered = {key: held[key] for key in ("kind", "options", "recipe")}
+        identity, found = ledger.register(held["id"], registered)
+        if identity != held["id"]:
+            raise ValueError(
+                f"the storage must belong to the comparison in {out}; the one it holds under the "
+                f"name {ledger.study!r} belongs to another folder. Name that folder in --out, or "
+                "choose another name with --study."
+            )
+    except (ValueError, OSError, ImportError):
+        if is_new:
+            (out / PLAN).unlink(missing_ok=True)
+            with suppress(OSError):
+                out.rmdir()
+        raise
     grown = _grown(found, plan, out)
-    if grown["options"] != found["options"]:
-        ledger.change_plan(grown)
-    if held is None or held["options"] != grown["options"]:
-        entry = {"format": FORMAT, "id": identity, "command": command, **grown}
+    while grown["options"] != found["options"] and not ledger.change_plan(found, grown):
+        found = _found(ledger)  # somebody else has let it grow in the meantime
+        grown = _grown(found, plan, out)
+    if held["options"] != grown["options"]:
         with replacing(out / PLAN) as temporary:
-            temporary.write_text(json.dumps(entry, indent=2) + "\n", encoding="utf-8")
+            temporary.write_text(_text({**held, **grown}), encoding="utf-8")
     # Where this machine keeps data and computes is its own affair.
     return ledger, {**grown, "recipe": plan.recipe.as_dict()}
+
+
+def grown_plan(plan: Plan, ledger: Ledger) -> Plan:
+    """Return the plan as it is registered now: a later command may have let it grow."""
+    return type(plan)(plan.recipe, _found(ledger)["options"])
+
+
+def _found(ledger: Ledger) -> Description:
+    found = ledger.registered()
+    if found is None:
+        raise ValueError(
+            f"the storage must keep the comparison {ledger.study!r} until it is done; it has been "
+            "removed. Start the command again."
+        )
+    return found[1]
+
+
+def _begin(plan: Plan, out: Path, command: str) -> tuple[dict[str, Any], bool]:
+    """Write the plan of a new comparison; of several that begin at once all take the first one's.
+
+    Returns:
+        The plan that the folder holds now, and whether it is this one.
+    """
+    entry = {"format": FORMAT, "id": uuid.uuid4().hex, "command": command, **plan.describe()}
+    out.mkdir(parents=True, exist_ok=True)
+    own = out / f".{PLAN}.{entry['id'][:8]}.tmp"
+    try:
+        own.write_text(_text(entry), encoding="utf-8")
+        os.link(own, out / PLAN)  # which fails where there is one, unlike a rename
+    except FileExistsError:
+        held = read_plan(out)
+        assert held is not None
+        _grown(held, plan, out)
+        return held, False
+    finally:
+        own.unlink(missing_ok=True)
+    return entry, True
+
+
+def _text(entry: Mapping[str, Any]) -> str:
+    return json.dumps(entry, indent=2) + "\n"
 
 
 def read_plan(out: Path) -> dict[str, Any] | None:
@@ -116,16 +161,6 @@ def read_plan(out: Path) -> dict[str, Any] | None:
     return held
 
 
-def _written_meanwhile(out: Path, identity: str) -> dict[str, Any] | None:
-    end = time.monotonic() + RACE_SECONDS
-    while time.monotonic() < end:
-        held = read_plan(out)
-        if held is not None and held["id"] == identity:
-            return held
-        time.sleep(0.2)
-    return None
-
-
 def _grown(held: Mapping[str, Any], plan: Plan, out: Path) -> Description:
     """Return the description that holds what was there and what is wanted; refuse other changes."""
     wanted = plan.describe()
@@ -141,6 +176,14 @@ def _grown(held: Mapping[str, Any], plan: Plan, out: Path) -> Description:
         for key in sorted({*old, *new})
         if key not in plan.may_grow and old.get(key) != new.get(key)
     ]
+    for key in plan.may_grow:
+        if isinstance(old.get(key), dict):  # search spaces: new ones may come, none may change
+            both = set(old[key]) & set(new[key])
+            changed += [
+                f"{key}.{name}: {old[key][name]} -> {new[key][name]}"
+                for name in sorted(both)
+                if old[key][name] != new[key][name]
+            ]
     if changed:
         listed = "\n  ".join(changed)
         raise ValueError(
@@ -158,8 +201,7 @@ def _larger(old: Any, new: Any) -> Any:
     if isinstance(old, list):
         return [*old, *(each for each in new if each not in old)]
     if isinstance(old, dict):
-        # A search space that is in use stays as it is.
-        return {**new, **old}
+        return {**old, **new}
     return max(old, new)
 
 
@@ -168,25 +210,31 @@ def _recipe_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     return [line for line in lines if not line.startswith(OF_A_MACHINE)]
 
 
-def summarise(plan: Plan, out: Path, failures: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Put together what lies in the folder of a comparison, and write summary.json.
+def write_summary(plan: Plan, out: Path) -> dict[str, Any]:
+    """Put together what lies in the folder of a comparison, and write summary.json."""
+    found = summarise(plan, out)
+    with replacing(out / SUMMARY) as temporary:
+        temporary.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return found
+
+
+def summarise(plan: Plan, out: Path) -> dict[str, Any]:
+    """Put together what lies in the folder of a comparison; nothing is written.
 
     Args:
         plan: the comparison.
         out: its folder.
-        failures: units that failed, and why.
 
     Returns:
-        The summary; scores as fractions.
+        The summary, see `weiss.summaries`.
     """
     done = results_on_disk(plan.ready, out)
-    rows = plan.rows(done, failures or {})
-    recipe: Recipe = plan.recipe
     open_units = plan.ready(done)
+    rows = plan.rows(done, failures_on_disk(open_units, out))
+    recipe: Recipe = plan.recipe
     failed = {key for row in rows for key in row["failed"]}
-    measured = {"test" if "test" in r else str(r.get("measured_on", "")) for r in done.values()}
     held = read_plan(out) or {}
-    found = {
+    return {
         "format": FORMAT,
         "kind": plan.kind,
         "title": plan.title,
@@ -195,9 +243,8 @@ def summarise(plan: Plan, out: Path, failures: Mapping[str, str] | None = None) 
         "backbone": recipe.backbone.name,
         "embedding_size": recipe.backbone.embedding_size,
         "batch_size": recipe.train.batch_size,
-        "measured_on": "test"
-        if "test" in measured
-        else (sorted(measured - {""}) or ["nothing"])[0],
+        "measured_on": _measured_on(done.values()),
+        "selected_on": "test" if recipe.evaluate.on == "test" else "held-out training classes",
         "is_complete": not open_units and not failed,
         "num_units": plan.num_units,
         "num_done": len(done),
@@ -207,16 +254,21 @@ def summarise(plan: Plan, out: Path, failures: Mapping[str, str] | None = None) 
         "protocol": plan.options,
         "recipe": recipe.as_dict(),
         "command": held.get("command", ""),
-        "made_with": _made_with(rows, out),
+        "made_with": _made_with(rows, done, out),
     }
-    with replacing(out / SUMMARY) as temporary:
-        temporary.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    return found
 
 
-def _made_with(rows: Sequence[Mapping[str, Any]], out: Path) -> dict[str, Any]:
-    """Return what the first of the runs says it was made with."""
+def _measured_on(results: Iterable[Mapping[str, Any]]) -> str:
+    """Return what scores are of: the test set wherever it was looked at."""
+    places = {"test" if "test" in r else str(r.get("measured_on", "")) for r in results} - {""}
+    return "test" if "test" in places else (sorted(places) or ["nothing"])[0]
+
+
+def _made_with(
+    rows: Sequence[Mapping[str, Any]], done: Mapping[str, Mapping[str, Any]], out: Path
+) -> dict[str, Any]:
+    """Return what the first of the runs, or of the measurements, says it was made with."""
     for key in (key for row in rows for key in row["runs"]):
         found: dict[str, Any] = Run(out / key).recipe().get("made_with", {})
         return found
-    return {}
+    return next((dict(r["made_with"]) for r in done.values() if "made_with" in r), {})

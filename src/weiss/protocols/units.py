@@ -4,6 +4,7 @@ A unit can be asked for any number of times. What is done is not done again, wha
 on, and what is done from the start comes out the same.
 """
 
+import gc
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -18,13 +19,22 @@ from weiss.config import Recipe
 from weiss.evaluation import concatenate_embeddings
 from weiss.files import replacing
 from weiss.runs import MODEL, STATE, Run
-from weiss.training import StoppedError, embed_runs, measure_untrained, train
+from weiss.summaries import SCORES
+from weiss.training import (
+    NotFiniteError,
+    StoppedError,
+    embed_runs,
+    measure_untrained,
+    train,
+)
 
 Result = dict[str, Any]
 Results = Mapping[str, Result]
 """What the units that are done have found, by their keys."""
 FAILURE = "failure.json"
-SCORES = ("map_at_r", "precision_at_1", "r_precision")
+"""Why a trial failed, which is its result."""
+NO_RESULT = "no_result.json"
+"""Why a unit came to no result, until it is tried again."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +68,20 @@ def results_on_disk(ready: Callable[[Results], Sequence[Unit]], folder: Path) ->
         done |= new
 
 
+def failures_on_disk(wanted: Sequence[Unit], folder: Path) -> dict[str, str]:
+    """Return why some units have come to no result, of those that say so."""
+    notes = {unit.key: _json(folder / unit.key / NO_RESULT) for unit in wanted}
+    return {key: note["failed"] for key, note in notes.items() if note is not None}
+
+
+def note_failure(folder: Path, why: str | None) -> None:
+    """Leave a note why a unit came to no result, or with None take it away."""
+    if why is not None:
+        _write(folder / NO_RESULT, {"failed": why})
+    else:
+        (folder / NO_RESULT).unlink(missing_ok=True)
+
+
 def training(key: str, recipe: Recipe) -> Unit:
     """Return the unit that trains a recipe; its folder keeps the model, no state, no pictures."""
 
@@ -74,8 +98,9 @@ def training(key: str, recipe: Recipe) -> Unit:
 def trial(key: str, recipe: Callable[[], Recipe]) -> Unit:
     """Return the unit that trains for a score alone: no model stays, no picture is drawn.
 
-    A training that fails is a result as well, ``{"failed": why}``: a loss that is not finite, want
-    of memory, settings that the loss refuses.
+    A training that fails is a result as well, ``{"failed": why}``: a loss that is not finite,
+    settings that the loss refuses, and whatever else happens twice in a row. What does not happen
+    again was the machine's fault and not that of the settings.
 
     Args:
         key: of the unit.
@@ -107,13 +132,15 @@ def ensemble(key: str, folds: Sequence[str], recipe: Recipe) -> Unit:
     Args:
         key: of the unit.
         folds: names of the folds' run folders beside the unit's own.
-        recipe: says where to compute.
+        recipe: says where to compute, and where this machine keeps the data.
     """
 
     def work(folder: Path) -> Result:
         runs = [Run(folder.parent / name) for name in folds]
         tested = [run.result()["test"] for run in runs]
-        embedded = embed_runs(runs, split="test", device=recipe.train.device.split(":")[0])
+        embedded = embed_runs(
+            runs, split="test", device=recipe.train.device, overrides=of_this_machine(recipe)
+        )
         together = concatenate_embeddings([each.embeddings for each in embedded])
         whole = embedded[0].retrieval(together).summary()
         return {
@@ -123,6 +150,14 @@ def ensemble(key: str, folds: Sequence[str], recipe: Recipe) -> Unit:
         }
 
     return remembered(key, work)
+
+
+def of_this_machine(recipe: Recipe) -> list[str]:
+    """Return as overrides where a machine keeps its data: runs may come from another one."""
+    own = {key: getattr(recipe.data, key) for key in ("root", "keep", "num_workers", "cache")}
+    return [
+        f"data.{key}={'none' if value is None else json.dumps(value)}" for key, value in own.items()
+    ]
 
 
 def remembered(key: str, compute: Callable[[Path], Result]) -> Unit:
@@ -151,15 +186,23 @@ def _tried(make_recipe: Callable[[], Recipe], folder: Path) -> Result:
         recipe = make_recipe()
     except ValueError as error:
         return _failed(error, folder)
-    try:
-        return train(recipe, folder, resume=Run(folder).exists(), quiet=True, pictures=False)
-    except StoppedError:
-        raise
-    except (ArithmeticError, RuntimeError) as error:
-        is_memory = isinstance(error, torch.OutOfMemoryError)
-        if "CUDA error" in str(error) and not is_memory:
-            raise  # the device is lost to this process; the settings are not to blame
-        return _failed(error, folder)
+    said = ""
+    while True:
+        try:
+            return train(recipe, folder, resume=Run(folder).exists(), quiet=True, pictures=False)
+        except StoppedError:
+            raise
+        except NotFiniteError as error:
+            return _failed(error, folder)
+        except (ArithmeticError, RuntimeError) as error:
+            if "CUDA error" in str(error) and not isinstance(error, torch.OutOfMemoryError):
+                raise  # the device is lost to this process
+            if type(error).__name__ == said:
+                return _failed(error, folder)
+            said = type(error).__name__
+        gc.collect()  # what the first try held may be what the second lacks
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
 
 def _failed(error: Exception, folder: Path) -> Result:

@@ -22,12 +22,13 @@ from weiss.parallel import share_of_cores
 from weiss.protocols.ledger import Claim, Ledger, StorageError
 from weiss.protocols.liveness import BEAT_SECONDS, Heartbeat
 from weiss.protocols.plan import Plan, check_count
-from weiss.protocols.study_folder import join, summarise
-from weiss.protocols.units import Result, Unit
+from weiss.protocols.study_folder import grown_plan, join, write_summary
+from weiss.protocols.units import Result, Unit, note_failure, results_on_disk
 from weiss.training import StoppedError, StopRequest
 from weiss.training.resuming import BusyFolderError
 
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
+BUSY_SECONDS = 60.0
 STORAGE_SECONDS, STORAGE_WAIT = 900.0, 2.0
 """How long a storage that does not answer is waited for, and the time between two questions."""
 Said = Callable[[str], None]
@@ -55,6 +56,7 @@ def work(
         StoppedError: Ctrl-C or SIGTERM; the unit in hand has saved its state and is given back.
     """
     wait = FIRST_WAIT
+    busy: dict[str, float] = {}  # units that others turned out to be at: until when to leave them
     with StopRequest() as stop:
         storage = _Patience(stop, say)
         while True:
@@ -63,12 +65,15 @@ def work(
             done = storage(ledger.results)
             ready = plan.ready(done)
             keys = [unit.key for unit in ready]
-            claim = storage(partial(ledger.claim, keys))
+            now = time.monotonic()
+            claim = storage(partial(ledger.claim, [k for k in keys if busy.get(k, now) <= now]))
             if claim is not None:
                 unit = next(unit for unit in ready if unit.key == claim.unit)
                 if _do(unit, claim, out, ledger, storage, plan.num_units):
                     wait = FIRST_WAIT
-                    continue
+                else:
+                    busy[unit.key] = time.monotonic() + BUSY_SECONDS
+                continue
             elif storage(partial(_is_over, ledger, keys, len(done))):
                 return
             time.sleep(wait)
@@ -120,18 +125,22 @@ def _do(
     pulse = Heartbeat(lambda: ledger.beat(claim), lambda: signal.raise_signal(signal.SIGTERM))
     try:
         with pulse:
+            note_failure(out / unit.key, None)
             result = unit.work(out / unit.key)
     except StoppedError:
         if pulse.is_lost:
             storage.say(f"{unit.key}: taken over by another worker")
             return False
         storage(lambda: ledger.give_back(claim))
-        raise
+        raise StoppedError(f"{unit.key} has saved its state and is given back.") from None
     except BusyFolderError:
-        storage(lambda: ledger.give_back(claim))  # its worker was thought dead, but still writes
+        # Its worker was thought dead, but still has the folder.
+        storage.say(f"{unit.key}: another worker, silent for long, still holds its folder")
+        storage(lambda: ledger.give_back(claim))
         return False
     except (ValueError, TypeError, RuntimeError, ArithmeticError) as error:
         why = f"{type(error).__name__}: {error}"
+        note_failure(out / unit.key, why)
         storage(lambda: ledger.fail(claim, why))
         storage.say(f"{unit.key}: failed: {error}")
         return True
@@ -192,6 +201,10 @@ def carry_out(
     ledger, description = join(plan, out, storage=storage, study=study, command=command)
     plan = type(plan)(plan.recipe, description["options"])
     ledger.forgive()
+    if ledger.is_quiet():
+        # What the ledger knows and the folder has lost is done again.
+        for key in set(ledger.results()) - set(results_on_disk(plan.ready, out)):
+            ledger.forget(key)
 
     def say(line: str) -> None:
         if not quiet:
@@ -204,41 +217,49 @@ def carry_out(
             orders = {**description, "out": str(out), "storage": storage, "study": study}
             _in_processes({**orders, "quiet": quiet}, workers, say)
     except StoppedError as stopped:
-        summarise(plan, out, ledger.failures())
+        write_summary(grown_plan(plan, ledger), out)
         raise StoppedError(
             "what is done stays done, and what had begun has saved its state. Go on by the same "
             "command."
         ) from stopped
-    return summarise(plan, out, ledger.failures())
+    return write_summary(grown_plan(plan, ledger), out)
 
 
 def _in_processes(orders: dict[str, Any], workers: int, say: Said) -> None:
     """Start workers and wait for them; one that dies leaves its work to the others."""
     command = [sys.executable, "-m", "weiss", "join-in"]
     processes: list[subprocess.Popen[str]] = []
+    # With a number in its name a device is meant, and not one of those that are visible then.
+    takes_turns = torch.cuda.device_count() > 1 and ":" not in orders["recipe"]["train"]["device"]
     with StopRequest() as stop:
-        for number in range(workers):
-            environment = {**os.environ, **share_of_cores(workers)}
-            if torch.cuda.device_count() > 1:
-                environment["CUDA_VISIBLE_DEVICES"] = _device(number)
-            process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.PIPE, text=True, start_new_session=True
-            )
-            assert process.stdin is not None
-            # Not on the command line, where everybody could read the storage's password.
-            process.stdin.write(json.dumps(orders))
-            process.stdin.close()
-            processes.append(process)
-        told = False
-        while any(process.poll() is None for process in processes):
-            time.sleep(0.2)
-            if stop.wanted and not told:
-                told = True
-                for process in processes:
+        try:
+            for number in range(workers):
+                environment = {**os.environ, **share_of_cores(workers)}
+                if takes_turns:
+                    environment["CUDA_VISIBLE_DEVICES"] = _device(number)
+                process = subprocess.Popen(
+                    command,
+                    env=environment,
+                    stdin=subprocess.PIPE,
+                    text=True,
+                    start_new_session=True,
+                )
+                processes.append(process)
+                assert process.stdin is not None
+                # Not on the command line, where everybody could read the storage's password.
+                process.stdin.write(json.dumps(orders))
+                process.stdin.close()
+            while not stop.wanted and any(process.poll() is None for process in processes):
+                time.sleep(0.2)
+        finally:
+            for process in processes:
+                if process.poll() is None:
                     process.terminate()
-    codes = [process.returncode for process in processes]
-    if stop.wanted or StoppedError.exit_code in codes:
+            for process in processes:
+                process.wait()
+    if stop.wanted:
         raise StoppedError("told to stop.")
+    codes = [process.returncode for process in processes]
     for number, code in enumerate(codes):
         if code != 0:
             how = f"was killed (signal {-code})" if code < 0 else f"ended with code {code}"

@@ -2,8 +2,8 @@
 
 from weiss.report.build import write_report
 from weiss.report.gallery import Gallery, Query, Row, Tile, choose_queries, retrieval_rows
+from weiss.report.looking import Looked
 from weiss.report.page import Page
-from weiss.report.reading import Looked
 
 __all__ = [
     "Gallery",

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from weiss.report.gallery import Gallery, Query, retrieval_rows
+from weiss.report.looking import Looked, class_scores
 from weiss.report.markdown import Document
 from weiss.report.reading import (
-    MEASURES,
     Comparison,
-    Looked,
+    Summary,
     axis_value,
-    class_scores,
     mean_of,
     read_folders,
     score_of,
@@ -29,13 +28,14 @@ from weiss.report.sections import (
 )
 from weiss.report.tables import Cell, Column, Row, from_columns, settings_text, significant
 from weiss.runs import MODEL, RECIPE, Run
+from weiss.summaries import FEW_PAIRS, MEASURES
 
 Look = Callable[[Path], Looked]
 NUM_WORST_SHOWN, NUM_WORST, NUM_BEST = 6, 10, 5
 NUM_NEIGHBOURS = 10
 MEASURED = {
-    "classes": ("milliseconds", "a step of the loss takes, in milliseconds"),
-    "breakdown": ("excess", "the pair loss exceeds its mean field by"),
+    "classes": ("milliseconds", "a step of the loss takes, in milliseconds,"),
+    "breakdown": ("excess", "pair loss and mean field differ, beyond zero spread, by"),
 }
 """For each measure of losses, the score to begin with, and how to say it."""
 SEARCHED = ("spaces",)
@@ -50,6 +50,7 @@ def write_report(
     *,
     look: Look | None = None,
     title: str = "",
+    summaries: Mapping[Path, Summary] | None = None,
 ) -> list[Path]:
     """Write a report of runs and comparisons.
 
@@ -62,6 +63,8 @@ def write_report(
         look: embeds what the run in a folder was measured on, to show what its network finds and
             which classes it finds worst; without it the report has no such part.
         title: of the page; by default it says what was compared.
+        summaries: of comparisons under way, by their folders: newer than what lies there. Folders
+            are only read.
 
     Returns:
         The files written: page, Markdown, LaTeX, figures.
@@ -72,7 +75,7 @@ def write_report(
             f"--out must end in .html, the page; got {out}. Markdown and LaTeX are written beside "
             f"it. Pass {out.with_suffix('.html')}."
         )
-    comparisons = read_folders(folders)
+    comparisons = read_folders(folders, summaries)
     headings = [heading_of(comparison) for comparison in comparisons]
     title = title or (headings[0] if len(headings) == 1 else "Comparisons")
     leads = [lead_of(comparison) for comparison in comparisons]
@@ -143,7 +146,8 @@ def _at_the_end(comparison: Comparison) -> str:
         for row in known
         if row["at"][axis["key"]] == last
     ]
-    return f" At {axis.get('label')} {axis_value(last)} {said}: {', '.join(found)}."
+    where = axis.get("short") or axis.get("label")
+    return f" At the largest {where}, {axis_value(last)}, {said} {', '.join(found)}."
 
 
 def _who_is_best(comparison: Comparison, best: Row) -> str:
@@ -166,6 +170,9 @@ def _who_is_best(comparison: Comparison, best: Row) -> str:
     words += f", {ahead:.2f} points above {comparison.label(second)}; "
     if test is None:
         return f"{words}whether that is chance was not tested."
+    if int(test.get("num_pairs") or 0) < FEW_PAIRS:
+        pairs = _several(int(test.get("num_pairs") or 0), "pair")
+        return f"{words}{pairs} are too few to tell that from chance."
     verdict = "is" if test["corrected"] < SIGNIFICANT else "is not"
     p = p_text(test["corrected"]) or ""
     p = p if p.startswith("<") else f"= {p}"

@@ -16,6 +16,8 @@ from weiss.report.page import Page
 from weiss.report.tables import MINUS, Cell, Table
 
 DASH = "\N{EN DASH}"
+WIDE = 6
+"""A table of more columns than these is set in smaller letters."""
 LONG = 40
 """A column of texts longer than this many characters is broken into lines in LaTeX."""
 BROKEN_HYPHEN = "\x00"
@@ -186,8 +188,11 @@ def latex_text(text: str) -> str:
     text = re.sub(r"\s+", " ", _printable(text)).strip()
     # Two hyphens would become a dash, which no option of a command has.
     text = re.sub("-(?=-)", BROKEN_HYPHEN, text)
-    # Without a font for it a letter beyond Latin ones stops the compiler.
-    return "".join(LATEX.get(letter) or (letter if ord(letter) < 0x180 else "?") for letter in text)
+    # Without a font for it a letter beyond Latin ones stops the compiler. Beside others it is left
+    # out; a name of nothing else is a question mark.
+    known = "".join(letter for letter in text if letter in LATEX or ord(letter) < 0x180).strip()
+    known = known if known or not text else "?"
+    return "".join(LATEX.get(letter, letter) for letter in known)
 
 
 def latex_cell(cell: Cell, *, is_best: bool = False) -> str:
@@ -205,12 +210,18 @@ def latex_cell(cell: Cell, *, is_best: bool = False) -> str:
 
 def latex_table(table: Table, label: str) -> str:
     """Return a table as an environment of its own, with the rules of booktabs."""
-    kinds = ""
-    for column in range(len(table.headers)):
-        longest = max((len(row[column] or "") for row in table.rows), default=0)
-        is_long = longest > LONG and not table.is_number(column)
-        kinds += r"p{0.45\linewidth}" if is_long else "r" if table.is_number(column) else "l"
-    lines = [r"\begin{table}", r"\centering", rf"\caption{{{latex_text(table.caption)}}}"]
+    width = len(table.headers)
+    longest = [max((len(row[at] or "") for row in table.rows), default=0) for at in range(width)]
+    is_long = [longest[at] > LONG and not table.is_number(at) for at in range(width)]
+    # Columns of sentences share what the others leave of the line.
+    share = max(0.9 - 0.1 * (width - sum(is_long)), 0.4) / max(sum(is_long), 1)
+    kinds = "".join(
+        rf"p{{{share:.2f}\linewidth}}" if is_long[at] else "r" if table.is_number(at) else "l"
+        for at in range(width)
+    )
+    lines = [r"\begin{table}[t]", r"\centering"]
+    lines += [r"\footnotesize"] if width > WIDE else []
+    lines += [rf"\caption{{{latex_text(table.caption)}}}"]
     lines += [rf"\label{{{label}}}", rf"\begin{{tabular}}{{{kinds}}}", r"\toprule"]
     if table.groups:
         heads, rules, at = [], [], 1

@@ -9,16 +9,16 @@ from typing import Any
 from weiss import plots
 from weiss.losses import LOSSES
 from weiss.plots import Boxes, Point
+from weiss.summaries import UNTRAINED
 
 Row = Mapping[str, Any]
 Published = Mapping[str, Any]
 METRIC = "map_at_r"
 YLABEL = "MAP@R (%)"
-UNTRAINED = "untrained"
 PLACES = {"test": " on the test set", "held-out training classes": " on held-out training classes"}
 """What a score was measured on, in words; nothing where there is nothing to say."""
-PARTS = {"concatenated": 4, "separated": 1}
-"""The two ways of a reality check to use its networks, by how many make up an embedding."""
+PARTS = ("concatenated", "separated")
+"""The two ways of a reality check to use its networks."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,8 @@ def _parts(
     labels = _labels(summary, rows)
     size = _number(summary.get("embedding_size"))
     panels: dict[str, Boxes] = {}
-    for part, factor in PARTS.items():
+    folds = int((summary.get("protocol") or {}).get("folds", 4))
+    for part, factor in zip(PARTS, (folds, 1), strict=True):
         numbers = {
             title: given.get(part, given if part == "concatenated" else None)
             for title, given in published.items()
@@ -288,7 +289,7 @@ def _about_levels(many: Sequence[Mapping[str, float]]) -> str:
         for name, value in levels.items():
             found.setdefault(name, []).append(f"{value:.1f}")
     known = [f"{name} {' and '.join(dict.fromkeys(said))}" for name, said in found.items()]
-    return f" Dashed: {', '.join(known)}." if known else ""
+    return f" Before training: {', '.join(known)}." if known else ""
 
 
 def _score(row: Row, key: str, *, factor: float = 1) -> Score | None:

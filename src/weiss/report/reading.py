@@ -7,104 +7,29 @@ were trained by themselves are put together by their data, for scores on other d
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from weiss._check import some, suggestion
 from weiss.losses import LOSSES
 from weiss.runs import RECIPE, Run
-from weiss.statistics import t_interval
+from weiss.summaries import (
+    FORMAT,
+    KINDS,
+    MEASURES,
+    SCORES,
+    STUDIES,
+    SUMMARY,
+    UNTRAINED,
+    summarised,
+)
 
 Array = np.ndarray[Any, Any]
 Summary = Mapping[str, Any]
-SUMMARY = "summary.json"
-FORMAT = 1
-"""The version of summaries that is understood."""
-BENCHES = ("traditional", "reality-check")
-STUDIES = ("dimension", "batch-size", "beta-delta", "regularisation", "fields")
-MEASURES = ("classes", "breakdown")
-"""Studies of the losses themselves, which train nothing."""
-KINDS = (*BENCHES, *STUDIES, *MEASURES)
-UNTRAINED = "untrained"
-"""What a row's loss is called where nothing was trained."""
-SCORES = ("map_at_r", "precision_at_1", "r_precision")
-
-
-@dataclass(frozen=True, eq=False)
-class Looked:
-    """What looking at a run's network again gives: enough to show what it finds.
-
-    Args:
-        embeddings: ``(N, D)`` of all items that were searched or searched for.
-        labels: their classes, ``(N,)`` indices or ``(N, C)`` multi-hot.
-        class_names: the C names.
-        read: gives the i-th image, uint8 ``(height, width, 1 or 3)``.
-        per_query: for each metric ``(n,)`` values; ``"map_at_r"`` must be among them.
-        query_index: ``(n,)`` which rows of the embeddings these are.
-        candidates: which rows may be found, as indices; None for all.
-    """
-
-    embeddings: Tensor
-    labels: Array
-    class_names: Sequence[str]
-    read: Callable[[int], Array]
-    per_query: Mapping[str, Array]
-    query_index: Array
-    candidates: Array | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse values that are not those of the queries."""
-        values = self.per_query.get("map_at_r")
-        if values is None or not len(values) == len(self.query_index) > 0:
-            raise ValueError(
-                "per_query must hold 'map_at_r' with a value for each of the queries, at least "
-                f"one; got {None if values is None else len(values)} for "
-                f"{len(self.query_index)} queries. Pass what evaluate_retrieval found."
-            )
-
-
-@dataclass(frozen=True)
-class ClassScore:
-    """How well the queries of a class did.
-
-    Attributes:
-        name: of the class.
-        mean: of their MAP@R, a fraction.
-        num_queries: how many they are.
-        worst: the row of the embeddings of the query with the lowest value, the first of equals.
-        worst_value: that value.
-    """
-
-    name: str
-    mean: float
-    num_queries: int
-    worst: int
-    worst_value: float
-
-
-def class_scores(looked: Looked) -> list[ClassScore]:
-    """Return the classes that have queries, the one with the lowest mean MAP@R first."""
-    values = np.asarray(looked.per_query["map_at_r"], dtype=np.float64)
-    rows = np.asarray(looked.query_index)
-    labels = np.asarray(looked.labels)[rows]
-    found = []
-    for label, name in enumerate(looked.class_names):
-        places = np.flatnonzero(labels[:, label] if labels.ndim == 2 else labels == label)
-        if len(places):
-            own = values[places]
-            worst = int(own.argmin())
-            found.append(
-                ClassScore(
-                    *(name, float(own.mean()), len(places), int(rows[places[worst]])),
-                    float(own[worst]),
-                )
-            )
-    return sorted(found, key=lambda score: score.mean)
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,9 +78,8 @@ class Comparison:
             >>> Comparison(Path(), summary).label(row)
             'MFCWMS, batch size 30'
         """
-        names = {
-            axis["key"]: axis.get("label", axis["key"]) for axis in self.summary.get("axes", ())
-        }
+        axes = self.summary.get("axes", ())
+        names = {axis["key"]: axis.get("short") or axis.get("label", axis["key"]) for axis in axes}
         at = row.get("at", {}).items()
         where = [f"{names.get(key, key)} {axis_value(value)}" for key, value in at]
         where += [f"{row['network']} network"] if row.get("network") else []
@@ -205,12 +129,15 @@ def score_of(result: Mapping[str, Any], metric: str = "map_at_r") -> float | Non
     return None if found is None else float(found)
 
 
-def read_folders(folders: Sequence[Path]) -> list[Comparison]:
+def read_folders(
+    folders: Sequence[Path], summaries: Mapping[Path, Summary] | None = None
+) -> list[Comparison]:
     """Read whatever a report is asked to be made from.
 
     Args:
         folders: comparison folders, folders of seeds and run folders, at least one; one that is
             given twice counts once.
+        summaries: newer ones than lie in some of the folders, of comparisons under way.
 
     Returns:
         The comparisons in the order given. Single runs and seeds become one comparison for each
@@ -221,9 +148,10 @@ def read_folders(folders: Sequence[Path]) -> list[Comparison]:
     found: list[Comparison | tuple[str, ...]] = []
     alone: dict[tuple[str, ...], dict[str, list[Run]]] = {}
     for folder in dict.fromkeys(map(Path, folders)):
-        runs = _runs_of(folder)
+        newer = (summaries or {}).get(folder)
+        runs = _runs_of(folder) if newer is None else None
         if runs is None:
-            found.append(_read_comparison(folder))
+            found.append(_checked(folder, newer or _read_json(folder / SUMMARY)))
             continue
         recipe = runs[0].recipe()
         data, evaluate = recipe.get("data", {}), recipe.get("evaluate", {})
@@ -253,7 +181,8 @@ def _runs_of(folder: Path) -> list[Run] | None:
         return [seeds[number] for number in sorted(seeds)]
     what = "it is none of these" if folder.is_dir() else "there is no such folder"
     inside = sorted(str(path.parent) for path in folder.glob(f"*/{RECIPE}"))
-    inside += sorted(str(path.parent) for path in folder.glob(f"*/{SUMMARY}"))
+    for depth in ("*", "*/*"):
+        inside += sorted(str(path.parent) for path in folder.glob(f"{depth}/{SUMMARY}"))
     if inside:
         hint = f" It holds {some(inside, 3)}: pass those."
     else:
@@ -279,9 +208,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-def _read_comparison(folder: Path) -> Comparison:
+def _checked(folder: Path, summary: Summary) -> Comparison:
     path = folder / SUMMARY
-    summary = _read_json(path)
     if summary["format"] != FORMAT:
         raise ValueError(
             f"{path} must have format {FORMAT}; got {summary['format']!r}. Make the report with "
@@ -374,7 +302,7 @@ def _row(folder: str, title: str, runs: Sequence[Run]) -> dict[str, Any]:
             if (found := score_of(result, name) if name in SCORES else result.get(name)) is not None
         ]
         if values:
-            scores[name] = _summarised(values)
+            scores[name] = summarised(values)
     return {
         "name": folder,
         "loss": recipe["loss"]["name"],
@@ -385,12 +313,6 @@ def _row(folder: str, title: str, runs: Sequence[Run]) -> dict[str, Any]:
         "failed": {},
         "scores": scores,
     }
-
-
-def _summarised(values: Sequence[float]) -> dict[str, Any]:
-    if len(values) < 2:
-        return {"values": list(values), "mean": values[0], "low": None, "high": None}
-    return {"values": list(values), **asdict(t_interval(np.array(values, dtype=np.float64)))}
 
 
 def _how_far(run: Run) -> str:

@@ -24,13 +24,12 @@ from weiss.report.tables import (
     significant,
 )
 from weiss.runs import RESULT, Run
+from weiss.summaries import FEW_PAIRS
 
 MOST_CURVES = 8
 """More averaged learning curves than these cannot be told apart."""
-FEW_PAIRS = 5
 MOST_TESTS = 20
 """Of more tests than these only those by the main metric are shown."""
-"""Below this many pairs a test says little."""
 SIGNIFICANT = 0.05
 COSTS = (
     "loss",
@@ -116,16 +115,17 @@ def _add_curves(document: Document, comparison: Comparison, name: str) -> None:
             curves[comparison.label(row)] = list(lines)
     if not 0 < len(curves) <= MOST_CURVES:
         return
-    # In a reality check the untrained network is measured on the test set, its runs are not.
-    is_bench = comparison.kind == "traditional"
-    levels = _levels(comparison, "map_at_r") if is_bench else {}
-    what = "held-out classes" if comparison.kind == "reality-check" else "the classes measured on"
+    # The untrained network's score is one on the test set, which these curves may not be on.
+    chosen = comparison.summary.get("selected_on", comparison.summary.get("measured_on"))
+    is_test = comparison.kind == "traditional" and chosen == "test"
+    levels = _levels(comparison, "map_at_r") if is_test else {}
+    what = "the test set" if chosen == "test" else "held-out classes"
 
     def draw(path: Path) -> str:
         plots.averaged_curves(curves, path, levels=levels)
         band = any(len(lines) > 1 for lines in curves.values())
         about = "mean over the runs that reached the epoch, shaded from the lowest to the highest"
-        words = f"MAP@R on {what} after each epoch" + (f": {about}." if band else ".")
+        words = f"MAP@R on {what} at each evaluation" + (f": {about}." if band else ".")
         return words + (" Dashed: before training." if levels else "")
 
     document.figure(f"{name}-curves", draw)
@@ -144,16 +144,20 @@ def add_search(document: Document, comparison: Comparison, name: str) -> None:
     found = [row for row in rows if row.get("best_settings")]
     if found:
         document.table(_best_settings(found))
-    values = {
-        row["title"]: [trial.get("value") for trial in _in_order(row["trials"])] for row in rows
+    values = {row["title"]: [_drawn(t) for t in _in_order(row["trials"])] for row in rows}
+    pruned = {
+        row["title"]: {at for at, t in enumerate(_in_order(row["trials"])) if t.get("pruned")}
+        for row in rows
     }
 
     def draw(path: Path) -> str:
-        plots.search_history(values, path)
-        return (
-            "Mean validation MAP@R of each trial and the best so far; a cross is a trial without "
-            "a value."
-        )
+        plots.search_history(values, path, pruned=pruned)
+        words = "Mean validation MAP@R of each trial, and the best so far."
+        if any(value is None for each in values.values() for value in each):
+            words += " A cross is a trial that failed, or is not done."
+        if any(pruned.values()):
+            words += " A ring is a trial of which folds were left out; it cannot win."
+        return words
 
     document.figure(f"{name}-search", draw)
     kinds = ("failed", "pruned")
@@ -187,6 +191,11 @@ def add_search(document: Document, comparison: Comparison, name: str) -> None:
                 "Every trial that failed or was pruned.",
             )
         )
+
+
+def _drawn(trial: Mapping[str, Any]) -> float | None:
+    """Return the value of a trial as it is drawn: one that failed has none, though it scores 0."""
+    return None if trial.get("failed") else trial.get("value")
 
 
 def _in_order(trials: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -237,8 +246,9 @@ def add_significance(document: Document, comparison: Comparison) -> None:
     fewest = min(int(test.get("num_pairs") or 0) for test in tests)
     if fewest < FEW_PAIRS:
         document.paragraph(
-            f"Mind: some tests rest on {fewest} pairs. With fewer than {FEW_PAIRS} a test can "
-            "hardly tell a difference from chance; that none is found does not mean there is none."
+            f"Mind: some tests rest on {fewest} pair{'s' * (fewest != 1)}. With fewer than "
+            f"{FEW_PAIRS} a small p may be luck with the spread, and a large one says nothing: "
+            "nothing is printed bold there."
         )
     titles = {row["name"]: comparison.label(row) for row in comparison.rows}
     corrected = [test.get("corrected") for test in tests]
@@ -256,7 +266,9 @@ def add_significance(document: Document, comparison: Comparison) -> None:
     if len(tests) < all_tests:
         caption += " Tests by other metrics are in summary.json."
     table = from_columns(columns, caption)
+    many = [int(test.get("num_pairs") or 0) >= FEW_PAIRS for test in tests]
     bold = {(at, 5) for at, p in enumerate(corrected) if p is not None and p < SIGNIFICANT}
+    bold = {(at, column) for at, column in bold if many[at]}
     document.table(replace(table, best=frozenset(bold)))
 
 
@@ -320,7 +332,8 @@ def add_costs(document: Document, comparison: Comparison) -> None:
         from_columns(
             columns,
             "What the finished runs took: seconds of a run and of all of them, epochs until it "
-            "stopped, images trained on a second.",
+            "stopped, images trained on a second. Runs that shared a machine slowed each other "
+            "down: this is what it took, not what a loss costs; for that see weiss study classes.",
         )
     )
 

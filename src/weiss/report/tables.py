@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from weiss.report.captions import how_measured, num_values
 from weiss.report.page import are_numbers
-from weiss.report.published import Published, difference_in_words, published, published_at, source
+from weiss.report.published import Published, published, published_at
 from weiss.report.reading import Comparison, axis_value, is_reference, mean_of
 
 Cell = str | None
@@ -214,32 +215,6 @@ def _apart(rows: Sequence[Row]) -> list[int]:
     return [at for at, row in enumerate(rows) if is_reference(row)]
 
 
-def _num_values(row: Row, name: str) -> int:
-    return len((row.get("scores", {}).get(name) or {}).get("values", ()))
-
-
-def _how_measured(comparison: Comparison, *, has_paper: bool) -> str:
-    """Return what all captions of scores say: unit, interval, on what, beside what."""
-    most = max((_num_values(row, comparison.main_metric) for row in comparison.trained), default=0)
-    what = "repeats" if comparison.kind == "reality-check" else "runs"
-    words = "Per cent; "
-    if most > 1:
-        words += (
-            f"mean ± half the width of the 95 % t-interval of the mean over up to {most} {what}"
-        )
-        words += "; without ± there is one value only."
-    else:
-        words += "one run each, so no interval can be given."
-    measured = comparison.summary.get("measured_on")
-    if measured == "test" and comparison.kind != "reality-check" and comparison.is_given:
-        words += " Measured on the test set, which also chose the epoch, as in the paper."
-    elif measured and measured != "nothing" and comparison.kind != "reality-check":
-        words += f" Measured on: {measured}."
-    if has_paper:
-        words += f" Paper: {source()}.{difference_in_words(comparison.summary)}"
-    return words
-
-
 def _bench(comparison: Comparison) -> Table:
     """Return losses (and, in a study of ways, these) against scores."""
     rows = comparison.rows
@@ -251,9 +226,9 @@ def _bench(comparison: Comparison) -> Table:
     for name, title in METRICS.items():
         columns += _with_paper(comparison, title, name)
     columns += _with_paper(comparison, "best epoch", "epoch", factor=1)
-    columns.append(Column("runs", [str(_num_values(row, "map_at_r")) for row in rows]))
+    columns.append(Column("runs", [str(num_values(row, "map_at_r")) for row in rows]))
     has_paper = any(column.header == "paper" for column in columns)
-    caption = _how_measured(comparison, has_paper=has_paper)
+    caption = how_measured(comparison, has_paper=has_paper)
     return from_columns(columns, f"{caption} Bold: the best of a column.", apart=_apart(rows))
 
 
@@ -263,7 +238,7 @@ def _reality_check(comparison: Comparison) -> list[Table]:
     folds = (comparison.summary.get("protocol") or {}).get("folds", FOLDS)
     parts = {"separated": size, "concatenated": folds * size if isinstance(size, int) else None}
     names = Column("loss", [row["title"] for row in rows])
-    number = [str(_num_values(row, comparison.main_metric)) for row in rows]
+    number = [str(num_values(row, comparison.main_metric)) for row in rows]
     blocks = {}
     for part, dimensions in parts.items():
         title = part if dimensions is None else f"{part}, {dimensions}-d"
@@ -273,7 +248,7 @@ def _reality_check(comparison: Comparison) -> list[Table]:
             for column in _with_paper(comparison, header, f"{part}.{name}")
         ]
     has_paper = any(column.header == "paper" for block in blocks.values() for column in block)
-    caption = _how_measured(comparison, has_paper=has_paper)
+    caption = how_measured(comparison, has_paper=has_paper)
     caption += f" Separated: mean of the networks of {folds} folds; concatenated: their embeddings "
     caption += "side by side. Bold: the best of a column."
     together = [blocks] if not has_paper else [{title: block} for title, block in blocks.items()]
@@ -326,7 +301,7 @@ def _by_axis(comparison: Comparison, name: str) -> Table:
     has_paper = any(len(block) > 1 for block in blocks)
     columns = [Column(label, [axis_value(value) for value in values])]
     columns += [column for block in blocks for column in block]
-    caption = f"{METRICS[name]}. {_how_measured(comparison, has_paper=has_paper)}"
+    caption = f"{METRICS[name]}. {how_measured(comparison, has_paper=has_paper)}"
     return from_columns(columns, f"{caption} Bold: the best value for a loss.")
 
 
@@ -363,7 +338,7 @@ def _grids(comparison: Comparison) -> list[Table]:
             if is_reference(row) and mean_of(row, "map_at_r") is not None
         ]
         caption = f"MAP@R of {title}: {label} to the right, {down_label} down. "
-        caption += f"{_how_measured(comparison, has_paper=False)}{''.join(levels)}"
+        caption += f"{how_measured(comparison, has_paper=False)}{''.join(levels)}"
         table = from_columns(columns, f"{caption} Bold: the best of all.")
         means = {
             (row, column): value

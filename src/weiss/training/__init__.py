@@ -4,10 +4,9 @@ from weiss.training.again import Embedded, embed_runs, evaluate_run
 from weiss.training.guards import NotFiniteError, StopRequest
 from weiss.training.loop import StoppedError, train
 from weiss.training.seeds import train_seeds
-from weiss.training.untrained import UNTRAINED, measure_untrained
+from weiss.training.untrained import measure_untrained
 
 __all__ = [
-    "UNTRAINED",
     "Embedded",
     "NotFiniteError",
     "StopRequest",

@@ -88,12 +88,12 @@ def train(
     accelerator = make_accelerator(recipe, run.folder)
     processes = processes_of(accelerator)
     try:
-        with written_by_one(run) if processes.is_main else nullcontext():
+        with written_by_one(run) if processes.is_main else nullcontext(), StopRequest() as stop:
             # Again, now that nobody else writes here; the main process looks, all do the same.
             begun = processes.any(processes.is_main and run.exists(), accelerator.device)
             if begun:
                 refuse_another_run(run, resume)
-            training = Training(recipe, run, accelerator, processes, has_begun=begun, quiet=quiet)
+            training = Training(recipe, run, accelerator, processes, stop, begun, quiet)
             return training.go(pictures)
     finally:
         with suppress(OSError):
@@ -109,7 +109,7 @@ class Training:
         run: Run,
         accelerator: Any,
         processes: Processes,
-        *,
+        stop: StopRequest,
         has_begun: bool,
         quiet: bool,
     ) -> None:
@@ -123,7 +123,7 @@ class Training:
         self.best: dict[str, Any] | None = None
         self._unwritten: Kept | None = None
         self.watch = LossWatch(self.device)
-        self.stop = StopRequest()
+        self.stop = stop
 
     def go(self, pictures: bool = True) -> dict[str, Any]:
         """Take up the run where it is, and bring it to its end."""
@@ -140,7 +140,7 @@ class Training:
         total = settings.epochs * self.experiment.steps * size
         bar = Bar(total, "training", unit="images", done=self.at.steps * size)
         self._moment = self._saved_at = time.monotonic()
-        with self.stop, bar if not self.quiet else nullcontext():
+        with bar if not self.quiet else nullcontext():
             self.bar = bar
             try:
                 self._say(outcome.opening(self.experiment, self.model, self.run.folder))

@@ -9,12 +9,10 @@ import torch
 from weiss.config import Recipe, to_toml
 from weiss.provenance import made_with
 from weiss.runs import Kept, Run
+from weiss.summaries import UNTRAINED
 from weiss.training.outcome import circumstances
 from weiss.training.preparation import make_accelerator, prepare, processes_of
 from weiss.training.resuming import make_folder, written_by_one
-
-UNTRAINED = "untrained"
-"""What stands for a loss's name where there was no training."""
 
 
 def measure_untrained(recipe: Recipe, out: str | Path) -> dict[str, Any]:
