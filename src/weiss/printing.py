@@ -23,6 +23,9 @@ SHOWN = {
     "epoch": "epoch",
     "milliseconds": "ms",
     "megabytes": "MB",
+    "pair": "pair loss",
+    "mean_field": "mean field",
+    "excess": "excess",
 }
 """The scores of a comparison that a terminal has room for."""
 
@@ -132,9 +135,10 @@ def _row_title(row: dict[str, Any]) -> str:
 def _cell(score: dict[str, Any] | None, name: str) -> str:
     if score is None:
         return "-"
-    scale = 100 if SHOWN.get(name, "").endswith("(%)") else 1
-    half = "" if score["low"] is None else f" ± {scale * (score['high'] - score['low']) / 2:.2f}"
-    return f"{scale * score['mean']:.2f}{half}"
+    is_share = SHOWN.get(name, "").endswith("(%)")
+    scale, digits = (100, ".2f") if is_share else (1, ".4g")
+    ends = None if score["low"] is None else scale * (score["high"] - score["low"]) / 2
+    return f"{scale * score['mean']:{digits}}" + ("" if ends is None else f" ± {ends:.2g}")
 
 
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

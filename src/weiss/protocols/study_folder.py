@@ -268,7 +268,9 @@ def _made_with(
     rows: Sequence[Mapping[str, Any]], done: Mapping[str, Mapping[str, Any]], out: Path
 ) -> dict[str, Any]:
     """Return what the first of the runs, or of the measurements, says it was made with."""
-    for key in (key for row in rows for key in row["runs"]):
-        found: dict[str, Any] = Run(out / key).recipe().get("made_with", {})
-        return found
+    keys = [*(key for row in rows for key in row["runs"]), *done]
+    for run in (Run(out / key) for key in keys):
+        if run.exists():
+            found: dict[str, Any] = run.recipe().get("made_with", {})
+            return found
     return next((dict(r["made_with"]) for r in done.values() if "made_with" in r), {})

@@ -82,8 +82,8 @@ def write_report(
     is_one = len(leads) == 1
     document = Document(out, title, leads[0] if is_one else f"{len(leads)} comparisons.")
     if not is_one:
-        contents = [Column("comparison", headings), Column("what was found", leads)]
-        document.table(from_columns(contents, "Each is told below, in this order."))
+        for heading, lead in zip(headings, leads, strict=True):
+            document.paragraph(f"{heading}: {lead}")
     for number, (comparison, heading) in enumerate(zip(comparisons, headings, strict=True), 1):
         name = f"{number:02d}-{re.sub(r'[^a-z0-9]+', '-', heading.lower()).strip('-')[:40]}"
         document.heading(heading if heading != title else "What was found")

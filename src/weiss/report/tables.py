@@ -75,7 +75,7 @@ def from_columns(
     """Put columns side by side and find the best of each.
 
     Cells whose mean reads the same as the best's are as good: the digits shown do not tell them
-    apart. Where only one row has a value nothing is best.
+    apart. Where only one row has a value, or all read the same, nothing is best.
     """
     best = set()
     for at, column in enumerate(columns):
@@ -84,11 +84,12 @@ def from_columns(
             continue
         first = column.values.index(max(known) if column.better == "high" else min(known))
         shown = _mean_part(column.cells[first])
-        best |= {
+        alike = {
             (row, at)
             for row, cell in enumerate(column.cells)
             if column.values[row] is not None and _mean_part(cell) == shown
         }
+        best |= alike if len(alike) < len(known) else set()
     return Table(
         tuple(column.header for column in columns),
         tuple(zip(*(column.cells for column in columns), strict=True)),
