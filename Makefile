@@ -21,7 +21,7 @@ setup: .venv/.installed ## create .venv and install Weiss with everything its te
 demo: setup ## train on glyphs, search characters that training never saw, write a page (two to three minutes)
 	$(BIN)/python examples/demo.py --out demo
 
-test: setup ## run the tests (about six minutes on two cores)
+test: setup ## run the tests (about eight minutes on two cores)
 	$(BIN)/pytest -q
 
 test-slow: setup ## run the tests that take long or need much memory
