@@ -58,7 +58,7 @@ def work(
     wait = FIRST_WAIT
     busy: dict[str, float] = {}  # units that others turned out to be at: until when to leave them
     with StopRequest() as stop:
-        storage = _Patience(stop, say)
+        storage = _Patience(ledger, stop, say)
         while True:
             if stop.wanted or not is_wanted():
                 raise StoppedError("before the next unit began.")
@@ -74,7 +74,7 @@ def work(
                 else:
                     busy[unit.key] = time.monotonic() + BUSY_SECONDS
                 continue
-            elif storage(partial(_is_over, ledger, keys, len(done))):
+            if storage(partial(_is_over, ledger, keys, len(done))):
                 return
             time.sleep(wait)
             wait = min(2 * wait, LONGEST_WAIT)
@@ -86,34 +86,40 @@ def _is_over(ledger: Ledger, keys: Sequence[str], num_done: int) -> bool:
 
 
 class _Patience:
-    """Asks a storage again while it does not answer: weeks of work should survive its restart.
+    """Asks a storage again when it did not answer: weeks of work should survive its restart.
 
     Args:
+        ledger: in the storage.
         stop: ends the waiting.
         say: takes a line for people.
     """
 
-    def __init__(self, stop: StopRequest, say: Said) -> None:
-        self.stop, self.say = stop, say
+    def __init__(self, ledger: Ledger, stop: StopRequest, say: Said) -> None:
+        self.ledger, self.stop, self.say = ledger, stop, say
 
     def __call__(self, ask: Callable[[], Answer]) -> Answer:
         end = time.monotonic() + STORAGE_SECONDS
         waited = False
         while True:
             try:
-                answer = ask()
+                return ask()
             except StorageError as error:
                 if self.stop.wanted or time.monotonic() > end:
                     raise
                 if not waited:
                     self.say(f"waiting for the storage: {error}")
-                waited = True
-                time.sleep(STORAGE_WAIT)
-                continue
-            if waited:
+            waited = True
+            self._wait(end)
+
+    def _wait(self, end: float) -> None:
+        """Wait until the storage answers, but not beyond an end."""
+        while not self.stop.wanted and time.monotonic() <= end:
+            time.sleep(STORAGE_WAIT)
+            with suppress(StorageError):
+                self.ledger.registered()
                 # After a silence everybody looks dead: let those who live say so first.
                 time.sleep(2 * BEAT_SECONDS)
-            return answer
+                return
 
 
 def _do(
