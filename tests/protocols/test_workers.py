@@ -673,3 +673,33 @@ def test_data_with_a_part_for_validation_are_refused(stripes, tmp_path):
     recipe = tiny_recipe(listed, data__root=stripes, data__split="given", train__batch_size=8)
     with pytest.raises(ValueError, match="no part 'valid' of its own"):
         reality_check(recipe, ["ms"], trials=1, repeats=1).check()
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_of_several_that_begin_at_once_all_take_the_first_plan(
+    recipe, tmp_path, monkeypatch, has_links
+):
+    from weiss.protocols import study_folder
+
+    def no_links(*_):
+        raise OSError("not supported")
+
+    if not has_links:
+        monkeypatch.setattr(study_folder.os, "link", no_links)
+    plans = [traditional(recipe, [loss], seeds=1) for loss in ("ms", "mf_cwms", "triplet")]
+    found, start = [], threading.Barrier(3)
+
+    def begin(plan):
+        start.wait()
+        found.append(study_folder.join(plan, tmp_path / "bench"))
+
+    threads = [threading.Thread(target=begin, args=[plan]) for plan in plans]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 3
+    held = read_plan(tmp_path / "bench")
+    assert set(found[0][0].registered()[1]["options"]["losses"]) == {"ms", "mf_cwms", "triplet"}
+    assert held["id"] == found[0][0].registered()[0]
+    assert not list((tmp_path / "bench").glob("*.tmp"))

@@ -8,6 +8,7 @@ LOSS/...        the units, most of them run folders
 
 import json
 import os
+import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -70,7 +71,7 @@ def join(
         raise ValueError(
             f"--out must name a folder for many runs; {out} is a run itself. Choose another."
         )
-    held, is_new = read_plan(out), False
+    held, is_new = _held_now(out), False
     if held is not None:
         _grown(held, plan, out)  # refused before anything is created or changed
     else:
@@ -125,18 +126,41 @@ def _begin(plan: Plan, out: Path, command: str) -> tuple[dict[str, Any], bool]:
     """
     entry = {"format": FORMAT, "id": uuid.uuid4().hex, "command": command, **plan.describe()}
     out.mkdir(parents=True, exist_ok=True)
-    own = out / f".{PLAN}.{entry['id'][:8]}.tmp"
     try:
-        own.write_text(_text(entry), encoding="utf-8")
-        os.link(own, out / PLAN)  # which fails where there is one, unlike a rename
+        _create(out / PLAN, _text(entry))
     except FileExistsError:
-        held = read_plan(out)
+        held = _held_now(out)
         assert held is not None
         _grown(held, plan, out)
         return held, False
+    return entry, True
+
+
+def _held_now(out: Path) -> dict[str, Any] | None:
+    """Read the plan of a folder, which somebody else may be writing at this moment."""
+    end = time.monotonic() + 1
+    while True:
+        try:
+            return read_plan(out)
+        except ValueError:
+            if time.monotonic() > end:
+                raise
+        time.sleep(0.05)
+
+
+def _create(path: Path, text: str) -> None:
+    """Write a file that must not be there; whole, where the file system can."""
+    own = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        own.write_text(text, encoding="utf-8")
+        os.link(own, path)  # which fails where there is one, unlike a rename
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
     finally:
         own.unlink(missing_ok=True)
-    return entry, True
 
 
 def _text(entry: Mapping[str, Any]) -> str:
