@@ -206,13 +206,14 @@ def wait_for_states(folder, process, after):
     raise AssertionError("no state appeared")
 
 
-def test_a_run_killed_at_ten_random_moments_is_the_run_that_was_not(stripes, tmp_path):
+@pytest.mark.parametrize("times", [4, pytest.param(10, marks=pytest.mark.slow)])
+def test_a_run_killed_at_random_moments_is_the_run_that_was_not(stripes, tmp_path, times):
     changes = {"train__epochs": 60, "train__checkpoint_seconds": 0, "schedule__every": 20}
     reference = start(command(stripes, tmp_path / "whole", "--quiet", **changes))
     folder = tmp_path / "killed"
     moments = random.Random(7)
     reached, hits = [], 0
-    for attempt in range(10):
+    for attempt in range(times):
         words = command(stripes, folder, "--quiet", *(["--resume"] * bool(attempt)), **changes)
         process = start(words)
         steps = wait_for_states(folder, process, reached[-1] if reached else 0)
@@ -224,9 +225,9 @@ def test_a_run_killed_at_ten_random_moments_is_the_run_that_was_not(stripes, tmp
         assert "Traceback" not in said
         reached.append(max(int(path.stem) for path in Run(folder).checkpoints.files()))
     # They hit a run that was training, at places spread over it, most of them in mid-epoch.
-    assert hits >= 8, reached
+    assert hits >= times - 2, reached
     assert reached == sorted(reached)
-    assert sum(steps % 3 != 0 for steps in reached) >= 2, reached
+    assert sum(steps % 3 != 0 for steps in reached) >= max(times // 5, 1), reached
     done = weiss(*command(stripes, folder, "--quiet", "--resume", **changes))
     assert done.returncode == 0, done.stderr
     assert reference.wait(timeout=120) == 0, reference.communicate()
