@@ -136,9 +136,9 @@ def _cell(score: dict[str, Any] | None, name: str) -> str:
     if score is None:
         return "-"
     is_share = SHOWN.get(name, "").endswith("(%)")
-    scale, digits = (100, ".2f") if is_share else (1, ".4g")
+    scale, digits, few = (100, ".2f", ".2f") if is_share else (1, ".4g", ".2g")
     ends = None if score["low"] is None else scale * (score["high"] - score["low"]) / 2
-    return f"{scale * score['mean']:{digits}}" + ("" if ends is None else f" ± {ends:.2g}")
+    return f"{scale * score['mean']:{digits}}" + ("" if ends is None else f" ± {ends:{few}}")
 
 
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
