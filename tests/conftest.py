@@ -13,6 +13,15 @@ def pytest_addoption(parser):
     parser.addoption("--cub", help="folder that holds CUB_200_2011, as weiss data check takes it")
 
 
+@pytest.fixture(scope="module")
+def one_thread():
+    """Compute with one thread: on so little two mostly wait, and bits do not depend on cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def torchvision():
     """Import torchvision, also where its compiled part does not fit the CPU build of torch.

@@ -10,18 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
 from tiny import settings, write_stripes
 
 QUICK = {"train__epochs": 1, "train__warmup_epochs": 0, "train__batch_size": 8}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +55,7 @@ def tiny(*words, **changes):
 
 
 @pytest.fixture(scope="module")
-def bench(stripes, tmp_path_factory):
+def bench(stripes, tmp_path_factory, one_thread):
     """A finished bench, as typed; only to be read."""
     out = tmp_path_factory.mktemp("runs") / "bench"
     losses = ["--losses", "mf_cwms, proxy_anchor"]

@@ -1,16 +1,11 @@
 """How tests of backbones run."""
 
 import pytest
-import torch
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Work on one core: on maps this small two threads mostly wait, long if the other is busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+@pytest.fixture(autouse=True, scope="module")
+def always_one_thread(one_thread):
+    """Compute with one thread in every test here."""
 
 
 @pytest.fixture(scope="session")

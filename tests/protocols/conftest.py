@@ -7,17 +7,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import torch
 from tiny import tiny_recipe, write_stripes
 
 
 @pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Compute with one thread, so that bits do not depend on the number of cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def always_one_thread(one_thread):
+    """Compute with one thread in every test here."""
 
 
 @pytest.fixture(scope="session")

@@ -1,17 +1,12 @@
 """A folder to train on, and a trainer that draws no pictures: they take longer than training."""
 
 import pytest
-import torch
 from tiny import tiny_recipe, write_stripes
 
 
 @pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Compute with one thread: so small a network is quicker, and bits do not depend on cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def always_one_thread(one_thread):
+    """Compute with one thread in every test here."""
 
 
 @pytest.fixture(scope="session")

@@ -61,7 +61,7 @@ class Dimension(SettingStudy):
 
 
 class BatchSize(SettingStudy):
-    """MAP@R against the batch size (the paper's tables 4, 5, 8 and 9)."""
+    """MAP@R against the batch size (the paper's tables 4, 5, 10 and 11)."""
 
     kind = "batch-size"
     title = "Batch size"

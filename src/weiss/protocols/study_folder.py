@@ -1,9 +1,11 @@
 """The folder of a comparison: what it is, whether a command belongs to it, and what was found.
 
-plan.json       what the comparison is: kind, options, recipe, and an identity
-summary.json    what was found so far
-ledger.sqlite3  who works on what, unless --storage names another place
-LOSS/...        the units, most of them run folders
+    plan.json       what the comparison is: kind, options, recipe, and an identity
+    summary.json    what was found so far
+    ledger.sqlite3  who works on what, unless --storage names another place
+    LOSS/...        the units, most of them run folders
+
+Whoever reads comparisons needs the plan and the units; the ledger is for those at work.
 """
 
 import json
