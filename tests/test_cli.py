@@ -33,11 +33,14 @@ def photos(tmp_path):
 
 
 def test_help_answers_at_once_and_without_torch():
-    start = time.monotonic()
+    before = os.times()
     done = weiss("--help")
+    after = os.times()
     assert done.returncode == 0
     assert "data" in done.stdout
-    assert time.monotonic() - start < 3
+    # Its own time, which does not depend on what else the machine does.
+    used = [after[i] - before[i] for i in (2, 3)]  # of children: in user mode and in the system
+    assert sum(used) < 3
     code = "import sys; from weiss import cli; print('torch' in sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

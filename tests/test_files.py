@@ -72,7 +72,7 @@ def test_a_second_process_is_refused_at_once(tmp_path):
         for _ in range(3):
             with pytest.raises(BlockingIOError), alone(tmp_path / "run", wait=False):
                 pytest.fail("two at a time")
-        assert time.monotonic() - begun < 1
+        assert time.monotonic() - begun < 10  # who waits would wait for ever
         assert process.poll() is None
         with alone(tmp_path / "other", wait=False):
             pass  # another path is another matter

@@ -293,9 +293,8 @@ def test_the_units_of_a_killed_worker_go_to_the_others(stripes, tmp_path):
 @pytest.mark.dist
 def test_stopping_gives_the_unit_back_and_says_how_to_go_on(stripes, tmp_path):
     out = tmp_path / "bench"
-    command = bench(
-        stripes, out, "--losses", "mf_cwms", "--seeds", 2, protocol="traditional", train__epochs=60
-    )
+    options = ["--losses", "mf_cwms", "--seeds", 2]
+    command = bench(stripes, out, *options, protocol="traditional", train__epochs=5000)
     process = start(command)
     for line in process.stdout:
         if b"untrained/seed-0" in line:
