@@ -91,6 +91,7 @@ INSIDE = {
         "run_table",
         "breakdown",
         "costs",
+        "contenders",
         "plan",
         "units",
         "scores",
@@ -101,6 +102,7 @@ INSIDE = {
     "report": [
         "__init__",
         "build",
+        "order",
         "sections",
         "markdown",
         "pictures",
@@ -116,6 +118,7 @@ INSIDE = {
     "plots": [
         "__init__",
         "samples",
+        "averages",
         "runs",
         "boxes",
         "heat_maps",

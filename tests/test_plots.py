@@ -239,6 +239,9 @@ FIGURES = {
     "averaged_curves": lambda path: plots.averaged_curves(
         {name: [lines(), lines(6)] for name in NAMES}, path, levels={"untrained": 3.0}
     ),
+    "averaged_order": lambda path: plots.averaged_order(
+        {name: [lines(), lines(6)] for name in NAMES}, path
+    ),
     "box_plots": lambda path: plots.box_plots(
         {name: [25.0, 25.1, 25.1, 26.0] for name in NAMES},
         path,
@@ -319,6 +322,90 @@ def test_titles_without_an_evaluation_are_left_out_of_averaged_curves(tmp_path):
     assert not {"not yet", "nothing"} & set(found)
     with pytest.raises(ValueError, match="at least one evaluation with 'map_at_r'; got 1 titles"):
         plots.averaged_curves({"not yet": [lines(evaluated=False)]}, tmp_path / "a.svg")
+
+
+def order_run(lengths=(), residuals=(), shares=()):
+    """The lines of a run with these medians over classes and these shares of pairs of fields."""
+    epochs = range(1, 1 + max(map(len, (lengths, residuals, shares))))
+    made = [{"epoch": epoch, "order": {}} for epoch in epochs]
+    for key, medians in (("class_mean_length", lengths), ("residual", residuals)):
+        for line, median in zip(made, medians, strict=False):
+            line["order"][key] = [0.0, 0.001, median, 7.0, 8.0]
+    for line, share in zip(made, shares, strict=False):
+        line["order"]["violating_share"] = share
+    return made
+
+
+def test_order_is_the_median_over_classes_averaged_over_the_seeds_that_reached_an_epoch():
+    seeds = [
+        order_run([0.2, 0.4], [0.6, 0.4], [0.1, 0.0]),
+        order_run([0.4, 0.5, 0.9], [0.8, 0.2, 0.1], [0.3, 0.02, 0.01]),
+    ]
+    found = plots.order_averages({"MFCWMS": seeds})
+    length, residual, share = (found[key]["MFCWMS"] for key in plots.ORDER)
+    assert length.epochs == residual.epochs == share.epochs == [1, 2, 3]
+    assert length.means == pytest.approx([0.3, 0.45, 0.9])
+    assert residual.means == pytest.approx([0.7, 0.3, 0.1])
+    assert share.means == pytest.approx([20.0, 1.0, 1.0])
+    assert (length.lows, length.highs) == ([0.2, 0.4, 0.9], [0.4, 0.5, 0.9])
+    assert [each.num_runs for each in (length, residual, share)] == [2, 2, 2]
+
+
+def test_runs_without_order_parameters_count_for_nothing():
+    absent = [{"epoch": 1}, {"epoch": 2, "order": None}, {"epoch": 3, "order": {}}]
+    lost = order_run([math.nan], [math.nan])
+    runs = {
+        "half": [absent, order_run([0.5], [0.25]), lost, []],
+        "pairs": [order_run([0.75, 0.8])],
+        "nothing": [absent, lost],
+        "not begun": [],
+    }
+    found = plots.order_averages(runs)
+    assert {key: list(curves) for key, curves in found.items()} == {
+        "class_mean_length": ["half", "pairs"],
+        "residual": ["half"],
+    }
+    assert found["class_mean_length"]["half"].means == [0.5]
+    assert found["class_mean_length"]["half"].num_runs == 1
+    assert found["class_mean_length"]["pairs"].means == [0.75, 0.8]
+    assert plots.order_averages({"nothing": [absent], "pairs": []}) == {}
+
+
+def test_order_of_several_runs_labels_each_line_and_leaves_out_panels_without_values(tmp_path):
+    runs = {"MS": [order_run([0.5, 0.6])], "ProxyAnchor": [order_run([0.7], [0.9])], "none": [[]]}
+    found = drawn(plots.averaged_order, runs, folder=tmp_path, title="Order")
+    assert {"Order", "Length of class means", "Residual of self-consistency", "epoch"} <= set(found)
+    assert (found.count("MS"), found.count("ProxyAnchor")) == (1, 2)
+    assert not {"Violating pairs of fields (%)", "none"} & set(found)
+    found = drawn(plots.averaged_order, {"MS": runs["MS"]}, folder=tmp_path)
+    assert "Residual of self-consistency" not in found
+    with pytest.raises(ValueError, match="an entry 'order' that has values; got 2 titles without"):
+        plots.averaged_order({"a": [[{"epoch": 1}]], "b": []}, tmp_path / "a.svg")
+
+
+def test_a_title_looks_the_same_among_learning_curves_and_order_parameters(tmp_path):
+    evaluated = [{"epoch": 1, "evaluation": {"map_at_r": 0.5}}]
+    both = [{**evaluated[0], **order_run([0.5], [0.1])[0]}]
+    runs = {"no order": [evaluated], "not evaluated": [order_run([0.5])], "both": [both]}
+    curves, order = tmp_path / "curves.svg", tmp_path / "order.svg"
+    plots.averaged_curves(runs, curves)
+    plots.averaged_order(runs, order)
+    blue, orange, green = (colour.lower() for colour in plots.COLOURS[:3])
+    assert [len(marks_of(curves, colour)) for colour in (blue, orange, green)] == [1, 0, 1]
+    assert [len(marks_of(order, colour)) for colour in (blue, orange, green)] == [0, 1, 2]
+
+
+def test_residuals_over_decades_are_logarithmic_in_order_of_several_runs_too(tmp_path):
+    runs = {"a": [order_run(residuals=[1.0, 0.1, 0.01])]}
+    assert any("10^{-1}" in text for text in drawn(plots.averaged_order, runs, folder=tmp_path))
+    runs["b"] = [order_run(residuals=[0.0])]
+    assert not any("10^" in text for text in drawn(plots.averaged_order, runs, folder=tmp_path))
+
+
+def test_a_share_of_next_to_nothing_does_not_fill_its_panel(tmp_path):
+    runs = {"a": [order_run(shares=[0.0, 0.00001])]}
+    found = drawn(plots.averaged_order, runs, folder=tmp_path)
+    assert {"0.0", "1.0"} <= set(found)
 
 
 def test_a_level_near_the_data_is_drawn_and_one_far_away_is_told(tmp_path):

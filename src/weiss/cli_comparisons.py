@@ -25,7 +25,10 @@ RecipeName = Annotated[
 ]
 Losses = Annotated[
     str | None,
-    typer.Option(help="Short names with commas between; an unknown one lists them all."),
+    typer.Option(
+        help="Short names with commas between; an unknown one lists them all. "
+        "mf_cwms:delta=0.8 is a row with a setting changed (not in the reality check)."
+    ),
 ]
 Out = Annotated[
     Path | None,

@@ -1,16 +1,17 @@
 """Every figure of the package; the only folder that imports matplotlib."""
 
+from weiss.plots.averages import Averaged, averaged_curves, averaged_order, order_averages
 from weiss.plots.boxes import Boxes, box_panels, box_plots
 from weiss.plots.breakdowns import breakdown
 from weiss.plots.dependences import Point, costs, dependence
 from weiss.plots.drawing import COLOURS, DASHES, HELPFUL_RANGE, MARKERS, TEXT
 from weiss.plots.heat_maps import heat_map, heat_panels
 from weiss.plots.runs import (
+    ORDER,
     RETRIEVAL,
     Curve,
     Curves,
     Metrics,
-    averaged_curves,
     comparison,
     learning_curves,
     order_parameters,
@@ -23,14 +24,17 @@ __all__ = [
     "DASHES",
     "HELPFUL_RANGE",
     "MARKERS",
+    "ORDER",
     "RETRIEVAL",
     "TEXT",
+    "Averaged",
     "Boxes",
     "Curve",
     "Curves",
     "Metrics",
     "Point",
     "averaged_curves",
+    "averaged_order",
     "box_panels",
     "box_plots",
     "breakdown",
@@ -41,6 +45,7 @@ __all__ = [
     "heat_map",
     "heat_panels",
     "learning_curves",
+    "order_averages",
     "order_parameters",
     "search_history",
     "settling",

@@ -119,6 +119,27 @@ def whole_epochs(axis: Any) -> None:
     axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
 
 
+def log_if_helpful(axis: Any, known: Sequence[float]) -> bool:
+    """Make a vertical axis logarithmic if that shows more of these heights; say whether it did."""
+    finite = list(filter(math.isfinite, known))
+    is_helpful = bool(finite) and 0 < min(finite) * HELPFUL_RANGE < max(finite)
+    if is_helpful:
+        axis.set_yscale("log")
+    return is_helpful
+
+
+def share_from_zero(axis: Any, known: Sequence[float]) -> None:
+    """Let a vertical axis of shares in per cent reach from zero to 1 % or more.
+
+    A share that is next to nothing throughout is a line at the bottom.
+
+    Args:
+        axis: the panel.
+        known: the shares, one of them a number at least.
+    """
+    axis.set_ylim(0, max(1.08 * max(filter(math.isfinite, known)), 1.0))
+
+
 def legend_below(figure: Any, handles: Sequence[Any], *, columns: int = 4) -> None:
     """Explain symbols below the figure, outside the data, in as many columns as fit."""
     look = {"frameon": False, "fontsize": PAPER_TEXT - 0.5, "handlelength": 2.2}
@@ -164,12 +185,21 @@ def draw_levels(axis: Any, levels: Mapping[str, float], known: Sequence[float]) 
     return ends
 
 
+def height_for(labels: Sequence[str]) -> float:
+    """Return about how high a panel must be, in inches, for these labels in a column beside it."""
+    return 0.9 + 0.16 * sum(1 + _folded(label).count("\n") for label in labels)
+
+
+def _folded(label: str) -> str:
+    return textwrap.fill(label, 24)
+
+
 def label_ends(axis: Any, ends: Sequence[End], *, text: float = TEXT) -> None:
     """Write labels in a column right of the panel, each as close to its height as room allows."""
     from matplotlib.colors import to_rgb
 
     axis.set_ylim(axis.get_ylim())  # from here on labels rely on it
-    labels = [textwrap.fill(label, 24) for label, *_ in ends]
+    labels = [_folded(label) for label, *_ in ends]
     # Axes take the height of the figure but for about 0.8 inches of titles and ticks.
     rows = axis.get_gridspec().nrows
     line = text * 1.25 / 72 / max(axis.figure.get_figheight() / rows - 0.8, 0.5)

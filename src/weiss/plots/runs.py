@@ -1,4 +1,4 @@
-"""Figures over the epochs of training: one run in detail, several runs beside each other."""
+"""Figures over the epochs of training: one run in detail, single curves beside each other."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,19 +7,13 @@ from typing import Any
 
 from weiss.plots.drawing import (
     COLOURS,
-    DASHES,
-    HELPFUL_RANGE,
-    NOTHING,
-    PAPER_TEXT,
     TEXT,
     End,
-    draw_levels,
     dress,
     label_ends,
-    marker,
-    name_axes,
+    log_if_helpful,
     new_figure,
-    paper_figure,
+    share_from_zero,
     style,
     whole_epochs,
     write,
@@ -30,6 +24,12 @@ Metrics = Sequence[Mapping[str, Any]]
 Curve = tuple[list[int], list[float]]
 Curves = dict[str, Curve]
 RETRIEVAL = {"map_at_r": "MAP@R", "r_precision": "R-precision", "precision_at_1": "P@1"}
+ORDER = {
+    "class_mean_length": "Length of class means",
+    "residual": "Residual of self-consistency",
+    "violating_share": "Violating pairs of fields (%)",
+}
+"""The order parameters in a line of metrics, and what a panel of each is called."""
 
 
 def learning_curves(
@@ -56,12 +56,12 @@ def learning_curves(
     """
     groups = dict.fromkeys(name for line in metrics for name in line.get("lr") or ())
     retrieval = {
-        name: _curve(metrics, "evaluation", key, factor=100) for key, name in RETRIEVAL.items()
+        name: curve_of(metrics, "evaluation", key, factor=100) for key, name in RETRIEVAL.items()
     }
     panels = {
-        "Training loss": {"": _curve(metrics, "loss")},
+        "Training loss": {"": curve_of(metrics, "loss")},
         "Retrieval (%)": retrieval,
-        "Learning rate": {name: _curve(metrics, "lr", name, zero=math.nan) for name in groups},
+        "Learning rate": {name: curve_of(metrics, "lr", name, zero=math.nan) for name in groups},
     }
     panels = {name: _with_values(curves) for name, curves in panels.items()}
     panels = {name: curves for name, curves in panels.items() if curves}
@@ -107,13 +107,10 @@ def order_parameters(metrics: Metrics, path: Path, *, title: str = "") -> None:
     Raises:
         ValueError: no line has an order parameter.
     """
-    spreads = {
-        "Length of class means": _spread(metrics, "class_mean_length"),
-        "Residual of self-consistency": _spread(metrics, "residual"),
-    }
+    spreads = {ORDER[key]: _spread(metrics, key) for key in ("class_mean_length", "residual")}
     spreads = {name: spread for name, spread in spreads.items() if spread[0]}
-    share = _with_values({"": _curve(metrics, "order", "violating_share", factor=100)})
-    violating = "Violating pairs of fields (%)"
+    share = _with_values({"": order_curve(metrics, "violating_share")})
+    violating = ORDER["violating_share"]
     names = [*spreads, *([violating] if share else [])]
     if not names:
         raise ValueError(
@@ -127,78 +124,15 @@ def order_parameters(metrics: Metrics, path: Path, *, title: str = "") -> None:
         axes[name].fill_between(epochs, low, high, alpha=0.16, label="5 to 95 %", **style)
         axes[name].fill_between(epochs, lower, upper, alpha=0.32, label="25 to 75 %", **style)
         _draw_curves(axes[name], {"median of the classes": (epochs, list(median))})
-        if min(low) > 0 and max(high) > HELPFUL_RANGE * min(low):
-            axes[name].set_yscale("log")
+        log_if_helpful(axes[name], [*low, *high])
     if share:
         _draw_curves(axes[violating], share)
-        # From zero, and to more: a share that is nothing throughout is a line at the bottom.
-        axes[violating].set_ylim(0, 1.08 * max(filter(math.isfinite, share[""][1])) or 1)
+        share_from_zero(axes[violating], share[""][1])
     if spreads:
         handles, labels = axes[names[0]].get_legend_handles_labels()
         order = {"loc": "outside lower center", "ncols": 3, "frameon": False, "fontsize": TEXT}
         figure.legend(handles[::-1], labels[::-1], **order)
     write(figure, path, dpi=150)
-
-
-def averaged_curves(
-    runs: Mapping[str, Sequence[Metrics]],
-    path: Path,
-    *,
-    metric: str = "map_at_r",
-    levels: Mapping[str, float] = NOTHING,
-    title: str = "",
-) -> None:
-    """Draw how retrieval went over the epochs, for each title the mean of its runs.
-
-    The mean is over those runs that were evaluated at an epoch, and the band around it reaches from
-    the worst to the best of them: where runs stop early, the end of a curve rests on fewer runs. A
-    title without any evaluation is left out.
-
-    Args:
-        runs: for each title the runs, each the lines of its metrics.jsonl.
-        path: the .png, .svg or .pdf file to write; its folder is made.
-        metric: which value of the evaluations to draw, a fraction; shown in per cent.
-        levels: for each label the height of a dashed line, in per cent, such as the network's score
-            before training.
-        title: of the figure.
-
-    Raises:
-        ValueError: no run was evaluated.
-    """
-    gathered: dict[str, dict[int, list[float]]] = {}
-    for label, lines_of_runs in runs.items():
-        for lines in lines_of_runs:
-            for epoch, value in zip(*_curve(lines, "evaluation", metric, factor=100), strict=True):
-                if math.isfinite(value):
-                    gathered.setdefault(label, {}).setdefault(epoch, []).append(value)
-    if not gathered:
-        raise ValueError(
-            f"runs must have at least one evaluation with {metric!r}; got {len(runs)} titles "
-            "without any. Train for an epoch first, or name a metric that was measured."
-        )
-    height = max(2.9, 0.9 + 0.19 * (len(gathered) + len(levels)))
-    figure, [axis] = paper_figure(1, 1, title, width=6.3, height=height)
-    known = [at for by_epoch in gathered.values() for at in by_epoch]
-    axis.set_xlim(min(known) - 0.5, max(known) + 0.5)
-    whole_epochs(axis)
-    name_axes(axis, "epoch", f"{RETRIEVAL.get(metric, metric)} (%)")
-    ends: list[End] = []
-    for place, (label, by_epoch) in enumerate(gathered.items()):
-        epochs = sorted(by_epoch)
-        means = [sum(by_epoch[at]) / len(by_epoch[at]) for at in epochs]
-        lows, highs = ([pick(by_epoch[at]) for at in epochs] for pick in (min, max))
-        colour = style(place)[0]
-        axis.fill_between(epochs, lows, highs, color=colour, alpha=0.16, linewidth=0)
-        look: dict[str, Any] = {"marker": marker(place), "markersize": 4, "linewidth": 1.5}
-        # A marker now and then: beside the dashes it tells curves apart in grey.
-        look |= {"markevery": (place % 3, max(3, len(epochs) // 8))} if len(epochs) > 12 else {}
-        axis.plot(epochs, means, color=colour, linestyle=DASHES[place % len(DASHES)], **look)
-        ends.append((label, float(epochs[-1]), means[-1], colour))
-    everything = [
-        value for by_epoch in gathered.values() for at in by_epoch.values() for value in at
-    ]
-    label_ends(axis, ends + draw_levels(axis, levels, everything), text=PAPER_TEXT)
-    write(figure, path, dpi=200)
 
 
 def comparison(
@@ -243,7 +177,7 @@ def comparison(
     write(figure, path, dpi=150)
 
 
-def _curve(metrics: Metrics, *keys: str, factor: float = 1.0, zero: float = 0.0) -> Curve:
+def curve_of(metrics: Metrics, *keys: str, factor: float = 1.0, zero: float = 0.0) -> Curve:
     """Return the epochs that have a value under these keys, and the values."""
     epochs, values = [], []
     for line in metrics:
@@ -254,6 +188,19 @@ def _curve(metrics: Metrics, *keys: str, factor: float = 1.0, zero: float = 0.0)
             epochs.append(int(line["epoch"]))
             values.append(float(found) * factor or zero)
     return epochs, values
+
+
+def order_curve(metrics: Metrics, key: str) -> Curve:
+    """Return an order parameter as one curve: the median over classes, or a share in per cent.
+
+    Args:
+        metrics: the lines of a run's metrics.jsonl; those without it are left out.
+        key: which one, of `ORDER`.
+    """
+    if key == "violating_share":
+        return curve_of(metrics, "order", key, factor=100)
+    epochs, quantiles = _spread(metrics, key)
+    return epochs, [float(values[len(values) // 2]) for values in quantiles]
 
 
 def _spread(metrics: Metrics, key: str) -> tuple[list[int], list[Sequence[float]]]:

@@ -7,7 +7,8 @@ from typing import Any
 
 from weiss import _check
 from weiss.config import Recipe, recipe_from_dict
-from weiss.protocols.plan import Plan, check_losses
+from weiss.protocols.contenders import contenders_of, plain_losses
+from weiss.protocols.plan import Plan
 from weiss.protocols.reality_check import RealityCheck
 from weiss.protocols.run_table import Traditional
 from weiss.protocols.studies import STUDIES
@@ -28,10 +29,12 @@ def traditional(recipe: Recipe, losses: Sequence[str], *, seeds: int = 10) -> Pl
     Args:
         recipe: the experiment. What it says of its own loss holds for that one; the others have
             their defaults.
-        losses: short names.
+        losses: short names; ``"mf_cwms:delta=0.8"`` is a loss with a setting changed, which is a
+            row of its own (`weiss.protocols.contenders`).
         seeds: runs of each loss, from the recipe's seed on.
     """
-    return Traditional(recipe, {"losses": check_losses(losses), "seeds": seeds})
+    texts = [each.text for each in contenders_of(losses)]
+    return Traditional(recipe, {"losses": texts, "seeds": seeds})
 
 
 def reality_check(
@@ -62,7 +65,7 @@ def reality_check(
         spaces: a TOML file of search spaces; see `weiss.tuning.search_space`.
     """
     options = {
-        "losses": check_losses(losses),
+        "losses": plain_losses(losses),
         "trials": trials,
         "repeats": repeats,
         "folds": folds,

@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weiss import _check
 from weiss.backbones.by_name import SCRATCH
 from weiss.config import Recipe
 from weiss.losses import LOSSES, loss_settings
@@ -63,20 +62,6 @@ class Plan(ABC):
     """What the rows vary besides the loss: key, label, values, log."""
     tested: Sequence[str] = ()
     """The scores by which rows are tested against each other."""
-
-
-def check_losses(losses: Sequence[str]) -> list[str]:
-    """Return the short names of losses, checked: each known, none twice, at least one."""
-    if not losses:
-        raise ValueError(
-            f"--losses must name at least one loss; got none. Known: {', '.join(LOSSES)}."
-        )
-    for name in losses:
-        _check.one_of("--losses", name, LOSSES, "a comparison")
-    twice = [name for name in losses if list(losses).count(name) > 1]
-    if twice:
-        raise ValueError(f"--losses must name each loss once; got {twice[0]!r} twice.")
-    return list(losses)
 
 
 def check_count(name: str, given: Any, least: int = 1) -> int:

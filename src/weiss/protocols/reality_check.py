@@ -24,7 +24,8 @@ from weiss import _check
 from weiss.config import Recipe, recipe_from_dict, recipe_with
 from weiss.losses import LOSSES
 from weiss.protocols import units
-from weiss.protocols.plan import Plan, check_count, check_losses, title_of
+from weiss.protocols.contenders import plain_losses
+from weiss.protocols.plan import Plan, check_count, title_of
 from weiss.protocols.units import Result, Results, Unit
 from weiss.summaries import SCORES, UNTRAINED, summarised
 from weiss.training.experiment import open_data
@@ -83,7 +84,7 @@ class RealityCheck(Plan):
     def check(self) -> None:
         """Refuse unknown losses, no trials, folds with too few classes."""
         options = self.options
-        losses = check_losses(options["losses"])
+        losses = plain_losses(options["losses"])
         check_count("--trials", options["trials"])
         check_count("--repeats", options["repeats"])
         check_count("--folds", options["folds"], 2)

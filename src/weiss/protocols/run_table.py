@@ -10,7 +10,8 @@ from typing import Any
 
 from weiss.config import Recipe, recipe_from_dict, recipe_with
 from weiss.protocols import units
-from weiss.protocols.plan import Plan, check_count, check_losses, settings_of, title_of
+from weiss.protocols.contenders import Contender, contenders_of
+from weiss.protocols.plan import Plan, check_count, settings_of, title_of
 from weiss.protocols.units import Results, Unit
 from weiss.runs import build_loss
 from weiss.summaries import SCORES, UNTRAINED, summarised
@@ -26,12 +27,16 @@ class Variant:
     Attributes:
         name: unique; its folder below the study's.
         loss: short name, or ``"untrained"``.
+        title: what people call it, the place on the axes aside.
+        changes: what is changed for this loss alone, by keys of the recipe.
         at: the values of the axes, by key.
         recipe: what is trained; its seed is the first.
     """
 
     name: str
     loss: str
+    title: str
+    changes: Mapping[str, str]
     at: dict[str, Any]
     recipe: Recipe
 
@@ -56,20 +61,22 @@ class RunTable(Plan):
         bare = {key for axis in self.axes if (key := axis["key"]).startswith("backbone.")}
         untrained = [{k: v for k, v in place.items() if k in bare} for place in places]
         rows = [
-            self._variant(UNTRAINED, place)
+            self._untrained(place)
             for number, place in enumerate(untrained)
             if place not in untrained[:number]
         ]
-        rows += [self._variant(loss, at) for loss in self.options["losses"] for at in places]
+        losses = contenders_of(self.options["losses"])
+        rows += [self._variant(contender, at) for contender in losses for at in places]
         return rows
 
-    def _variant(self, loss: str, at: dict[str, Any]) -> Variant:
-        changes = [f"{key}={value}" for key, value in at.items()]
-        if loss != UNTRAINED:
-            changes = [f"loss.name={loss}", *changes]
-        where = "_".join(f"{key.rpartition('.')[2]}-{value}" for key, value in at.items())
-        name = f"{loss}/{where}" if where else loss
-        return Variant(name, loss, at, recipe_with(self.recipe, changes))
+    def _untrained(self, at: dict[str, Any]) -> Variant:
+        recipe = recipe_with(self.recipe, [f"{key}={value}" for key, value in at.items()])
+        title = title_of(UNTRAINED, self.recipe)
+        return Variant(_name(UNTRAINED, at), UNTRAINED, title, {}, at, recipe)
+
+    def _variant(self, contender: Contender, at: dict[str, Any]) -> Variant:
+        name, recipe = _name(contender.folder, at), contender.recipe(self.recipe, at)
+        return Variant(name, contender.loss, contender.title, contender.changes, at, recipe)
 
     @property
     def seeds(self) -> range:
@@ -84,7 +91,13 @@ class RunTable(Plan):
 
     def check(self) -> None:
         """Refuse losses that are none, no seeds, and data that cannot be opened."""
-        check_losses(self.options["losses"])
+        for contender in contenders_of(self.options["losses"]):
+            for axis in self.axes:
+                if axis["key"] in contender.changes:
+                    raise ValueError(
+                        f"--losses must not change {axis['key']}, which this study varies; got "
+                        f"{contender.text!r}. Use --values {axis['key']}=A,B."
+                    )
         check_count("--seeds", self.options["seeds"])
         variants = self.variants  # every recipe is checked
         for variant in variants:
@@ -113,7 +126,8 @@ class RunTable(Plan):
         return {
             "name": variant.name,
             "loss": variant.loss,
-            "title": title_of(variant.loss, self.recipe),
+            "title": variant.title,
+            "changes": dict(variant.changes),
             "at": variant.at,
             "settings": {} if variant.loss == UNTRAINED else settings_of(variant.recipe),
             "runs": there,
@@ -121,6 +135,12 @@ class RunTable(Plan):
             "failed": {key: failures[key] for key in keys if key in failures},
             "scores": run_scores([done[key] for key in there]),
         }
+
+
+def _name(folder: str, at: Mapping[str, Any]) -> str:
+    """Return the name of a row: its folder, and below it one for its place on the axes."""
+    where = "_".join(f"{key.rpartition('.')[2]}-{value}" for key, value in at.items())
+    return f"{folder}/{where}" if where else folder
 
 
 def run_scores(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from weiss.statistics import holm, paired_t_test, wilcoxon_test
 def compared(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> list[dict[str, Any]]:
     """Test rows against each other, paired by repetition, with Holm's correction.
 
-    Two rows are tested if they differ in the loss alone, or in the place on the axes alone.
+    Two rows are tested if they differ in the loss (or what is changed for it) alone, or in the
+    place on the axes alone.
 
     Args:
         rows: of a summary; those that have no score are left out.
@@ -25,7 +26,7 @@ def compared(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> list[
     for metric in metrics:
         family = []
         for first, second in combinations([row for row in rows if metric in row["scores"]], 2):
-            if first["loss"] != second["loss"] and first["at"] != second["at"]:
+            if _contender(first) != _contender(second) and first["at"] != second["at"]:
                 continue
             one, other = _by_repetition(first, metric), _by_repetition(second, metric)
             common = sorted(set(one) & set(other))
@@ -50,6 +51,10 @@ def compared(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> list[
             entry["corrected"] = corrected
         found += family
     return found
+
+
+def _contender(row: Mapping[str, Any]) -> tuple[str, Mapping[str, str]]:
+    return row["loss"], row.get("changes", {})
 
 
 def _by_repetition(row: Mapping[str, Any], metric: str) -> dict[int, float]:

@@ -11,8 +11,9 @@ from weiss import _check
 from weiss.config import Recipe, recipe_with
 from weiss.protocols import units
 from weiss.protocols.breakdown import FAMILIES, gap_at, gap_of
+from weiss.protocols.contenders import contenders_of, plain_losses
 from weiss.protocols.costs import measure_cost
-from weiss.protocols.plan import Plan, check_count, check_losses, settings_of, title_of
+from weiss.protocols.plan import Plan, check_count, settings_of, title_of
 from weiss.protocols.run_table import RunTable
 from weiss.protocols.units import Result, Results, Unit
 from weiss.provenance import made_with
@@ -158,7 +159,7 @@ class Classes(Plan):
 
     def check(self) -> None:
         """Refuse losses and numbers that cannot be."""
-        check_losses(self.options["losses"])
+        plain_losses(self.options["losses"])
         for value in self.axes[0]["values"]:
             check_count("--values num_classes", value, 2)
 
@@ -255,7 +256,7 @@ class Breakdown(Plan):
 
     def check(self) -> None:
         """Refuse losses that have no mean-field form, spreads that cannot be, absent data."""
-        for loss in check_losses(self.options["losses"]):
+        for loss in plain_losses(self.options["losses"]):
             _check.one_of("--losses", loss, [f"mf_{name}" for name in FAMILIES], "this study")
         open_data(self.recipe)
 
@@ -383,7 +384,9 @@ def make_study(
         _check.one_of("--values", key, axes, f"the study {name!r}")
         axes[key] = list(given)
     options: dict[str, Any] = {
-        "losses": check_losses(study.default_losses if losses is None else losses),
+        "losses": [
+            each.text for each in contenders_of(study.default_losses if losses is None else losses)
+        ],
         "values": axes,
     }
     if issubclass(study, SettingStudy):

@@ -9,6 +9,7 @@ from typing import Any
 from weiss.report.gallery import Gallery, Query, retrieval_rows
 from weiss.report.looking import Looked, class_scores
 from weiss.report.markdown import Document
+from weiss.report.order import add_order
 from weiss.report.reading import (
     Comparison,
     Summary,
@@ -89,6 +90,7 @@ def write_report(
         document.heading(heading if heading != title else "What was found")
         add_scores(document, comparison)
         add_pictures(document, comparison, name)
+        add_order(document, comparison, name)
         add_search(document, comparison, name)
         add_significance(document, comparison)
         add_costs(document, comparison)

@@ -97,6 +97,8 @@ def published_for_picture(summary: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for row in summary.get("rows", ()):
         loss, title = row["loss"], row["title"]
+        if row.get("changes"):
+            continue  # the paper's numbers are those of its settings
         if kind in TABLES:
             for value in row.get("at", {}).values():
                 number = published_at(kind, data, loss, value)

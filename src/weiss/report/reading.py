@@ -94,6 +94,17 @@ class Comparison:
         """Return the finished runs of a row, each with its result."""
         return [(run, run.result()) for run in self.runs(row) if run.is_finished()]
 
+    def metrics(self) -> dict[str, list[list[dict[str, Any]]]]:
+        """Return by the label of each trained row what its runs measured, an entry an epoch.
+
+        Runs before the end of their first epoch are left out, and rows without others.
+        """
+        found = {
+            self.label(row): [lines for run in self.runs(row) if (lines := run.metrics())]
+            for row in self.trained
+        }
+        return {label: runs for label, runs in found.items() if runs}
+
     def name_of(self, run: Run) -> str:
         """Return the place of a run below the comparison's folder; of a single run its folder."""
         place = run.folder.relative_to(self.folder) if self.is_given else run.folder

@@ -107,13 +107,12 @@ def _levels(comparison: Comparison, metric: str) -> dict[str, float]:
 
 
 def _add_curves(document: Document, comparison: Comparison, name: str) -> None:
-    curves: dict[str, list[plots.Metrics]] = {}
-    for row in comparison.trained:
-        lines = [run.metrics() for run in comparison.runs(row)]
-        lines = [each for each in lines if any(_was_evaluated(line) for line in each)]
-        if lines:
-            curves[comparison.label(row)] = list(lines)
-    if not 0 < len(curves) <= MOST_CURVES:
+    # What has not been evaluated yet keeps its place, and with it every curve its looks.
+    curves = {
+        label: [lines for lines in runs if any(map(_was_evaluated, lines))]
+        for label, runs in comparison.metrics().items()
+    }
+    if not 0 < sum(map(bool, curves.values())) <= MOST_CURVES:
         return
     # The untrained network's score is one on the test set, which these curves may not be on.
     chosen = comparison.summary.get("selected_on", comparison.summary.get("measured_on"))

@@ -206,7 +206,11 @@ def _with_paper(
     rows, decimals = comparison.rows, DECIMALS.get(comparison.kind, 1)
     ours = _score_column(header, rows, name, decimals=decimals, factor=factor)
     data = str(comparison.summary.get("data"))
-    numbers = [published(comparison.kind, data, row["loss"], name) for row in rows]
+    # The paper's numbers are those of its settings, not of a loss with others.
+    numbers = [
+        None if row.get("changes") else published(comparison.kind, data, row["loss"], name)
+        for row in rows
+    ]
     if not any(numbers):
         return [ours]
     return [ours, Column("paper", [paper_cell(number, decimals) for number in numbers])]
@@ -295,8 +299,9 @@ def _by_axis(comparison: Comparison, name: str) -> Table:
     for (loss, title), points in _series(comparison, key).items():
         rows = [_everywhere(comparison, key, points).get(value, {}) for value in values]
         block = [_score_column(title, rows, name)]
+        is_changed = any(row.get("changes") for row in rows)
         numbers = [published_at(comparison.kind, data, loss, value) for value in values]
-        if name == "map_at_r" and any(numbers):
+        if name == "map_at_r" and any(numbers) and not is_changed:
             block.append(Column("paper", [paper_cell(number) for number in numbers]))
         blocks.append(block)
     has_paper = any(len(block) > 1 for block in blocks)
