@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny import BEGUN
 
 DEFINED = []
 
@@ -11,6 +12,15 @@ DEFINED = []
 def pytest_addoption(parser):
     parser.addoption("--weights", help="folder with resnet50_v1_imagenet_fp16.safetensors")
     parser.addoption("--cub", help="folder that holds CUB_200_2011, as weiss data check takes it")
+
+
+@pytest.fixture(autouse=True)
+def nothing_outlives_its_test():
+    """End what a test has begun and not ended, as one that fails does not."""
+    yield
+    while BEGUN:
+        with BEGUN.pop() as process:  # which waits for it and closes its pipes
+            process.kill()
 
 
 @pytest.fixture(scope="module")

@@ -383,6 +383,25 @@ def test_order_of_several_runs_labels_each_line_and_leaves_out_panels_without_va
         plots.averaged_order({"a": [[{"epoch": 1}]], "b": []}, tmp_path / "a.svg")
 
 
+def test_labels_of_a_full_panel_do_not_touch_though_another_is_nearly_empty(tmp_path, monkeypatch):
+    from matplotlib.text import Text
+
+    from weiss.plots import averages
+
+    figures = []
+    monkeypatch.setattr(averages, "write", lambda figure, *_, **__: figures.append(figure))
+    long = "MS, a rather long name of a setting {}"
+    runs = {long.format(at): [order_run([0.5, 0.6 + at / 1000])] for at in range(7)}
+    plots.averaged_order({**runs, "MFCWMS": [order_run([0.5], [0.1])]}, tmp_path / "a.svg")
+    (figure,) = figures
+    figure.canvas.draw()
+    for axis in figure.axes:
+        boxes = [Text.get_window_extent(text) for text in axis.texts]  # without their leaders
+        assert len(boxes) >= 1
+        for one, other in itertools.combinations(boxes, 2):
+            assert min(one.y1, other.y1) - max(one.y0, other.y0) < 1.0  # of a dot
+
+
 def test_a_title_looks_the_same_among_learning_curves_and_order_parameters(tmp_path):
     evaluated = [{"epoch": 1, "evaluation": {"map_at_r": 0.5}}]
     both = [{**evaluated[0], **order_run([0.5], [0.1])[0]}]

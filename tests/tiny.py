@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +79,26 @@ def command(data, out, *options, **changes):
 def environment(**more):
     """Return an environment in which every number is computed by one thread."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **more}
+
+
+BEGUN = []
+"""Processes that a test has begun; whatever is left of them ends with it (see conftest)."""
+
+
+def begin(command, **options):
+    """Start a program that goes on beside the test."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, **({"env": environment(), **pipes} | options))
+    BEGUN.append(process)
+    return process
+
+
+def wait_until(reached, seconds=300):
+    """Wait until something is so; the time is for machines that have much else to do."""
+    deadline = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.002)
 
 
 def weiss(*arguments, **options):

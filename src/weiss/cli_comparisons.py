@@ -27,7 +27,7 @@ Losses = Annotated[
     str | None,
     typer.Option(
         help="Short names with commas between; an unknown one lists them all. "
-        "mf_cwms:delta=0.8 is a row with a setting changed (not in the reality check)."
+        "mf_cwms:delta=0.8 is a row with a setting changed, where losses are trained as they are."
     ),
 ]
 Out = Annotated[
@@ -270,7 +270,9 @@ def _recipe(recipe: str | None, overrides: list[str] | None, root: Path | None) 
 
 
 def _names(losses: str | None) -> list[str]:
-    return [name.strip() for name in (losses or "").split(",") if name.strip()]
+    # A comma within brackets belongs to a value: mf_cwms:augment.area=[0.2,1.0]
+    words = re.split(r",(?![^\[]*\])", losses or "")
+    return [word.strip() for word in words if word.strip()]
 
 
 def _values(text: str) -> tuple[str, list[Any]]:

@@ -424,6 +424,15 @@ def test_a_caption_says_when_no_run_had_stopped_improving(tmp_path):
     rewrite(tmp_path / "a", at(9))
     assert "none had stopped improving" not in report(tmp_path / "a", tmp_path)[0]
 
+    def longer(summary):
+        at(12)(summary)
+        summary["rows"][0]["changes"] = {"train.epochs": 20}
+
+    rewrite(tmp_path / "a", longer)
+    page = report(tmp_path / "a", tmp_path)[0]
+    assert "none had stopped improving" not in page
+    assert "6 runs of 2 losses in 2 versions" in page
+
 
 def test_trials_that_failed_or_were_pruned_are_drawn_as_such(tmp_path, monkeypatch):
     from weiss import plots

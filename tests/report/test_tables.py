@@ -71,6 +71,29 @@ def test_the_traditional_table_has_the_papers_numbers_beside_ours(tmp_path):
     assert table.rows[3][5] is None
 
 
+@pytest.mark.parametrize("kind", ["traditional", "batch-size"])
+def test_a_loss_with_other_settings_has_no_number_in_the_paper(tmp_path, kind):
+    losses = ("mf_cwms", "mf_contrastive")
+
+    def change(summary):
+        for row in summary["rows"]:
+            if row["loss"] == "mf_cwms":
+                row |= {"title": "changed", "changes": {"loss.delta": 0.5}}
+
+    write_comparison(tmp_path, kind, losses=losses)
+    usual = tables(tmp_path)[0]
+    rewrite(tmp_path, change)
+    table = tables(tmp_path)[0]
+    if kind == "traditional":
+        assert usual.rows[0][2] is not None
+        assert table.rows[0][2] is None
+        assert table.rows[1][2] == usual.rows[1][2]
+        assert usual.rows[1][2] is not None
+    else:
+        assert usual.headers == ("batch size", "MFCWMS", "paper", "MFCont", "pretrained")
+        assert table.headers == ("batch size", "changed", "MFCont", "pretrained")
+
+
 def test_our_numbers_are_those_of_the_summary(tmp_path):
     summary = write_comparison(tmp_path, "traditional")
     (table,) = tables(tmp_path)

@@ -2,13 +2,12 @@
 
 import random
 import signal
-import subprocess
 import sys
 import time
 
 import pytest
 import torch
-from tiny import assert_same_run, command, environment, tiny_recipe, weiss
+from tiny import assert_same_run, begin, command, tiny_recipe, wait_until, weiss
 
 from weiss.config import recipe_from
 from weiss.runs import Run
@@ -28,6 +27,7 @@ VARIANTS = {
     "held out": {"evaluate__on": "held_out", "evaluate__folds": 3, "train__batch_size": 8},
     "bf16": {"train__precision": "bf16"},
 }
+ENDED = "zombie"
 STEPS = {"train__epochs": 3, "schedule__every": 1, "schedule__gamma": 0.7}
 
 
@@ -183,26 +183,8 @@ def test_a_run_without_a_state_begins_again(run, monkeypatch, capsys):
     assert_same_run(whole.parent / "stopped", whole)
 
 
-@pytest.fixture
-def start():
-    """Start commands of weiss; none of them outlives the test, however it ends."""
-    started = []
-
-    def begin(words):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "weiss", *words],
-            env=environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
-        return process
-
-    yield begin
-    for process in started:
-        with process:  # which waits for it and closes its pipes
-            process.kill()
+def start(words):
+    return begin([sys.executable, "-m", "weiss", *words], text=True)
 
 
 def newest(folder):
@@ -211,67 +193,59 @@ def newest(folder):
 
 
 def wait_for_states(folder, process, after):
-    """Wait until a state newer than ``after`` steps is there; return its steps, or None."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if newest(folder) > after:
-            return newest(folder)
-        if process.poll() is not None:
-            return None
-        time.sleep(0.002)
-    raise AssertionError("no state appeared")
+    """Wait until a state newer than ``after`` steps is there; say whether the run goes on then."""
+    wait_until(lambda: newest(folder) > after or process.poll() is not None)
+    return process.poll() is None
 
 
 def hold_in_mid_epoch(folder, process):
     """Suspend a run while its newest state lies within an epoch of three steps."""
     import psutil
 
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
+    def held():
         process.send_signal(signal.SIGSTOP)
-        while psutil.Process(process.pid).status() not in (psutil.STATUS_STOPPED, "zombie"):
-            time.sleep(0.001)
+        wait_until(lambda: psutil.Process(process.pid).status() in (psutil.STATUS_STOPPED, ENDED))
+        assert process.poll() is None, "the run ended first"
         if newest(folder) % 3:
-            return
+            return True
         process.send_signal(signal.SIGCONT)
-        time.sleep(0.003)
-    raise AssertionError("no state in mid-epoch")
+        return False
+
+    wait_until(held)
 
 
 @pytest.mark.parametrize("times", [4, pytest.param(10, marks=pytest.mark.slow)])
-def test_a_run_killed_at_random_moments_is_the_run_that_was_not(start, stripes, tmp_path, times):
+def test_a_run_killed_at_random_moments_is_the_run_that_was_not(stripes, tmp_path, times):
     """Every second kill hits it between the steps of an epoch, whatever the machine's speed."""
     changes = {"train__epochs": 60, "train__checkpoint_seconds": 0, "schedule__every": 20}
     reference = start(command(stripes, tmp_path / "whole", "--quiet", **changes))
     folder = tmp_path / "killed"
     moments = random.Random(7)
-    reached, hits = [], 0
+    reached = []
     for attempt in range(times):
         words = command(stripes, folder, "--quiet", *(["--resume"] * bool(attempt)), **changes)
         process = start(words)
-        steps = wait_for_states(folder, process, reached[-1] if reached else 0)
-        if steps is not None and attempt % 2:
+        assert wait_for_states(folder, process, reached[-1] if reached else 0)
+        if attempt % 2:
             hold_in_mid_epoch(folder, process)
-        elif steps is not None:
+        else:
             time.sleep(moments.uniform(0.0, 1.6 / times))
-        hits += process.poll() is None
+        assert process.poll() is None, "the run ended first"
         process.kill()
         _, said = process.communicate()
         assert "Traceback" not in said
         reached.append(newest(folder))
-    # They hit a run that was training, at places spread over it.
-    assert hits >= times - 2, reached
     assert reached == sorted(reached)
     assert all(steps % 3 for steps in reached[1::2]), reached
     done = weiss(*command(stripes, folder, "--quiet", "--resume", **changes))
     assert done.returncode == 0, done.stderr
-    assert reference.wait(timeout=120) == 0, reference.communicate()
+    assert reference.wait(timeout=300) == 0, reference.communicate()
     reference.communicate()
     assert len(Run(folder).metrics()) == 60
     assert_same_run(folder, tmp_path / "whole")
 
 
-def test_ctrl_c_saves_the_state_and_says_how_to_go_on(start, stripes, tmp_path, undrawn, capsys):
+def test_ctrl_c_saves_the_state_and_says_how_to_go_on(stripes, tmp_path, undrawn, capsys):
     folder = tmp_path / "run"
     process = start(command(stripes, folder, train__epochs=5000, train__checkpoint_seconds=0))
     assert wait_for_states(folder, process, 0)

@@ -3,14 +3,20 @@
 import json
 import os
 import signal
-import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 from scipy import stats
-from tiny import assert_same_run, command, environment, tiny_recipe, weiss, without_times
+from tiny import (
+    assert_same_run,
+    begin,
+    command,
+    tiny_recipe,
+    wait_until,
+    weiss,
+    without_times,
+)
 from typer.testing import CliRunner
 
 from weiss import cli
@@ -157,17 +163,10 @@ def test_seeds_are_resumed_by_their_folder_and_number(stripes, tmp_path):
 def test_ctrl_c_lets_seeds_at_the_same_time_save_and_says_how_to_go_on(stripes, tmp_path):
     out = tmp_path / "out"
     words = command(stripes, out, "--seeds", 2, "--workers", 2, train__epochs=2000)
-    begun = subprocess.Popen(
-        [sys.executable, "-m", "weiss", *words],
-        env=environment(),
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + 60
+    whole = [sys.executable, "-m", "weiss", *words]
+    begun = begin(whole, text=True, start_new_session=True)
     runs = [Run(out / f"seed-{number}") for number in (0, 1)]
-    while not all(run.metrics() for run in runs) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until(lambda: all(run.metrics() for run in runs))
     os.killpg(begun.pid, signal.SIGINT)  # as a terminal does, to all of a group
     said = " ".join(begun.communicate(timeout=60)[1].split())
     assert begun.returncode == 130, said

@@ -9,6 +9,7 @@ from weiss.config.files import (
     MAIN_RECIPES,
     REALITY_CHECK_RECIPES,
     RECIPE_FILE,
+    override_from,
     recipe_file,
     recipe_from,
     recipe_with,
@@ -28,7 +29,7 @@ from weiss.config.sections import (
     Track,
     Train,
 )
-from weiss.config.toml_text import to_toml
+from weiss.config.toml_text import to_toml, to_toml_value
 
 __all__ = [
     "BASELINES",
@@ -47,10 +48,12 @@ __all__ = [
     "Track",
     "Train",
     "differences",
+    "override_from",
     "recipe_file",
     "recipe_from",
     "recipe_from_dict",
     "recipe_with",
     "shipped_recipes",
     "to_toml",
+    "to_toml_value",
 ]

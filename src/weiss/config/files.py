@@ -1,6 +1,7 @@
 """Which recipe somebody means: shipped, in a file, of a data set, a run, a folder of images."""
 
 import datetime
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -133,7 +134,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _overridden(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     if isinstance(overrides, str):
         raise TypeError(f"overrides must be a list of key=value; got {overrides!r}. Use [...].")
-    changes = dict(_parsed(override) for override in overrides)
+    changes = dict(override_from(override) for override in overrides)
     _change_names(values, changes)
     for (*path, last), value in changes.items():
         section = values
@@ -149,7 +150,17 @@ def _overridden(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, A
     return values
 
 
-def _parsed(override: str) -> tuple[tuple[str, ...], Any]:
+def override_from(override: str) -> tuple[tuple[str, ...], Any]:
+    """Read ``section.key=value``.
+
+    Returns:
+        The parts of the key, and the value: as in TOML, else plain text; None for the default,
+        which is written ``none``.
+
+    Example:
+        >>> override_from("train.epochs = 20")
+        (('train', 'epochs'), 20)
+    """
     key, equals, text = (part.strip() for part in override.partition("="))
     path = tuple(part.strip() for part in key.split("."))
     if not equals or not all(path):
@@ -171,7 +182,9 @@ def _parsed(override: str) -> tuple[tuple[str, ...], Any]:
     try:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
-        return path, text
+        # TOML wants digits on both sides of a point.
+        is_number = re.fullmatch(r"[+-]?(\d+\.|\.\d+)([eE][+-]?\d+)?", text)
+        return path, float(text) if is_number else text
     value = parsed["value"]
     # A date, or text that goes on with keys of its own, is not what anybody means: plain text then.
     is_text = len(parsed) > 1 or isinstance(value, (datetime.date, datetime.time))

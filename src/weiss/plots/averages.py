@@ -125,7 +125,8 @@ def averaged_order(runs: Runs, path: Path, *, title: str = "") -> None:
             "runs must have at least one line with an entry 'order' that has values; got "
             f"{len(runs)} titles without any. Leave the figure out, or train for an epoch first."
         )
-    height = sum(max(2.0, height_for(list(curves))) for curves in panels.values())
+    # Panels are equally high, and each has room for the labels of the fullest.
+    height = len(panels) * max(2.0, *(height_for(list(curves)) for curves in panels.values()))
     figure, axes = paper_figure(len(panels), 1, title, width=6.3, height=height + 0.2, sharex=True)
     _over_epochs(axes[-1], list(panels.values()))
     axes[-1].set_xlabel("epoch", fontsize=PAPER_TEXT, color="0.25")

@@ -2,21 +2,28 @@
 
     mf_cwms                     as the recipe has it; a loss of another name with its defaults
     mf_cwms:delta=0.8           a setting of the loss changed
-    cwms:train.per_class=2      any other setting of the recipe changed
+    cwms:train.per_class=2      a setting of how it is trained changed
 
-Each is a row of the table, with a folder and a title that say what it is.
+Each is a row of the table, with a folder and a title that say what it is. Data, network, evaluation
+and seeds are those of all rows: otherwise there would be nothing to compare.
 """
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from weiss import _check
-from weiss.config import Recipe, recipe_with
+from weiss.config import Recipe, override_from, recipe_with, to_toml_value
 from weiss.losses import LOSSES
 
-SHARED = ("data", "seed")
-"""What all that compete have in common, or there would be nothing to compare."""
+OWN = ("loss", "fields", "augment", "optim", "schedule", "train")
+"""The sections of a recipe in which losses may differ."""
+SHARED = ("train.device", "train.checkpoint_seconds")
+"""What in these sections says something of the machine, and nothing of the loss."""
+LONGEST = 80
+"""Characters in the name of a folder; some file systems take no more than 255 bytes."""
 
 
 @dataclass(frozen=True)
@@ -24,50 +31,56 @@ class Contender:
     """A loss and what is changed for it.
 
     Attributes:
-        text: as it was asked for, without spaces.
         loss: short name.
-        changes: values as they are typed, by their place in the recipe: ``{"loss.delta": "0.8"}``.
+        changes: values by their keys in the recipe, sorted: ``{"loss.delta": 0.8}``. None stands
+            for the default.
     """
 
-    text: str
     loss: str
-    changes: Mapping[str, str]
+    changes: Mapping[str, Any]
 
     @classmethod
     def from_text(cls, text: str) -> "Contender":
         """Read ``NAME`` or ``NAME:KEY=VALUE:KEY=VALUE``; a KEY without a section is the loss's."""
         name, *changed = (part.strip() for part in text.split(":"))
         _check.one_of("--losses", name, LOSSES, "a comparison")
-        changes: dict[str, str] = {}
+        changes: dict[str, Any] = {}
         for change in changed:
-            key, equals, value = (part.strip() for part in change.partition("="))
-            if not (key and equals and value):
+            if not all(map(str.strip, change.partition("="))):
                 raise ValueError(
-                    f"--losses must read NAME or NAME:KEY=VALUE; got {text!r}. Write "
-                    f"{name}:delta=0.8 for a setting of the loss, {name}:optim.lr=1e-5 for another."
+                    f"--losses must read NAME or NAME:KEY=VALUE, without a colon in a value; got "
+                    f"{text!r}. Write {name}:delta=0.8 for a setting of the loss, "
+                    f"{name}:optim.lr=1e-5 for another."
                 )
-            whole = key if "." in key else f"loss.{key}"
-            if whole == "loss.name" or {key, whole.partition(".")[0]} & set(SHARED):
-                raise ValueError(
-                    f"--losses must not change {key} for one loss alone; got {text!r}. Losses are "
-                    "compared on the same data and seeds: use --set for all of them."
-                )
-            if whole in changes:
-                raise ValueError(f"--losses must give {key} once for a loss; got {text!r}.")
-            changes[whole] = value
-        words = [f"{_short(key)}={value}" for key, value in changes.items()]
-        return cls(":".join([name, *words]), name, changes)
+            is_plain = "." not in change.partition("=")[0]
+            path, value = override_from(f"loss.{change}" if is_plain else change)
+            key = ".".join(path)
+            _refuse_what_all_share(key, text)
+            if key in changes:
+                raise ValueError(f"--losses must give {_short(key)} once for a loss; got {text!r}.")
+            changes[key] = value
+        return cls(name, dict(sorted(changes.items())))
+
+    @property
+    def text(self) -> str:
+        """How it is asked for; the same for everything that means the same."""
+        words = [f"{_short(key)}={_word(value)}" for key, value in self.changes.items()]
+        return ":".join([self.loss, *words])
 
     @property
     def folder(self) -> str:
-        """A name for its folder: the loss, and what is changed."""
-        words = [f"{_short(key)}-{value}" for key, value in self.changes.items()]
-        return "_".join([self.loss, *(re.sub(r"[^\w.+-]+", "-", word) for word in words)])
+        """A name for its folder, of its own: the loss, and what is changed."""
+        words = [f"{_short(key)}-{_word(value)}" for key, value in self.changes.items()]
+        plain = "_".join([self.loss, *words])
+        safe = re.sub(r"[^A-Za-z0-9_.+-]+", "-", plain)[:LONGEST]
+        if safe == plain:
+            return plain
+        return f"{safe}-{hashlib.sha256(self.text.encode()).hexdigest()[:8]}"
 
     @property
     def title(self) -> str:
         """What people call it: the loss's title, and what is changed."""
-        words = [f"{_short(key)} {value}" for key, value in self.changes.items()]
+        words = [f"{_short(key)} {_word(value)}" for key, value in self.changes.items()]
         return ", ".join([LOSSES[self.loss].title, *words])
 
     def recipe(self, recipe: Recipe, at: Mapping[str, object]) -> Recipe:
@@ -77,8 +90,15 @@ class Contender:
             recipe: the comparison's.
             at: the values by their keys.
         """
-        changes = {"loss.name": self.loss, **self.changes, **at}
-        return recipe_with(recipe, [f"{key}={value}" for key, value in changes.items()])
+        changes = [f"loss.name={self.loss}"]
+        changes += [f"{key}={_word(value)}" for key, value in self.changes.items()]
+        changes += [f"{key}={value}" for key, value in at.items()]
+        try:
+            return recipe_with(recipe, changes)
+        except ValueError as error:
+            if not self.changes:
+                raise
+            raise ValueError(f"--losses {self.text!r} cannot be trained: {error}") from error
 
 
 def contenders_of(losses: Sequence[str]) -> list[Contender]:
@@ -88,24 +108,55 @@ def contenders_of(losses: Sequence[str]) -> list[Contender]:
             f"--losses must name at least one loss; got none. Known: {', '.join(LOSSES)}."
         )
     found = [Contender.from_text(text) for text in losses]
-    folders = [each.folder for each in found]
-    for each in found:
-        if folders.count(each.folder) > 1:
+    for number, each in enumerate(found):
+        if each in found[:number]:
             raise ValueError(f"--losses must name each loss once; got {each.text!r} twice.")
     return found
 
 
 def plain_losses(losses: Sequence[str]) -> list[str]:
     """Return short names of losses, checked, for comparisons in which none is changed."""
-    for each in contenders_of(losses):
+    found = contenders_of(losses)
+    for each in found:
         if each.changes:
             raise ValueError(
                 f"--losses must be short names here; got {each.text!r}. Settings can be changed "
                 "for one loss in `weiss bench traditional` and in studies that train every loss."
             )
-    return [each.loss for each in contenders_of(losses)]
+    return [each.loss for each in found]
+
+
+def _refuse_what_all_share(key: str, text: str) -> None:
+    section, _, inner = key.partition(".")
+    if key == "loss.seed":
+        section = key = "seed"
+    if key == "loss.name":
+        raise ValueError(
+            f"--losses must not change the name of a loss; got {text!r}. Write the other name in "
+            "front of the colon."
+        )
+    if section == "loss" and inner in Recipe.model_fields:
+        raise ValueError(
+            f"--losses must say which setting of the section {inner!r} to change; got {text!r}. "
+            f"Write {inner}.KEY=VALUE."
+        )
+    if section not in OWN or key in SHARED:
+        raise ValueError(
+            f"--losses must not change {key} for one loss alone; got {text!r}. Losses are compared "
+            "on the same data, with the same network, evaluation and seeds: use --set for all of "
+            f"them. What may differ: {', '.join(OWN)}."
+        )
 
 
 def _short(key: str) -> str:
     """Return a key without its section where that is the loss's, else the whole of it."""
     return key.removeprefix("loss.")
+
+
+def _word(value: Any) -> str:
+    """Return a value as somebody would type it, such that it is read as the same value."""
+    if value is None:
+        return "none"
+    if isinstance(value, str) and override_from(f"key={value}")[1] == value:
+        return value
+    return to_toml_value(value)

@@ -36,7 +36,7 @@ class Variant:
     name: str
     loss: str
     title: str
-    changes: Mapping[str, str]
+    changes: Mapping[str, Any]
     at: dict[str, Any]
     recipe: Recipe
 
@@ -91,6 +91,17 @@ class RunTable(Plan):
 
     def check(self) -> None:
         """Refuse losses that are none, no seeds, and data that cannot be opened."""
+        self._check_contenders()
+        check_count("--seeds", self.options["seeds"])
+        variants = self.variants  # every recipe is checked
+        for variant in variants:
+            # Losses of other libraries are only refused when they are built.
+            build_loss(variant.recipe.as_dict()["loss"], 2, 2)
+        open_data(variants[0].recipe)
+
+    def _check_contenders(self) -> None:
+        """Refuse what is trained twice under two names, and what the axes change anyway."""
+        seen: list[tuple[Contender, dict[str, Any]]] = []
         for contender in contenders_of(self.options["losses"]):
             for axis in self.axes:
                 if axis["key"] in contender.changes:
@@ -98,12 +109,15 @@ class RunTable(Plan):
                         f"--losses must not change {axis['key']}, which this study varies; got "
                         f"{contender.text!r}. Use --values {axis['key']}=A,B."
                     )
-        check_count("--seeds", self.options["seeds"])
-        variants = self.variants  # every recipe is checked
-        for variant in variants:
-            # Losses of other libraries are only refused when they are built.
-            build_loss(variant.recipe.as_dict()["loss"], 2, 2)
-        open_data(variants[0].recipe)
+            recipe = contender.recipe(self.recipe, {})
+            trained = {**recipe.as_dict(), "loss": settings_of(recipe), "name": recipe.loss.name}
+            for other, same in seen:
+                if same == trained:
+                    raise ValueError(
+                        f"--losses must differ in what they train; {contender.text!r} is the same "
+                        f"as {other.text!r} here. Leave one of them out."
+                    )
+            seen.append((contender, trained))
 
     def ready(self, done: Results) -> list[Unit]:
         """Return every unit that is not done, seed by seed: a table half done is a fair one."""
@@ -165,4 +179,10 @@ class Traditional(RunTable):
     kind = "traditional"
     title = "Traditional protocol"
     question = "Which loss gives the best embedding with its usual settings?"
+
+    def __init__(self, recipe: Recipe, options: Mapping[str, Any]) -> None:
+        super().__init__(recipe, options)
+        if any(each.changes for each in contenders_of(self.options["losses"])):
+            self.question = "Which loss, with which settings, gives the best embedding?"
+
     tested = ("map_at_r", "precision_at_1", "r_precision")

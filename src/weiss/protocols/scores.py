@@ -12,8 +12,8 @@ from weiss.statistics import holm, paired_t_test, wilcoxon_test
 def compared(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> list[dict[str, Any]]:
     """Test rows against each other, paired by repetition, with Holm's correction.
 
-    Two rows are tested if they differ in the loss (or what is changed for it) alone, or in the
-    place on the axes alone.
+    Two rows are tested if they differ in one thing alone: in the loss and its own settings, in how
+    one loss is trained, or in the place on the axes.
 
     Args:
         rows: of a summary; those that have no score are left out.
@@ -26,7 +26,7 @@ def compared(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> list[
     for metric in metrics:
         family = []
         for first, second in combinations([row for row in rows if metric in row["scores"]], 2):
-            if _contender(first) != _contender(second) and first["at"] != second["at"]:
+            if not _differ_in_one_thing(first, second):
                 continue
             one, other = _by_repetition(first, metric), _by_repetition(second, metric)
             common = sorted(set(one) & set(other))
@@ -53,8 +53,12 @@ def compared(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> list[
     return found
 
 
-def _contender(row: Mapping[str, Any]) -> tuple[str, Mapping[str, str]]:
-    return row["loss"], row.get("changes", {})
+def _differ_in_one_thing(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    changes = [row.get("changes", {}) for row in (first, second)]
+    if first["at"] != second["at"]:
+        return bool(first["loss"] == second["loss"] and changes[0] == changes[1])
+    trained = [{k: v for k, v in own.items() if not k.startswith("loss.")} for own in changes]
+    return bool(first["loss"] == second["loss"] or trained[0] == trained[1])
 
 
 def _by_repetition(row: Mapping[str, Any], metric: str) -> dict[int, float]:

@@ -373,7 +373,8 @@ def make_study(
     Args:
         name: a key of `STUDIES`.
         recipe: the experiment that it varies.
-        losses: short names; left out, those of the paper's figure.
+        losses: short names; left out, those of the paper's figure. Studies that train take changed
+            settings too, as in ``"mf_cwms:alpha=0.1"``.
         seeds: how many runs each row has, where the study trains.
         values: other values for its axes, by key.
     """

@@ -220,6 +220,8 @@ def _grown(held: Mapping[str, Any], plan: Plan, out: Path) -> Description:
     for key in plan.may_grow:
         if key in new:
             options[key] = _larger(old[key], new[key])
+    if options not in (old, new):
+        type(plan)(plan.recipe, options).check()  # what was asked for apart must do together too
     return {"kind": held["kind"], "options": options, "recipe": held["recipe"]}
 
 

@@ -117,6 +117,9 @@ def lead_of(comparison: Comparison) -> str:
     else:
         counted = _several(sum(len(row.get("runs", ())) for row in comparison.trained), "run")
     words = f"{counted} of {_several(len(losses), 'loss', 'losses')}"
+    titles = dict.fromkeys(row["title"] for row in comparison.trained)
+    if any(row.get("changes") for row in comparison.trained):
+        words += f" in {_several(len(titles), 'version')}"
     about = [str(network)] if network else []
     about += [f"{size} dimensions"] if size else []
     words += f" ({', '.join(about)})" if about else ""

@@ -46,8 +46,11 @@ def how_measured(comparison: Comparison, *, has_paper: bool) -> str:
 def _about_epochs(comparison: Comparison) -> str:
     """Say so if every run was at its best in the end: longer training might change the order."""
     asked = ((comparison.summary.get("recipe") or {}).get("train") or {}).get("epochs")
-    scores = [row.get("scores", {}).get("epoch") or {} for row in comparison.trained]
-    best = [value for score in scores for value in score.get("values", ())]
-    if not best or asked is None or any(value != asked for value in best):
+    was_last = [
+        value == row.get("changes", {}).get("train.epochs", asked)
+        for row in comparison.trained
+        for value in (row.get("scores", {}).get("epoch") or {}).get("values", ())
+    ]
+    if asked is None or not was_last or not all(was_last):
         return ""
     return " The best epoch was the last in every run: none had stopped improving."

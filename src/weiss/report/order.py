@@ -18,7 +18,7 @@ MEANINGS = {
         "distance: 0 is self-consistent, as mean-field theory asks."
     ),
     "violating_share": (
-        "Pairs of fields violate where they are closer than the loss's repulsion reaches."
+        "Pairs of fields violate where they are closer than their own loss's repulsion reaches."
     ),
 }
 """What each order parameter says, for people who see it for the first time."""

@@ -236,11 +236,11 @@ def add_significance(document: Document, comparison: Comparison) -> None:
         tests = [test for test in tests if test["metric"] == comparison.main_metric] or tests
     document.heading("Significance", 3)
     document.paragraph(
-        "Each line compares two losses over the repetitions that they share, pair by pair. The "
-        "difference is the first less the second, in points of per cent, with its 95 % interval. p "
-        "is how often chance alone would give a difference at least as large, by Student's paired "
-        "test and, without assuming a bell curve, by Wilcoxon's. Among many tests some are below "
-        f"{SIGNIFICANT} by luck; Holm's correction makes up for it: read that column."
+        "Each line compares two rows of the table over the repetitions that they share, pair by "
+        "pair. The difference is the first less the second, in points of per cent, with its 95 % "
+        "interval. p is how often chance alone would give a difference at least as large, by "
+        "Student's paired test and, without assuming a bell curve, by Wilcoxon's. Among many tests "
+        f"some are below {SIGNIFICANT} by luck; Holm's correction makes up for it: read that one."
     )
     fewest = min(int(test.get("num_pairs") or 0) for test in tests)
     if fewest < FEW_PAIRS:
