@@ -1,5 +1,6 @@
 """What spawned processes run; in a module of its own, so that they can import it."""
 
+import together
 import torch
 
 from weiss import retrieval_metrics
@@ -15,12 +16,8 @@ def some_embeddings(number=90, classes=12, seed=0):
 
 def evaluate(rank, world, path, expected):
     """Evaluate as one of several processes and compare with what one process found."""
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{path}", rank=rank, world_size=world
-    )
+    processes = together.meet(rank, world, path)
     embeddings, labels = some_embeddings()
-    found = retrieval_metrics(
-        embeddings, labels, group=torch.distributed.group.WORLD, memory_budget=20_000
-    )
-    torch.distributed.destroy_process_group()
+    found = retrieval_metrics(embeddings, labels, group=processes.group, memory_budget=20_000)
     assert found == expected
+    together.take_leave()
