@@ -27,7 +27,8 @@ Losses = Annotated[
     str | None,
     typer.Option(
         help="Short names with commas between; an unknown one lists them all. "
-        "mf_cwms:delta=0.8 is a row with a setting changed, where losses are trained as they are."
+        "mf_cwms:delta=0.8 is a row with a setting changed, in the traditional bench and in "
+        "studies that train every loss."
     ),
 ]
 Out = Annotated[

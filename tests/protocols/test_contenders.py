@@ -6,7 +6,6 @@ import pytest
 
 from weiss.protocols import carry_out, make_study, reality_check, traditional
 from weiss.protocols.contenders import Contender, contenders_of
-from weiss.protocols.scores import compared
 from weiss.report.published import published_for_picture
 
 
@@ -42,6 +41,14 @@ def test_what_means_the_same_is_the_same(texts):
     assert len(found) == 1
     again = Contender.from_text(found.pop())
     assert again == Contender.from_text(texts[0])
+
+
+def test_a_comma_in_brackets_belongs_to_a_value():
+    from weiss.cli_comparisons import _names
+
+    words = ["mf_cwms", "ms:augment.area=[0.2, 1.0]:alpha=1", "ms"]
+    assert _names(", ".join(words)) == words
+    assert _names(" , ") == _names(None) == []
 
 
 def test_folders_are_names_of_files_and_each_has_its_own():
@@ -139,32 +146,6 @@ def test_rows_are_tested_against_each_other_if_they_differ_in_one_thing(bench):
     _, found = bench
     pairs = {(each["first"], each["second"]) for each in found["tests"]}
     assert pairs == {("mf_cwms", "mf_cwms_delta-0.5")}
-
-
-def test_what_differs_in_one_thing():
-    def row(name, loss, changes, at):
-        scores = {"map_at_r": {"values": [0.1, 0.2 + at]}, "repetitions": [0, 1]}
-        place = {"name": name, "loss": loss, "changes": changes, "at": {"x": at}}
-        return {**place, "repetitions": [0, 1], "scores": scores}
-
-    delta, batch = {"loss.delta": 0.8}, {"train.per_class": 2}
-    rows = [row(f"a{at}", "a", {}, at) for at in (1, 2)]
-    rows += [row(f"delta{at}", "a", delta, at) for at in (1, 2)]
-    rows += [row("batch", "a", {**delta, **batch}, 1), row("other", "b", {}, 1)]
-    rows += [row("other batch", "b", batch, 1)]
-    pairs = {(each["first"], each["second"]) for each in compared(rows, ["map_at_r"])}
-    assert pairs == {
-        ("a1", "a2"),
-        ("delta1", "delta2"),
-        ("a1", "delta1"),
-        ("a2", "delta2"),
-        ("a1", "batch"),
-        ("delta1", "batch"),
-        ("a1", "other"),
-        ("delta1", "other"),
-        ("batch", "other batch"),
-        ("other", "other batch"),
-    }
 
 
 def test_a_setting_can_be_added_later_and_what_is_the_same_cannot(bench, recipe):

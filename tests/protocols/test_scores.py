@@ -9,7 +9,7 @@ from weiss.protocols.scores import compared
 from weiss.summaries import summarised
 
 
-def row(name, values, repetitions=None, at=None, loss=None):
+def row(name, values, repetitions=None, at=None, loss=None, **more):
     numbers = list(range(len(values))) if repetitions is None else repetitions
     scores = {"map_at_r": summarised(values)} if values else {}
     return {
@@ -18,6 +18,7 @@ def row(name, values, repetitions=None, at=None, loss=None):
         "at": at or {},
         "repetitions": numbers,
         "scores": scores,
+        **more,
     }
 
 
@@ -80,6 +81,34 @@ def test_rows_are_compared_that_differ_in_one_thing():
         ("y/joint", "y/mean"),
         ("x/joint", "y/joint"),
         ("x/mean", "y/mean"),
+    }
+
+
+def test_rows_of_changed_settings_are_compared_that_differ_in_one_thing():
+    delta, batch = {"loss.delta": 0.8}, {"train.per_class": 2}
+    rows = [
+        row(name, [0.1, 0.2, 0.4], at={"x": at}, loss=loss, changes=changes)
+        for name, loss, changes, at in (
+            ("x1", "x", {}, 1),
+            ("x2", "x", {}, 2),
+            ("delta1", "x", delta, 1),
+            ("delta2", "x", delta, 2),
+            ("delta batch", "x", {**delta, **batch}, 1),
+            ("y", "y", {}, 1),
+            ("y batch", "y", batch, 1),
+        )
+    ]
+    pairs = {(t["first"], t["second"]) for t in compared(rows, ["map_at_r"])}
+    assert pairs == {
+        ("x1", "x2"),
+        ("delta1", "delta2"),
+        ("x1", "delta1"),
+        ("x2", "delta2"),
+        ("delta1", "delta batch"),
+        ("x1", "y"),
+        ("delta1", "y"),
+        ("delta batch", "y batch"),
+        ("y", "y batch"),
     }
 
 

@@ -179,10 +179,9 @@ class Traditional(RunTable):
     kind = "traditional"
     title = "Traditional protocol"
     question = "Which loss gives the best embedding with its usual settings?"
+    tested = ("map_at_r", "precision_at_1", "r_precision")
 
     def __init__(self, recipe: Recipe, options: Mapping[str, Any]) -> None:
         super().__init__(recipe, options)
         if any(each.changes for each in contenders_of(self.options["losses"])):
             self.question = "Which loss, with which settings, gives the best embedding?"
-
-    tested = ("map_at_r", "precision_at_1", "r_precision")

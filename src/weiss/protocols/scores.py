@@ -57,8 +57,12 @@ def _differ_in_one_thing(first: Mapping[str, Any], second: Mapping[str, Any]) ->
     changes = [row.get("changes", {}) for row in (first, second)]
     if first["at"] != second["at"]:
         return bool(first["loss"] == second["loss"] and changes[0] == changes[1])
-    trained = [{k: v for k, v in own.items() if not k.startswith("loss.")} for own in changes]
-    return bool(first["loss"] == second["loss"] or trained[0] == trained[1])
+    of_loss, of_training = (
+        [{k: v for k, v in own.items() if k.startswith("loss.") == is_of_loss} for own in changes]
+        for is_of_loss in (True, False)
+    )
+    is_same_loss = first["loss"] == second["loss"] and of_loss[0] == of_loss[1]
+    return is_same_loss or of_training[0] == of_training[1]
 
 
 def _by_repetition(row: Mapping[str, Any], metric: str) -> dict[int, float]:

@@ -240,7 +240,8 @@ def add_significance(document: Document, comparison: Comparison) -> None:
         "pair. The difference is the first less the second, in points of per cent, with its 95 % "
         "interval. p is how often chance alone would give a difference at least as large, by "
         "Student's paired test and, without assuming a bell curve, by Wilcoxon's. Among many tests "
-        f"some are below {SIGNIFICANT} by luck; Holm's correction makes up for it: read that one."
+        f"some are below {SIGNIFICANT} by luck; Holm's correction makes up for it: read that "
+        "column."
     )
     fewest = min(int(test.get("num_pairs") or 0) for test in tests)
     if fewest < FEW_PAIRS:
