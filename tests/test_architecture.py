@@ -79,6 +79,7 @@ INSIDE = {
         "experiment",
         "evaluator",
         "stepping",
+        "graphs",
         "guards",
     ],
     "protocols": [
@@ -144,6 +145,7 @@ INSIDE = {
         "assembly",
         "splits",
         "pipeline",
+        "keeping",
         "gathering",
         "samplers",
         "store",
@@ -162,6 +164,7 @@ INSIDE = {
         "resnet",
         "small",
         "timm_networks",
+        "layers",
         "trunk",
         "weights",
     ],

@@ -261,7 +261,14 @@ def join_in() -> None:
 
     # A worker does not outlive the command that it works for.
     parent = os.getppid()
-    work(plan_from(orders), out, ledger, say=say, is_wanted=lambda: os.getppid() == parent)
+    work(
+        plan_from(orders),
+        out,
+        ledger,
+        say=say,
+        is_wanted=lambda: os.getppid() == parent,
+        among_others=True,
+    )
 
 
 def _recipe(recipe: str | None, overrides: list[str] | None, root: Path | None) -> Any:

@@ -5,7 +5,7 @@ import tomllib
 import pytest
 
 from weiss.protocols import carry_out, make_study, reality_check, traditional
-from weiss.protocols.contenders import Contender, contenders_of
+from weiss.protocols.contenders import Contender, contenders_of, merged
 from weiss.report.published import published_for_picture
 
 
@@ -43,6 +43,31 @@ def test_what_means_the_same_is_the_same(texts):
     assert again == Contender.from_text(texts[0])
 
 
+def test_a_loss_can_have_fewer_seeds():
+    fewer = Contender.from_text("mf_cwms:seeds=2:delta=0.8")
+    assert fewer.seeds == 2
+    assert fewer.text == "mf_cwms:delta=0.8:seeds=2"
+    assert fewer == Contender.from_text("mf_cwms:delta=0.8")  # as it trains the same
+    assert (fewer.folder, fewer.title) == ("mf_cwms_delta-0.8", "MFCWMS, delta 0.8")
+
+
+def test_the_more_seeds_of_two_commands_count():
+    assert merged(["ms:seeds=2", "cwms"], ["cwms:seeds=3", "ms:seeds=4"]) == ["ms:seeds=4", "cwms"]
+    assert merged(["ms:seeds=2"], ["ms"]) == ["ms"]
+    assert merged(["ms:seeds=4"], ["arcface", "ms:seeds=3"]) == ["ms:seeds=4", "arcface"]
+
+
+def test_a_row_with_fewer_seeds_has_fewer_runs(recipe):
+    plan = traditional(recipe, ["ms", "cwms:seeds=1", "arcface:seeds=3"], seeds=2)
+    keys = [unit.key for unit in plan.ready({})]
+    assert plan.num_units == len(keys) == 2 + 2 + 1 + 3
+    first = ["untrained/seed-0", "ms/seed-0", "cwms/seed-0", "arcface/seed-0"]
+    assert keys == [*first, "untrained/seed-1", "ms/seed-1", "arcface/seed-1", "arcface/seed-2"]
+    rows = {row["name"]: row for row in plan.rows({key: {"map_at_r": 0.5} for key in keys}, {})}
+    assert rows["cwms"]["repetitions"] == [0]
+    assert rows["arcface"]["repetitions"] == [0, 1, 2]
+
+
 def test_a_comma_in_brackets_belongs_to_a_value():
     from weiss.cli_comparisons import _names
 
@@ -78,6 +103,12 @@ WRONG = {
     "network": (["ms:backbone.embedding_size=4"], "same network, evaluation and seeds: use --set"),
     "machine": (["ms:train.device=cpu"], "must not change train.device for one loss alone"),
     "section": (["ms:train=3"], "Write train.KEY=VALUE"),
+    "no seeds": (
+        ["ms:seeds=0"],
+        "seeds in --losses 'ms:seeds=0' must be a whole number of at least 1",
+    ),
+    "seeds twice": (["ms:seeds=2:seeds=3"], "must give seeds once"),
+    "other seeds": (["ms:seeds=2", "ms:seeds=3"], "each loss once; got 'ms:seeds=3' twice"),
 }
 
 

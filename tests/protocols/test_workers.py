@@ -41,7 +41,8 @@ def table(summary):
 
 def bench(stripes, out, *options, protocol="reality-check", **changes):
     """Return the command line of a bench."""
-    said = [word for line in settings(**(QUICK | changes)) for word in ("--set", line)]
+    cache = {"data__cache": Path(out).parent / "cache"}  # where workers share decoded images
+    said = [word for line in settings(**(QUICK | cache | changes)) for word in ("--set", line)]
     return [
         *(sys.executable, "-m", "weiss", "bench", protocol, str(stripes), "--out", str(out)),
         *map(str, options),

@@ -20,6 +20,7 @@ from tiny import (
 from typer.testing import CliRunner
 
 from weiss import cli
+from weiss.data import store
 from weiss.runs import Run
 from weiss.training import train_seeds
 
@@ -55,6 +56,13 @@ def test_seeds_are_runs_whose_mean_and_interval_are_students(stripes, tmp_path, 
 def test_seeds_begin_with_the_recipes_own(stripes, tmp_path):
     found = train_seeds(tiny_recipe(stripes, seed=5, train__epochs=1), tmp_path, 2, quiet=True)
     assert found["runs"] == ["seed-5", "seed-6"]
+
+
+def test_seeds_one_after_the_other_decode_their_images_once(stripes, tmp_path, monkeypatch):
+    decoded, real = [], store._decode_all
+    monkeypatch.setattr(store, "_decode_all", lambda *a: decoded.append(1) or real(*a))
+    train_seeds(tiny_recipe(stripes, train__epochs=1), tmp_path, 3, quiet=True)
+    assert decoded == [1]
 
 
 def test_resuming_completes_what_is_missing_and_leaves_the_rest(stripes, tmp_path):

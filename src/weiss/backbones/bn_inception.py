@@ -15,12 +15,14 @@ Parameters are named as in the public weights: ``inception_3a_double_3x3_1.weigh
 ``inception_3a_double_3x3_1_bn.weight``.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from weiss.backbones.layers import Layers, layers_of
 from weiss.backbones.trunk import InputSpec, Trunk
 
 
@@ -69,6 +71,7 @@ class BNInception(Trunk):
     input = InputSpec(bgr=True, scale=1.0, mean=(104.0, 117.0, 128.0), std=(1.0, 1.0, 1.0))
     num_features = 1024
     pooling = "avg+max"
+    is_static = True
     architecture = "BN-Inception"
 
     def __init__(self, num_classes: int = 1000) -> None:
@@ -85,11 +88,12 @@ class BNInception(Trunk):
 
     def features(self, images: Tensor) -> Tensor:
         """Return the maps ``(B, 1024, h, w)`` of converted images ``(B, 3, H, W)``."""
-        x = _halved(self._convolve("conv1_7x7_s2", images))
-        x = self._convolve("conv2_3x3", self._convolve("conv2_3x3_reduce", x))
+        layers = layers_of(self._pairs(), images, self.folds)
+        x = _halved(self._convolve("conv1_7x7_s2", images, layers))
+        x = self._convolve("conv2_3x3", self._convolve("conv2_3x3_reduce", x, layers), layers)
         x = _halved(x)
         for name, block in BLOCKS.items():
-            x = self._apply_block(f"inception_{name}", block, x)
+            x = self._apply_block(f"inception_{name}", block, x, layers)
         return x
 
     def forward(self, images: Tensor) -> Tensor:
@@ -107,9 +111,13 @@ class BNInception(Trunk):
         self.add_module(name, convolution)
         self.add_module(f"{name}_bn", nn.BatchNorm2d(outputs))
 
-    def _convolve(self, name: str, x: Tensor) -> Tensor:
-        x = getattr(self, f"{name}_bn")(getattr(self, name)(x))
-        return functional.relu(x, inplace=True)
+    def _pairs(self) -> Iterator[tuple[nn.Conv2d, nn.Module]]:
+        for name, module in self.named_children():
+            if isinstance(module, nn.Conv2d):
+                yield module, getattr(self, f"{name}_bn")
+
+    def _convolve(self, name: str, x: Tensor, layers: Layers) -> Tensor:
+        return layers(x, getattr(self, name), getattr(self, f"{name}_bn"))
 
     def _add_block(self, name: str, block: Block, inputs: int) -> int:
         """Add a block's convolutions and return how many channels it gives."""
@@ -124,15 +132,15 @@ class BNInception(Trunk):
             self._add(f"{name}_pool_proj", inputs, block.project, 1)
         return block.plain + block.single + block.double + (block.project or inputs)
 
-    def _apply_block(self, name: str, block: Block, x: Tensor) -> Tensor:
-        branches = [self._convolve(f"{name}_1x1", x)] if block.plain else []
+    def _apply_block(self, name: str, block: Block, x: Tensor, layers: Layers) -> Tensor:
+        branches = [self._convolve(f"{name}_1x1", x, layers)] if block.plain else []
         for chain in (
             ("3x3_reduce", "3x3"),
             ("double_3x3_reduce", "double_3x3_1", "double_3x3_2"),
         ):
             y = x
             for step in chain:
-                y = self._convolve(f"{name}_{step}", y)
+                y = self._convolve(f"{name}_{step}", y, layers)
             branches.append(y)
         if not block.project:
             # The convolutions round up; the pool does so for odd maps only with a cell to spare.
@@ -141,10 +149,10 @@ class BNInception(Trunk):
             branches.append(_halved(functional.pad(x, spare) if any(spare) else x))
         elif block.pool == "avg":
             y = functional.avg_pool2d(x, 3, stride=1, padding=1)
-            branches.append(self._convolve(f"{name}_pool_proj", y))
+            branches.append(self._convolve(f"{name}_pool_proj", y, layers))
         else:
             y = functional.max_pool2d(x, 3, stride=1, padding=1)
-            branches.append(self._convolve(f"{name}_pool_proj", y))
+            branches.append(self._convolve(f"{name}_pool_proj", y, layers))
         return torch.cat(branches, dim=1)
 
 

@@ -11,10 +11,13 @@ tells them apart. ResNet-18 and 34 have no bottlenecks and are the same network 
 Parameters are named as in torchvision, so its public weights load strictly.
 """
 
+from collections.abc import Iterator
+
 from torch import Tensor, nn
 from torch.nn import functional
 
 from weiss import _check
+from weiss.backbones.layers import Layers, layers_of
 from weiss.backbones.trunk import InputSpec, Trunk
 
 STAGES = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
@@ -40,6 +43,7 @@ class ResNet(Trunk):
 
     input = InputSpec()
     pooling = "avg+max"
+    is_static = True
 
     def __init__(self, depth: int = 50, version: str = "v1.5", num_classes: int = 1000) -> None:
         super().__init__()
@@ -54,7 +58,7 @@ class ResNet(Trunk):
         self.bn1 = nn.BatchNorm2d(64)
         channels = 64
         for number, (width, blocks) in enumerate(zip(WIDTHS, STAGES[depth], strict=True), start=1):
-            stage = nn.Sequential()
+            stage = _Stage()
             for index in range(blocks):
                 stride = 2 if number > 1 and index == 0 else 1
                 if is_deep:
@@ -73,10 +77,11 @@ class ResNet(Trunk):
 
     def features(self, images: Tensor) -> Tensor:
         """Return the maps ``(B, num_features, h, w)`` of converted images ``(B, 3, H, W)``."""
-        x: Tensor = functional.relu(self.bn1(self.conv1(images)), inplace=True)
+        layers = layers_of(self._pairs(), images, self.folds)
+        x = layers(images, self.conv1, self.bn1)
         x = functional.max_pool2d(x, 3, stride=2, padding=1)
-        for number in range(1, 5):
-            x = self.get_submodule(f"layer{number}")(x)
+        for stage in self._stages():
+            x = stage(x, layers)
         return x
 
     def forward(self, images: Tensor) -> Tensor:
@@ -86,6 +91,28 @@ class ResNet(Trunk):
             return maps
         scores: Tensor = self.fc(maps.mean(dim=(2, 3)))
         return scores
+
+    def _stages(self) -> "Iterator[_Stage]":
+        for number in range(1, 5):
+            stage = self.get_submodule(f"layer{number}")
+            assert isinstance(stage, _Stage)
+            yield stage
+
+    def _pairs(self) -> Iterator[tuple[nn.Conv2d, nn.Module]]:
+        yield self.conv1, self.bn1
+        for stage in self._stages():
+            for block in stage:
+                assert isinstance(block, (_Basic, _Bottleneck))
+                yield from block.pairs()
+
+
+class _Stage(nn.Sequential):
+    """Blocks of one width."""
+
+    def forward(self, x: Tensor, layers: Layers) -> Tensor:  # type: ignore[override]
+        for block in self:
+            x = block(x, layers)
+        return x
 
 
 class _Basic(nn.Module):
@@ -99,9 +126,14 @@ class _Basic(nn.Module):
         self.bn2 = nn.BatchNorm2d(width)
         self.downsample = _shortcut(inputs, width, stride)
 
-    def forward(self, x: Tensor) -> Tensor:
-        y = functional.relu(self.bn1(self.conv1(x)), inplace=True)
-        return _joined(self.bn2(self.conv2(y)), x, self.downsample)
+    def pairs(self) -> Iterator[tuple[nn.Conv2d, nn.Module]]:
+        yield from ((self.conv1, self.bn1), (self.conv2, self.bn2))
+        if self.downsample is not None:
+            yield _pair(self.downsample)
+
+    def forward(self, x: Tensor, layers: Layers) -> Tensor:
+        y = layers(x, self.conv1, self.bn1)
+        return layers(y, self.conv2, self.bn2, add=_around(x, self.downsample, layers))
 
 
 class _Bottleneck(nn.Module):
@@ -118,10 +150,15 @@ class _Bottleneck(nn.Module):
         self.bn3 = nn.BatchNorm2d(EXPANSION * width)
         self.downsample = _shortcut(inputs, EXPANSION * width, stride)
 
-    def forward(self, x: Tensor) -> Tensor:
-        y = functional.relu(self.bn1(self.conv1(x)), inplace=True)
-        y = functional.relu(self.bn2(self.conv2(y)), inplace=True)
-        return _joined(self.bn3(self.conv3(y)), x, self.downsample)
+    def pairs(self) -> Iterator[tuple[nn.Conv2d, nn.Module]]:
+        yield from ((self.conv1, self.bn1), (self.conv2, self.bn2), (self.conv3, self.bn3))
+        if self.downsample is not None:
+            yield _pair(self.downsample)
+
+    def forward(self, x: Tensor, layers: Layers) -> Tensor:
+        y = layers(x, self.conv1, self.bn1)
+        y = layers(y, self.conv2, self.bn2)
+        return layers(y, self.conv3, self.bn3, add=_around(x, self.downsample, layers))
 
 
 def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
@@ -132,6 +169,12 @@ def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
     return nn.Sequential(projection, nn.BatchNorm2d(outputs))
 
 
-def _joined(branch: Tensor, x: Tensor, shortcut: nn.Sequential | None) -> Tensor:
-    around = x if shortcut is None else shortcut(x)
-    return functional.relu(branch + around, inplace=True)
+def _pair(shortcut: nn.Sequential) -> tuple[nn.Conv2d, nn.Module]:
+    projection, norm = shortcut
+    assert isinstance(projection, nn.Conv2d)
+    return projection, norm
+
+
+def _around(x: Tensor, shortcut: nn.Sequential | None, layers: Layers) -> Tensor:
+    """Return a block's input as it is added to what the block makes of it."""
+    return x if shortcut is None else layers(x, *_pair(shortcut), relu=False)

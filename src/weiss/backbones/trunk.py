@@ -71,6 +71,11 @@ class Trunk(nn.Module):
         pooling: the pooling of `weiss.backbones.POOLINGS` that is usual behind this network.
         pooled: whether ``forward`` gives vectors.
         architecture: a name that tells it from networks with the same parameters.
+        folds: whether batch normalisation that stands still becomes part of the convolution in
+            front of it on a GPU, see `weiss.backbones.layers`; for networks that can. Set it to
+            False for gradients of gradients.
+        is_static: whether every pass does the same operations whatever the numbers, none of them
+            random, so that it can be recorded and replayed.
     """
 
     input: InputSpec
@@ -78,6 +83,8 @@ class Trunk(nn.Module):
     pooling: str = "avg"
     pooled: bool = False
     architecture: str = ""
+    folds: bool = True
+    is_static: bool = False
 
 
 class Vectors(Trunk):

@@ -246,6 +246,9 @@ class Train(Section):
     precision: Annotated[str, among(("auto", "fp32", "bf16", "fp16"))] = entry("auto", "autocast")
     channels_last: Flag = entry(True, "memory layout of images")
     compile: Flag = entry(False, "torch.compile the network")
+    graphs: Flag = entry(
+        True, "replay the network's kernels as CUDA graphs, where that can be done"
+    )
     device: Annotated[str, Field(pattern=DEVICES), is_a("auto, cpu, cuda, cuda:N or mps")] = entry(
         "auto", "auto: the first GPU, else the CPU"
     )

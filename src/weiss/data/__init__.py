@@ -5,6 +5,7 @@ from weiss.data.by_name import DATASETS, open_table
 from weiss.data.check import Findings, check_table
 from weiss.data.crops import CentreCrop, RandomCrop
 from weiss.data.glyphs import glyphs
+from weiss.data.keeping import stores_kept
 from weiss.data.official_sets import OFFICIAL
 from weiss.data.own import from_arrays, from_folder, from_hub, from_list
 from weiss.data.pipeline import Batch, Pipeline
@@ -46,6 +47,7 @@ __all__ = [
     "open_table",
     "prepare",
     "share_of",
+    "stores_kept",
     "stratify",
     "train_on_all",
 ]

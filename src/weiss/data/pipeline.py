@@ -23,11 +23,12 @@ from torch import Tensor
 from weiss import _check, images
 from weiss.data.crops import CentreCrop, RandomCrop, Windows
 from weiss.data.gathering import Coming, begun_ahead, gather, laid_out
-from weiss.data.places import PLACES, Place, choose_place, gigabytes
+from weiss.data.keeping import open_store
+from weiss.data.places import PLACES, Place, gigabytes
 from weiss.data.resample import resample, to_device
 from weiss.data.samplers import Sampler, share_of
 from weiss.data.sources import Files, Pixels, Vectors
-from weiss.data.store import CHUNK, Store, build_store, decode_files, refuse_bad, workers_for
+from weiss.data.store import CHUNK, Store, decode_files, refuse_bad, workers_for
 from weiss.data.table import Table
 from weiss.decoding import Decoders
 from weiss.progress import track
@@ -108,22 +109,16 @@ class Pipeline:
                 f"keep must not be 'gpu' for Pipeline on {self.device}; a CUDA device is needed. "
                 "Pass device='cuda', or keep='auto'."
             )
-        if keep == "auto":
-            self.place = choose_place(table, short_side, self.device, cache)
-        else:
-            self.place = Place(keep, "as asked")
-        if self.place.name == "stream" and not isinstance(table.source, Pixels):
+        self.place, self._store, errors = open_store(
+            table,
+            keep,
+            short_side=short_side,
+            device=self.device,
+            num_workers=num_workers,
+            cache=cache,
+        )
+        if self._store is None:
             errors = self._try_all()
-        else:
-            self._store, errors = build_store(
-                table,
-                self.place,
-                short_side=short_side,
-                device=self.device,
-                num_workers=num_workers,
-                cache=cache,
-            )
-            self.place = self._store.place
         if errors:
             self._leave_out(errors, skip_bad)
 

@@ -50,7 +50,8 @@ def choose_place(
     """
     size = estimated_bytes(table, short_side)
     memory = available_memory()
-    disk = shutil.disk_usage(_existing(cache or cache_folder())).free
+    folder = cache or cache_folder()
+    disk = shutil.disk_usage(_existing(folder)).free
     needs = f"needs about {gigabytes(size)}"
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
@@ -59,12 +60,22 @@ def choose_place(
             return Place("gpu", f"{needs}; the GPU has {gigabytes(free)} free")
     if size <= MEMORY_SHARE * memory:
         return Place("memory", f"{needs}; memory has {gigabytes(memory)} free")
-    writable = os.access(_existing(cache or cache_folder()), os.W_OK)
-    if size <= DISK_SHARE * disk and isinstance(table.source, Files) and writable:
+    if isinstance(table.source, Files) and fits_disk(size, folder):
         both = f"memory has {gigabytes(memory)}, disk {gigabytes(disk)} free"
         return Place("disk", f"{needs}; {both}")
     both = f"memory ({gigabytes(memory)} free) or disk ({gigabytes(disk)} free)"
     return Place("stream", f"{needs}, more than fits {both}")
+
+
+def fits_disk(size: int, folder: Path) -> bool:
+    """Return whether a folder, there or to be made, can be written to and has room for images.
+
+    Args:
+        size: the bytes they take.
+        folder: where they would lie.
+    """
+    there = _existing(folder)
+    return size <= DISK_SHARE * shutil.disk_usage(there).free and os.access(there, os.W_OK)
 
 
 def estimated_bytes(table: Table, short_side: int | None) -> int:

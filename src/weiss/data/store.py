@@ -5,6 +5,7 @@ and nothing is cut before its turn. Reduced to a shorter side of 256, CUB-200-20
 Stanford Online Products about 25 GB.
 """
 
+import errno
 import hashlib
 import json
 import mmap
@@ -13,6 +14,7 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, as_completed
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ import torch
 from torch import Tensor
 
 from weiss import _check, images
-from weiss.data.places import Place, estimated_bytes, readable
+from weiss.data.places import Place, estimated_bytes, fits_disk, readable
 from weiss.data.sources import Files, Pixels
 from weiss.data.table import Table
 from weiss.decoding import Decoded, Decoders, Sink, usable_cores
@@ -89,6 +91,7 @@ def build_store(
     device: torch.device | None = None,
     num_workers: int | None = None,
     cache: Path | None = None,
+    shared: bool = False,
 ) -> tuple[Store, dict[int, str]]:
     """Decode every image of a table, on all cores.
 
@@ -99,6 +102,8 @@ def build_store(
         device: the GPU, for the place ``"gpu"``.
         num_workers: decoding processes; one for each usable core by default, 0 for none.
         cache: the folder for stores on disk; a store of the same files is found there again.
+        shared: other processes want the same: let one of them decode onto the disk, whatever the
+            place, and take the images from there. Without room there, decode as ever.
 
     Returns:
         The store, and what is wrong with the images that cannot be read (row -> message); those
@@ -108,6 +113,15 @@ def build_store(
         return _wrap(table.source, place, device), {}
     if place.name == "disk":
         return _on_disk(table, place, short_side, num_workers, cache or cache_folder())
+    if shared and isinstance(table.source, Files):
+        # A disk that fails or is full is no reason to stop: nobody has asked for it.
+        with suppress(OSError):
+            store, errors = _on_disk(
+                table, place, short_side, num_workers, cache or cache_folder(), if_it_fits=True
+            )
+            # In memory they are already: a map of the file is the system's one copy for everybody.
+            pixels = store.pixels.to(device) if place.name == "gpu" else store.pixels
+            return replace(store, pixels=pixels), errors
     memory = Memory(estimated_bytes(table, short_side))
     starts, sizes, errors = _decode_all(memory.add, table, short_side, num_workers)
     pixels = memory.pixels(table.source.channels)
@@ -228,15 +242,27 @@ def _wrap(source: Pixels, place: Place, device: torch.device | None) -> Store:
 
 
 def _on_disk(
-    table: Table, place: Place, short_side: int | None, num_workers: int | None, cache: Path
+    table: Table,
+    place: Place,
+    short_side: int | None,
+    num_workers: int | None,
+    cache: Path,
+    *,
+    if_it_fits: bool = False,
 ) -> tuple[Store, dict[int, str]]:
-    """Return the store of a table from the cache folder, made there if it is not yet."""
+    """Return the store of a table from the cache folder, made there if it is not yet.
+
+    With ``if_it_fits`` an OSError says that it is not there, nor room for it.
+    """
     folder = cache / "images" / fingerprint(table, short_side)
     folder.mkdir(parents=True, exist_ok=True)
     index = folder / "index.json"
     with alone(index):
         found = _index(index, table)
         if found is None:
+            # Asked only now, alone: one that is there, or was being written, needs no more room.
+            if if_it_fits and not fits_disk(estimated_bytes(table, short_side), folder):
+                raise OSError(errno.ENOSPC, "no room for decoded images", str(folder))
             found = _write_store(folder, index, table, short_side, num_workers)
     with (folder / found["pixels"]).open("rb") as file:
         # A private map: torch wants memory it may write to, and nothing written reaches the file.
@@ -310,6 +336,14 @@ def fingerprint(table: Table, short_side: int | None) -> str:
             "Keep them in memory."
         )
     digest = hashlib.sha256(f"{FORMAT} {short_side} {source.channels}".encode())
+    for state in file_states(source):
+        digest.update(state)
+    return digest.hexdigest()[:24]
+
+
+def file_states(source: Files) -> list[bytes]:
+    """Return for each file a line that changes when it does: its path, its size, when written."""
+    states = []
     for row in range(len(source)):
         file = source.file(row).absolute()
         try:
@@ -317,5 +351,5 @@ def fingerprint(table: Table, short_side: int | None) -> str:
             said = f" {status.st_size} {status.st_mtime_ns}\n"
         except OSError:
             said = " missing\n"
-        digest.update(os.fsencode(file) + said.encode())
-    return digest.hexdigest()[:24]
+        states.append(os.fsencode(file) + said.encode())
+    return states

@@ -3,20 +3,23 @@
     mf_cwms                     as the recipe has it; a loss of another name with its defaults
     mf_cwms:delta=0.8           a setting of the loss changed
     cwms:train.per_class=2      a setting of how it is trained changed
+    cwms:seeds=2                only the first two of the comparison's seeds
 
-Each is a row of the table, with a folder and a title that say what it is. Data, network, evaluation
-and seeds are those of all rows: otherwise there would be nothing to compare.
+Each is a row of the table, with a folder and a title that say what it is. Data, network and
+evaluation are those of all rows, and so is the first seed: otherwise there would be nothing to
+compare.
 """
 
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from weiss import _check
 from weiss.config import Recipe, override_from, recipe_with, to_toml_value
 from weiss.losses import LOSSES
+from weiss.protocols.plan import check_count
 
 OWN = ("loss", "fields", "augment", "optim", "schedule", "train")
 """The sections of a recipe in which losses may differ."""
@@ -34,10 +37,12 @@ class Contender:
         loss: short name.
         changes: values by their keys in the recipe, sorted: ``{"loss.delta": 0.8}``. None stands
             for the default.
+        seeds: how many runs it gets; None for as many as the comparison says.
     """
 
     loss: str
     changes: Mapping[str, Any]
+    seeds: int | None = field(default=None, compare=False)
 
     @classmethod
     def from_text(cls, text: str) -> "Contender":
@@ -55,15 +60,23 @@ class Contender:
             is_plain = "." not in change.partition("=")[0]
             path, value = override_from(f"loss.{change}" if is_plain else change)
             key = ".".join(path)
-            _refuse_what_all_share(key, text)
+            if key != "loss.seeds":
+                _refuse_what_all_share(key, text)
             if key in changes:
                 raise ValueError(f"--losses must give {_short(key)} once for a loss; got {text!r}.")
             changes[key] = value
-        return cls(name, dict(sorted(changes.items())))
+        seeds = changes.pop("loss.seeds", None)
+        if seeds is not None:
+            check_count(f"seeds in --losses {text!r}", seeds)
+        return cls(name, dict(sorted(changes.items())), seeds)
 
     @property
     def text(self) -> str:
         """How it is asked for; the same for everything that means the same."""
+        return self._trained + ("" if self.seeds is None else f":seeds={self.seeds}")
+
+    @property
+    def _trained(self) -> str:
         words = [f"{_short(key)}={_word(value)}" for key, value in self.changes.items()]
         return ":".join([self.loss, *words])
 
@@ -75,7 +88,7 @@ class Contender:
         safe = re.sub(r"[^A-Za-z0-9_.+-]+", "-", plain)[:LONGEST]
         if safe == plain:
             return plain
-        return f"{safe}-{hashlib.sha256(self.text.encode()).hexdigest()[:8]}"
+        return f"{safe}-{hashlib.sha256(self._trained.encode()).hexdigest()[:8]}"
 
     @property
     def title(self) -> str:
@@ -114,11 +127,25 @@ def contenders_of(losses: Sequence[str]) -> list[Contender]:
     return found
 
 
+def merged(old: Sequence[str], new: Sequence[str]) -> list[str]:
+    """Return all that competes after two commands; what both name has the more seeds of both."""
+    found = contenders_of(old)
+    for each in contenders_of(new):
+        if each not in found:
+            found.append(each)
+            continue
+        at = found.index(each)
+        before = found[at].seeds
+        if before is not None and (each.seeds is None or each.seeds > before):
+            found[at] = each
+    return [each.text for each in found]
+
+
 def plain_losses(losses: Sequence[str]) -> list[str]:
     """Return short names of losses, checked, for comparisons in which none is changed."""
     found = contenders_of(losses)
     for each in found:
-        if each.changes:
+        if each.changes or each.seeds is not None:
             raise ValueError(
                 f"--losses must be short names here; got {each.text!r}. Settings can be changed "
                 "for one loss in `weiss bench traditional` and in studies that train every loss."

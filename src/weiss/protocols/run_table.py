@@ -31,6 +31,7 @@ class Variant:
         changes: what is changed for this loss alone, by keys of the recipe.
         at: the values of the axes, by key.
         recipe: what is trained; its seed is the first.
+        num_seeds: how many there are; None for as many as the comparison says.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Variant:
     changes: Mapping[str, Any]
     at: dict[str, Any]
     recipe: Recipe
+    num_seeds: int | None = None
 
     def with_seed(self, seed: int) -> Recipe:
         """Return the recipe with another seed."""
@@ -76,18 +78,18 @@ class RunTable(Plan):
 
     def _variant(self, contender: Contender, at: dict[str, Any]) -> Variant:
         name, recipe = _name(contender.folder, at), contender.recipe(self.recipe, at)
-        return Variant(name, contender.loss, contender.title, contender.changes, at, recipe)
+        title, changes = contender.title, contender.changes
+        return Variant(name, contender.loss, title, changes, at, recipe, contender.seeds)
 
-    @property
-    def seeds(self) -> range:
-        """The seeds of every row."""
+    def seeds(self, variant: Variant) -> range:
+        """Return the seeds of a row."""
         first = self.recipe.seed
-        return range(first, first + self.options["seeds"])
+        return range(first, first + (variant.num_seeds or self.options["seeds"]))
 
     @property
     def num_units(self) -> int:
-        """Rows times seeds."""
-        return len(self.variants) * len(self.seeds)
+        """The runs of all rows."""
+        return sum(len(self.seeds(variant)) for variant in self.variants)
 
     def check(self) -> None:
         """Refuse losses that are none, no seeds, and data that cannot be opened."""
@@ -121,13 +123,15 @@ class RunTable(Plan):
 
     def ready(self, done: Results) -> list[Unit]:
         """Return every unit that is not done, seed by seed: a table half done is a fair one."""
+        variants = self.variants
+        places = [(seed, row) for row, each in enumerate(variants) for seed in self.seeds(each)]
         wanted = []
-        for seed in self.seeds:
-            for variant in self.variants:
-                key = f"{variant.name}/seed-{seed}"
-                if key not in done:
-                    unit = units.untrained if variant.loss == UNTRAINED else units.training
-                    wanted.append(unit(key, variant.with_seed(seed)))
+        for seed, row in sorted(places):
+            variant = variants[row]
+            key = f"{variant.name}/seed-{seed}"
+            if key not in done:
+                unit = units.untrained if variant.loss == UNTRAINED else units.training
+                wanted.append(unit(key, variant.with_seed(seed)))
         return wanted
 
     def rows(self, done: Results, failures: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -135,7 +139,7 @@ class RunTable(Plan):
         return [self._row(variant, done, failures) for variant in self.variants]
 
     def _row(self, variant: Variant, done: Results, failures: Mapping[str, str]) -> dict[str, Any]:
-        keys = [f"{variant.name}/seed-{seed}" for seed in self.seeds]
+        keys = [f"{variant.name}/seed-{seed}" for seed in self.seeds(variant)]
         there = [key for key in keys if key in done]
         return {
             "name": variant.name,

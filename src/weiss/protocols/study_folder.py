@@ -19,6 +19,7 @@ from typing import Any
 
 from weiss.config import Recipe, differences, recipe_from_dict
 from weiss.files import replacing
+from weiss.protocols.contenders import merged
 from weiss.protocols.ledger import Ledger
 from weiss.protocols.plan import Description, Plan
 from weiss.protocols.scores import compared
@@ -219,15 +220,13 @@ def _grown(held: Mapping[str, Any], plan: Plan, out: Path) -> Description:
     options = dict(old)
     for key in plan.may_grow:
         if key in new:
-            options[key] = _larger(old[key], new[key])
+            options[key] = (merged if key == "losses" else _larger)(old[key], new[key])
     if options not in (old, new):
         type(plan)(plan.recipe, options).check()  # what was asked for apart must do together too
     return {"kind": held["kind"], "options": options, "recipe": held["recipe"]}
 
 
 def _larger(old: Any, new: Any) -> Any:
-    if isinstance(old, list):
-        return [*old, *(each for each in new if each not in old)]
     if isinstance(old, dict):
         return {**old, **new}
     return max(old, new)

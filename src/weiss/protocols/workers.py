@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from weiss.data import stores_kept
 from weiss.parallel import share_of_cores
 from weiss.protocols.ledger import Claim, Ledger, StorageError
 from weiss.protocols.liveness import BEAT_SECONDS, Heartbeat
@@ -42,8 +43,9 @@ def work(
     *,
     say: Said = lambda _: None,
     is_wanted: Callable[[], bool] = lambda: True,
+    among_others: bool = False,
 ) -> None:
-    """Do what can be done until all is done, or failed.
+    """Do what can be done until all is done, or failed; images are decoded for all of it together.
 
     Args:
         plan: the comparison.
@@ -51,13 +53,15 @@ def work(
         ledger: where workers meet. One that does not answer for a while is waited for.
         say: takes a line for people now and then.
         is_wanted: asked before each unit; False ends the work as Ctrl-C does.
+        among_others: other processes on this machine do the same work; one of them decodes images
+            for all (see `weiss.data.stores_kept`).
 
     Raises:
         StoppedError: Ctrl-C or SIGTERM; the unit in hand has saved its state and is given back.
     """
     wait = FIRST_WAIT
     busy: dict[str, float] = {}  # units that others turned out to be at: until when to leave them
-    with StopRequest() as stop:
+    with StopRequest() as stop, stores_kept(shared=among_others):
         storage = _Patience(ledger, stop, say)
         while True:
             if stop.wanted or not is_wanted():

@@ -167,9 +167,9 @@ class Training:
 
     def _train_epoch(self) -> None:
         epoch, experiment = self.at.epoch, self.experiment
-        self.stepper.set_phase(warming_up=epoch < self.recipe.train.warmup_epochs)
         self.model.train()
         self.loss.train()
+        self.stepper.set_phase(warming_up=epoch < self.recipe.train.warmup_epochs)
         if self.at.step == 0:
             self.means.clear()
             place_fields(self.loss, self.recipe.fields, epoch, experiment, self._embed_training)

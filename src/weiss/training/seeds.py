@@ -14,6 +14,7 @@ import numpy as np
 
 from weiss import _check
 from weiss.config import Recipe, recipe_from_dict, to_toml
+from weiss.data import stores_kept
 from weiss.files import replacing
 from weiss.parallel import is_main_process, share_of_cores
 from weiss.runs import Run
@@ -74,8 +75,9 @@ def train_seeds(
     recipes = [recipe_from_dict({**recipe.as_dict(), "seed": seed}) for seed in seeds]
     if workers == 1:
         try:
-            for run, own in zip(runs, recipes, strict=True):
-                train(own, run.folder, resume=run.exists(), quiet=quiet)
+            with stores_kept():
+                for run, own in zip(runs, recipes, strict=True):
+                    train(own, run.folder, resume=run.exists(), quiet=quiet)
         except StoppedError as stopped:
             raise StoppedError(_how_to_go_on(out, num_seeds)) from stopped
     else:

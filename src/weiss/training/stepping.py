@@ -21,6 +21,7 @@ from weiss.backbones import Embedder
 from weiss.config import Optim, Recipe
 from weiss.optim import parameter_groups
 from weiss.parallel import Processes
+from weiss.training.graphs import can_be_recorded, recorded
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -42,7 +43,8 @@ def autocast(precision: str, device: torch.device) -> Callable[[], AbstractConte
     """Return what makes the context a network computes in."""
     if precision == "fp32":
         return nullcontext
-    return lambda: torch.autocast(device.type, DTYPES[precision])
+    # Without a cache, which pays only where a weight is used twice, and which graphs do not allow.
+    return lambda: torch.autocast(device.type, DTYPES[precision], cache_enabled=False)
 
 
 def make_optimizer(recipe: Recipe, model: nn.Module, loss: nn.Module) -> torch.optim.Optimizer:
@@ -86,6 +88,7 @@ class Stepper:
         self.processes = processes
         self.precision = autocast(recipe.train.precision, device)
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.train.precision == "fp16")
+        self._recipe, self._device = recipe, device
         self._settings, self._parts = recipe.optim, recipe.train.accumulate
         self._compiled: Any = torch.compile(model) if recipe.train.compile else model
         self._forward: Any = None
@@ -95,6 +98,7 @@ class Stepper:
         """Begin warm-up, in which the trunk's parameters stand still, or end it.
 
         The statistics of batch normalisation that is not frozen are no parameters and still move.
+        To be called in training mode, while no thread prepares batches.
         """
         if warming_up == self._warming_up:
             return
@@ -107,6 +111,8 @@ class Stepper:
         if self.processes.size > 1:
             # Anew in each phase: it must know which parameters get gradients.
             self._forward = DistributedDataParallel(self._compiled)
+        elif can_be_recorded(self.model, self._recipe, self.processes, self._device):
+            self._forward = recorded(self.model, self._recipe, self.precision, self._device)
 
     def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Take a step.

@@ -1,0 +1,105 @@
+"""The network's passes recorded as CUDA graphs and replayed.
+
+A step of ResNet-50 launches some thousand kernels of a few microseconds each, and on many machines
+Python needs longer for that than the GPU for the work. Recorded once, they start by one call.
+A graph replays the same kernels on the same memory, so it fits where nothing changes from step to
+step but numbers: one process, the whole batch at once, a network without random numbers, and batch
+normalisation that stands still.
+
+Dimensions: B batch, c channels, S side of images, D embedding size.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from weiss.backbones import Embedder
+from weiss.config import Recipe
+from weiss.parallel import Processes
+
+Forward = Callable[[Tensor], Tensor]
+
+
+def can_be_recorded(
+    model: Embedder, recipe: Recipe, processes: Processes, device: torch.device
+) -> bool:
+    """Say whether a network's passes in training are the same in every step.
+
+    Args:
+        model: the network, in the mode it trains in.
+        recipe: its ``train`` says how; sizes resolved.
+        processes: who shares each batch.
+        device: where it is.
+    """
+    settings = recipe.train
+    alone = processes.size == 1 and settings.accumulate == 1
+    wanted = settings.graphs and not settings.compile
+    learns_statistics = any(isinstance(m, _BatchNorm) and m.training for m in model.modules())
+    return (
+        device.type == "cuda"
+        and alone
+        and wanted
+        and model.trunk.is_static
+        and not learns_statistics
+    )
+
+
+def recorded(
+    model: Embedder, recipe: Recipe, precision: Callable[[], Any], device: torch.device
+) -> Forward:
+    """Return the network's forward pass as a graph, with its backward pass as another.
+
+    Record anew when other parameters train. No other thread may use the GPU meanwhile.
+
+    Args:
+        model: the network.
+        recipe: sizes resolved.
+        precision: makes the context to compute in, which must not keep what it casts.
+        device: where it is.
+
+    Returns:
+        From images ``(B, c, S, S)``, B the recipe's, to embeddings ``(B, D)`` that can be
+        differentiated once. Where recording fails, the network itself, with a warning.
+    """
+    batch, side = int(recipe.train.batch_size), recipe.augment.size
+    assert side
+    channels = 1 if model.input.channels == 1 else 3
+    # As batches come: channels last in memory.
+    images = torch.zeros(batch, side, side, channels, device=device).permute(0, 3, 1, 2)
+    if hasattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch"):
+        # Gradients come from the stream of the recording, which is waited for.
+        torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
+    try:
+        graph: Any = torch.cuda.make_graphed_callables(_Cast(model, precision), (images,))
+    except RuntimeError as error:
+        torch.cuda.synchronize(device)
+        warnings.warn(
+            f"the network is computed kernel by kernel, for recording it failed ({error}); leave "
+            "that out with train.graphs=false",
+            stacklevel=2,
+        )
+        return model
+
+    def replay(given: Tensor) -> Tensor:
+        # A copy, since the next replay writes where this one has written.
+        embeddings: Tensor = graph(given).clone() if given.shape == images.shape else model(given)
+        return embeddings
+
+    return replay
+
+
+class _Cast(nn.Module):
+    """A network with its precision inside, where a recording can see it."""
+
+    def __init__(self, model: Embedder, precision: Callable[[], Any]) -> None:
+        super().__init__()
+        self.model, self._precision = model, precision
+
+    def forward(self, images: Tensor) -> Tensor:
+        with self._precision():
+            embeddings: Tensor = self.model(images)
+            return embeddings

@@ -1,0 +1,229 @@
+"""Layers folded into one operation against the same layers one by one."""
+
+import pytest
+import torch
+from torch import nn
+
+from weiss.backbones import BNInception, Embedder, ResNet, bn_inception, layers, resnet
+from weiss.backbones.layers import Layers, can_be_folded
+
+
+@pytest.fixture
+def folding_here(monkeypatch):
+    """Fold on the CPU too; return how many layers were folded so far."""
+    folded = []
+
+    def layers_of(pairs, images, wanted):
+        return Layers(pairs, fold=wanted, autocast_for=images.device.type)
+
+    monkeypatch.setattr(resnet, "layers_of", layers_of)
+    monkeypatch.setattr(bn_inception, "layers_of", layers_of)
+    convolved = layers._convolved
+    monkeypatch.setattr(layers, "_convolved", lambda *given: folded.append(1) or convolved(*given))
+    return folded
+
+
+def network(kind):
+    torch.manual_seed(1)
+    trunks = {
+        "resnet18": lambda: ResNet(18, num_classes=0),
+        "resnet50 v1": lambda: ResNet(50, "v1", num_classes=0),
+        "resnet50 v1.5": lambda: ResNet(50, num_classes=0),
+        "bn_inception": lambda: BNInception(num_classes=0),
+    }
+    trunk = trunks[kind]()
+    for module in trunk.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            for value in (module.weight, module.running_var):
+                nn.init.uniform_(value, 0.5, 1.5)
+            for value in (module.bias, module.running_mean):
+                nn.init.uniform_(value, -0.5, 0.5)
+        if isinstance(module, nn.Conv2d) and module.bias is not None:
+            nn.init.uniform_(module.bias, -0.5, 0.5)
+    return Embedder(trunk, embedding_size=16, freeze_bn="statistics").double()
+
+
+def gradients(model, images):
+    """Embeddings, and gradients of everything, of a made-up loss."""
+    images = images.clone().requires_grad_()
+    model.zero_grad()
+    embeddings = model(images)
+    torch.manual_seed(2)
+    (embeddings * torch.randn_like(embeddings)).sum().backward()
+    found = {name: p.grad for name, p in model.named_parameters()}
+    return embeddings.detach(), {"images": images.grad, **found}
+
+
+SIZES = {"resnet18": 1 + 2 * 8 + 3, "resnet50 v1": 53, "resnet50 v1.5": 53, "bn_inception": 69}
+
+
+@pytest.mark.parametrize("kind", list(SIZES))
+def test_folded_layers_give_the_same_embeddings_and_gradients(folding_here, kind):
+    model = network(kind)
+    images = 255 * torch.rand(3, 3, 64, 70, dtype=torch.float64)
+    folded_embeddings, folded = gradients(model, images)
+    assert len(folding_here) == SIZES[kind]
+    model.trunk.folds = False
+    plain_embeddings, plain = gradients(model, images)
+    assert len(folding_here) == SIZES[kind]  # none of them came now
+    torch.testing.assert_close(folded_embeddings, plain_embeddings, rtol=1e-10, atol=1e-12)
+    for name, gradient in plain.items():
+        assert gradient is not None, name
+        scale = gradient.abs().max()
+        torch.testing.assert_close(
+            folded[name], gradient, rtol=1e-8, atol=1e-9 * float(scale), msg=name
+        )
+
+
+def test_frozen_parameters_get_no_gradient(folding_here):
+    model = network("resnet18")
+    model.freeze_batch_norm("all")
+    _, found = gradients(model, 255 * torch.rand(2, 3, 32, 32, dtype=torch.float64))
+    norms = [name for name, p in model.named_parameters() if not p.requires_grad]
+    assert norms
+    assert all(found[name] is None for name in norms)
+    assert found["trunk.conv1.weight"].abs().max() > 0
+
+
+def test_a_warm_up_costs_no_graph(folding_here):
+    model = network("resnet18")
+    for parameter in model.trunk_parameters():
+        parameter.requires_grad_(False)
+    images = torch.rand(2, 3, 32, 32, dtype=torch.float64)
+    assert not model.trunk(images).requires_grad
+    assert model(images).requires_grad
+
+
+def test_bfloat16_is_as_near_to_float64_as_without_folding(folding_here):
+    model = network("resnet50 v1")
+    images = 255 * torch.rand(4, 3, 64, 64, dtype=torch.float64)
+    model.trunk.folds = False
+    with torch.no_grad():
+        exact = model(images)
+        model = model.float()
+
+        def error(folds):
+            model.trunk.folds = folds
+            with torch.autocast("cpu", torch.bfloat16):
+                return float((model(images.float()) - exact).norm() / exact.norm())
+
+        plain = error(folds=False)
+        before = len(folding_here)
+        folded = error(folds=True)
+    assert len(folding_here) == before + 53
+    assert folded < 1.5 * plain < 0.1
+
+
+def test_batch_statistics_are_not_folded(folding_here):
+    model = network("resnet18")
+    model.freeze_batch_norm("none")
+    images = torch.rand(4, 3, 32, 32, dtype=torch.float64)
+    model.train()
+    model(images)
+    assert not folding_here
+    model.eval()
+    model(images)
+    assert folding_here
+
+
+class Noisy(nn.BatchNorm2d):
+    """A normalisation that does something else besides."""
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        Noisy(8),
+        nn.SyncBatchNorm(8),
+        nn.BatchNorm2d(8, affine=False),
+        nn.BatchNorm2d(8, track_running_stats=False),
+        nn.BatchNorm2d(8, eps=1e-3),
+        nn.Identity(),
+    ],
+    ids=lambda norm: str(norm)[:40],
+)
+def test_what_is_no_plain_frozen_normalisation_is_left_alone(norm):
+    plain = (nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8).eval())
+    assert can_be_folded([plain])
+    assert not can_be_folded([plain, (nn.Conv2d(8, 8, 3), norm.eval())])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"groups": 2},
+        {"dilation": 2},
+        {"padding": "same"},
+        {"padding": 1, "padding_mode": "reflect"},
+    ],
+    ids=str,
+)
+def test_other_convolutions_are_left_alone(options):
+    assert not can_be_folded([(nn.Conv2d(8, 8, 3, **options), nn.BatchNorm2d(8).eval())])
+
+
+def test_hooks_see_the_layers_they_are_on():
+    norm = nn.BatchNorm2d(8).eval()
+    assert can_be_folded([(nn.Conv2d(3, 8, 3), norm)])
+    norm.register_forward_hook(lambda *_: None)
+    assert not can_be_folded([(nn.Conv2d(3, 8, 3), norm)])
+    assert not can_be_folded([])
+
+
+def test_nothing_is_folded_on_a_cpu(monkeypatch):
+    monkeypatch.setattr(layers, "_convolved", lambda *_: pytest.fail("folded"))
+    assert network("resnet18")(torch.rand(1, 3, 32, 32, dtype=torch.float64)).shape == (1, 16)
+
+
+def test_stages_and_blocks_can_be_hooked():
+    trunk = ResNet(18, num_classes=0).eval()
+    seen = []
+    for name in ("layer4", "layer4.1"):
+        trunk.get_submodule(name).register_forward_hook(lambda *given: seen.append(given[2].shape))
+    trunk(torch.rand(1, 3, 32, 32))
+    assert seen == [(1, 512, 1, 1)] * 2
+
+
+def test_evaluation_gives_what_training_sees(folding_here):
+    model = network("resnet18")
+    images = torch.rand(2, 3, 32, 32, dtype=torch.float64)
+    with torch.no_grad():
+        without_gradients = model(images)
+    assert torch.equal(without_gradients, model(images).detach())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", list(SIZES))
+def test_folded_layers_give_the_same_on_a_gpu(monkeypatch, kind):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    model = network(kind).float().cuda().to(memory_format=torch.channels_last)
+    images = 255 * torch.rand(3, 3, 64, 70).cuda()
+    folded_embeddings, folded = gradients(model, images)
+    model.trunk.folds = False
+    plain_embeddings, plain = gradients(model, images)
+    torch.testing.assert_close(folded_embeddings, plain_embeddings, rtol=1e-3, atol=1e-4)
+    for name, gradient in plain.items():
+        assert (folded[name] - gradient).norm() < 1e-2 * gradient.norm(), name
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("kind", list(SIZES))
+def test_half_precision_on_a_gpu_is_as_near_to_float32_as_without_folding(monkeypatch, kind, dtype):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    model = network(kind).float().cuda().to(memory_format=torch.channels_last)
+    images = 255 * torch.rand(8, 3, 96, 96).cuda()
+    model.trunk.folds = False
+    exact_embeddings, exact = gradients(model, images)
+
+    def errors(folds):
+        model.trunk.folds = folds
+        with torch.autocast("cuda", dtype):
+            embeddings, found = gradients(model, images)
+        names = [name for name in exact if name != "images"]
+        far = sum((found[n] - exact[n]).square().sum() / exact[n].square().sum() for n in names)
+        return (embeddings - exact_embeddings).norm() / exact_embeddings.norm(), far / len(names)
+
+    folded, plain = errors(folds=True), errors(folds=False)
+    for with_folding, without in zip(folded, plain, strict=True):
+        assert with_folding < 2 * without

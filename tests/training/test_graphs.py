@@ -1,0 +1,123 @@
+"""Which networks are recorded as CUDA graphs, and what becomes of it where that fails."""
+
+import pytest
+import torch
+from tiny import losses, tiny_recipe
+
+from weiss.backbones import Embedder, ResNet, SmallNetwork
+from weiss.parallel import Processes
+from weiss.runs import Run
+from weiss.training import graphs, stepping
+from weiss.training.graphs import can_be_recorded, recorded
+from weiss.training.preparation import prepare
+
+CUDA = torch.device("cuda")
+
+
+def small_resnet(freeze_bn="statistics"):
+    trunk = ResNet(18, num_classes=0)
+    return Embedder(trunk, embedding_size=8, freeze_bn=freeze_bn).train()
+
+
+def resnet_recipe(data, **changes):
+    """The tiny experiment with a ResNet, whose settings are not those of the small network."""
+    recipe = tiny_recipe(data, **changes).as_dict()
+    for key in ("widths", "channels"):
+        recipe["backbone"].pop(key, None)
+    recipe["backbone"] |= {"name": "resnet18", "freeze_bn": "statistics", "weights": "scratch"}
+    recipe["augment"]["size"], recipe["evaluate"]["size"] = 64, 64
+    recipe["evaluate"]["resize"] = 64
+    from weiss.config import recipe_from_dict
+
+    return recipe_from_dict(recipe)
+
+
+def test_a_frozen_residual_network_alone_on_a_gpu_is_recorded(stripes):
+    assert can_be_recorded(small_resnet(), tiny_recipe(stripes), Processes(), CUDA)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"train__graphs": "false"},
+        {"train__compile": "true"},
+        {"train__accumulate": 2},
+    ],
+    ids=str,
+)
+def test_what_a_recipe_can_say_against_it(stripes, changes):
+    recipe = tiny_recipe(stripes, **changes)
+    assert not can_be_recorded(small_resnet(), recipe, Processes(), CUDA)
+
+
+def test_what_else_speaks_against_it(stripes):
+    recipe, alone = tiny_recipe(stripes), Processes()
+    assert not can_be_recorded(small_resnet(), recipe, alone, torch.device("cpu"))
+    assert not can_be_recorded(small_resnet(), recipe, Processes(0, 2, 2), CUDA)
+    assert not can_be_recorded(small_resnet("none"), recipe, alone, CUDA)
+    assert can_be_recorded(small_resnet("none").eval(), recipe, alone, CUDA)
+    assert not can_be_recorded(Embedder(SmallNetwork(), embedding_size=8), recipe, alone, CUDA)
+
+
+def test_a_recording_that_fails_leaves_the_network_as_it_is(stripes, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", fail)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
+    made = prepare(resnet_recipe(stripes), torch.device("cpu"), Processes())
+    with pytest.warns(UserWarning, match=r"not permitted.*train\.graphs=false"):
+        forward = recorded(made.model, made.recipe, made.stepper.precision, made.device)
+    assert forward is made.model
+
+
+def test_what_a_replay_wrote_is_not_written_over(stripes, monkeypatch):
+    shared = torch.zeros(12, 16)
+
+    def graphed(model, images):
+        def replay(given):
+            return shared.copy_(model(given).detach()).requires_grad_()
+
+        return replay
+
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", graphed)
+    made = prepare(resnet_recipe(stripes), torch.device("cpu"), Processes())
+    forward = recorded(made.model, made.recipe, made.stepper.precision, made.device)
+    images = torch.rand(12, 3, 64, 64)
+    shared.requires_grad_(False)
+    first = forward(images)
+    kept = first.detach().clone()
+    shared.detach().zero_()
+    assert torch.equal(first, kept)
+    # Another number of images is no replay.
+    assert forward(images[:5]).shape == (5, 16)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_recorded_run_learns_what_an_unrecorded_one_learns(
+    stripes, tmp_path, undrawn, monkeypatch, precision
+):
+    from weiss.config import recipe_from_dict
+    from weiss.training import train
+
+    times = []
+    monkeypatch.setattr(
+        stepping, "recorded", lambda *given: times.append(1) or graphs.recorded(*given)
+    )
+    recipe = resnet_recipe(
+        stripes, train__device="cuda", train__precision=precision, optim__lr=1e-3
+    ).as_dict()
+
+    def run(name, with_graphs):
+        recipe["train"]["graphs"] = with_graphs
+        train(recipe_from_dict(recipe), tmp_path / name, quiet=True)
+        return losses(tmp_path / name)
+
+    with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
+        plain = run("plain", with_graphs=False)
+        assert not times
+        replayed = run("replayed", with_graphs=True)
+    assert len(times) == 2  # for warm-up and after it
+    assert replayed == pytest.approx(plain, rel=1e-4 if precision == "fp32" else 2e-2)
+    assert Run(tmp_path / "replayed").result()["peak_gpu_memory_gb"] > 0
