@@ -206,3 +206,42 @@ def test_a_study_runs_over_its_values_and_draws_its_picture(stripes, tmp_path):
     ]
     assert found["rows"][0]["title"] == "untrained"
     assert (out / "picture.svg").is_file()
+
+
+@pytest.mark.parametrize(
+    ("word", "kept"),
+    {
+        "/home/me/runs/bench": "bench",
+        "--out=/home/me/runs/bench/": "--out=bench",
+        "backbone.weights=/data/resnet.safetensors": "backbone.weights=resnet.safetensors",
+        "sqlite:////home/me/study.db": "sqlite:///study.db",
+        "sqlite:///study.db": "sqlite:///study.db",
+        "runs/bench": "runs/bench",
+        "../data": "../data",
+        "loss.beta=50,80": "loss.beta=50,80",
+        "https://example.org/a/weights.pth": "https://example.org/a/weights.pth",
+    }.items(),
+)
+def test_the_record_of_a_command_says_nothing_of_a_machines_folders(word, kept):
+    from weiss.cli_comparisons import recorded_command
+
+    assert recorded_command(["bench", word]) == f"weiss bench {kept}"
+
+
+def test_what_fails_for_one_reason_is_told_once(stripes, tmp_path):
+    options = ("--losses", "ms,cwms", "--seeds", 2, "--out", tmp_path / "out")
+    done = tiny("bench", "traditional", stripes, *options, train__batch_size=4000)
+    assert done.returncode != 0
+    told = done.stderr.partition("every unit must come to a result; 6 did not:")[2]
+    assert "ms/seed-0, ms/seed-1, cwms/seed-0, cwms/seed-1: ValueError: " in told
+    assert told.count("train.batch_size=4000") == 1
+
+
+def test_every_command_that_lets_a_bench_grow_is_kept(stripes, tmp_path):
+    out = tmp_path / "out"
+    for seeds in (1, 1, 2):
+        tiny("bench", "traditional", stripes, "--losses", "ms", "--seeds", seeds, "--out", out)
+    lines = json.loads((out / "plan.json").read_text())["command"].splitlines()
+    assert [line.partition("--seeds ")[2][0] for line in lines] == ["1", "2"]
+    assert json.loads((out / "summary.json").read_text())["command"] == "\n".join(lines)
+    assert str(tmp_path) not in "".join(lines)

@@ -452,6 +452,16 @@ def test_a_single_run_has_neither_box_nor_interval(tmp_path):
     assert not {"mean, 95 % interval", "median, quartiles"} & set(found)
 
 
+def test_the_interval_of_two_runs_does_not_flatten_the_others(tmp_path):
+    def highest(values):
+        found = drawn(plots.box_plots, values, folder=tmp_path, ylabel="y")
+        return max(float(text) for text in found if text.replace(".", "").isdigit())
+
+    two = {"two": [25.0, 25.8]}  # whose mean lies in 20.3 to 30.5
+    assert highest(two) > 29
+    assert highest({"three": [25.0, 25.5, 25.2], **two}) < 27
+
+
 def test_panels_of_boxes_share_their_titles(tmp_path):
     panels = {"above": Boxes({"a": [1.0], "b": [2.0]}), "below": Boxes({"b": [3.0]})}
     found = drawn(plots.box_panels, panels, folder=tmp_path, ylabel="y")

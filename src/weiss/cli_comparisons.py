@@ -5,6 +5,7 @@ import re
 import shlex
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -316,6 +317,17 @@ def _draw(found: dict[str, Any], out: Path) -> None:
         )
 
 
+def recorded_command(words: Sequence[str]) -> str:
+    """Return a command line for the record, which may be shown to others.
+
+    Without the password of a storage, and with the last part of absolute paths alone: where
+    somebody keeps things is nobody else's affair.
+    """
+    absolute = re.compile(r"^((?:[^/=]*=)?(?:sqlite:///)?)/(?:.*/)?([^/]+)/?$")
+    short = [absolute.sub(r"\1\2", word) for word in words]
+    return re.sub(r"(://[^:@/\s]*):[^@/\s]*@", r"\1:...@", shlex.join(["weiss", *short]))
+
+
 def _carry_out(
     plan: Any, out: Path | None, workers: int, storage: str | None, study: str | None, quiet: bool
 ) -> None:
@@ -324,15 +336,13 @@ def _carry_out(
     if out is None:
         data = Path(plan.recipe.data.name).stem or "photos"
         out = Path("runs") / f"{plan.kind}-{data}-{plan.recipe.backbone.name}".replace(":", "-")
-    # For the record, which may be shown to others: without the password of a storage.
-    command = re.sub(r"(://[^:@/\s]*):[^@/\s]*@", r"\1:...@", shlex.join(["weiss", *sys.argv[1:]]))
     found = carry_out(
         plan,
         out,
         workers=workers,
         storage=storage,
         study=study,
-        command=command,
+        command=recorded_command(sys.argv[1:]),
         quiet=quiet,
     )
     _draw(found, out)
@@ -345,7 +355,9 @@ def _carry_out(
             "Start the same command again."
         )
     if failed:
-        listed = "\n  ".join(f"{key}: {why}" for key, why in failed.items())
+        # What fails for one reason is told once: a setting that all share fails everywhere.
+        causes = {why: [key for key in failed if failed[key] == why] for why in failed.values()}
+        listed = "\n  ".join(f"{', '.join(keys)}: {why}" for why, keys in causes.items())
         raise RuntimeError(
             f"every unit must come to a result; {len(failed)} did not:\n  {listed}\nMend the cause "
             "and start the same command again: what is done stays done."

@@ -221,6 +221,19 @@ def test_two_comparisons_stand_on_one_page_and_their_figures_do_not_meet(tmp_pat
 
 
 @pytest.mark.usefixtures("words_only")
+def test_a_comparison_by_held_out_classes_is_told_from_the_one_by_the_test_set(tmp_path):
+    for name in ("test", "held_out"):
+        write_comparison(tmp_path / name, "traditional")
+    rewrite(
+        tmp_path / "held_out",
+        lambda found: found.update(selected_on="held-out training classes"),
+    )
+    _, markdown, _ = report([tmp_path / "test", tmp_path / "held_out"], tmp_path)
+    headings = [line for line in markdown.splitlines() if line.startswith("## ")]
+    assert headings[1] == f"{headings[0]}, chosen on held-out training classes"
+
+
+@pytest.mark.usefixtures("words_only")
 def test_runs_and_seeds_are_compared_and_an_unfinished_one_is_shown(tmp_path):
     for seed in range(3):
         write_run(tmp_path / "seeds" / f"seed-{seed}", seed=seed, score=0.2 + seed / 100)

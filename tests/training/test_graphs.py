@@ -42,6 +42,7 @@ def test_a_frozen_residual_network_alone_on_a_gpu_is_recorded(stripes):
         {"train__graphs": "false"},
         {"train__compile": "true"},
         {"train__accumulate": 2},
+        {"train__precision": "fp16"},
     ],
     ids=str,
 )
@@ -94,7 +95,7 @@ def test_what_a_replay_wrote_is_not_written_over(stripes, monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_recorded_run_learns_what_an_unrecorded_one_learns(
     stripes, tmp_path, undrawn, monkeypatch, precision
 ):

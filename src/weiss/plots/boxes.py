@@ -52,7 +52,8 @@ def box_plots(
 
     A box reaches from the first to the third quartile, its line is the median, and the whiskers end
     at the smallest and the largest value. Beside it stand the mean with its 95 % interval, a filled
-    diamond, and the published one, an open diamond. A single value is a dot alone.
+    diamond, and the published one, an open diamond. A single value is a dot alone. The interval of
+    two values is cut where it leaves the picture, if others have more.
 
     Args:
         values: for each title the single values; titles without any are left out.
@@ -102,7 +103,9 @@ def box_panels(panels: Mapping[str, Boxes], path: Path, *, ylabel: str, title: s
         for place, each in enumerate(titles):
             if each in boxes.values:
                 _draw_box(axis, place, boxes.values[each], boxes.published.get(each))
-        known = [value for each in boxes.values.values() for value in _reach(each)]
+        # The interval of two runs is so wide that beside others it would flatten them: it is cut.
+        fewest = 3 if any(len(each) > 2 for each in boxes.values.values()) else 2
+        known = [value for each in boxes.values.values() for value in _reach(each, fewest)]
         known += [mean + side * half for mean, half in boxes.published.values() for side in (-1, 1)]
         label_ends(axis, draw_levels(axis, boxes.levels, known), text=PAPER_TEXT)
     look: dict[str, Any] = {"fontsize": PAPER_TEXT - 0.5, "parse_math": False}
@@ -133,9 +136,9 @@ def _names_below(titles: Sequence[str], room: float) -> tuple[list[str], bool]:
     return [textwrap.fill(title, 24) for title in titles], True
 
 
-def _reach(values: Sequence[float]) -> list[float]:
-    """Return the values and the ends of the interval of their mean."""
-    if len(values) < 2:
+def _reach(values: Sequence[float], fewest: int) -> list[float]:
+    """Return the values and, if they are enough of them, the ends of their mean's interval."""
+    if len(values) < fewest:
         return list(values)
     interval = t_interval(np.asarray(values))
     return [*values, interval.low, interval.high]

@@ -61,7 +61,7 @@ def join(
         out: the folder.
         storage: where workers find each other; a file in the folder by default.
         study: its name there; by default the folder's.
-        command: what was typed, to be kept for the record.
+        command: what was typed, to be kept for the record; a line for each that let it grow.
 
     Returns:
         The ledger, and the description of the comparison: what is asked for, and all that was
@@ -100,8 +100,10 @@ def join(
         found = _found(ledger)  # somebody else has let it grow in the meantime
         grown = _grown(found, plan, out)
     if held["options"] != grown["options"]:
+        lines = [*held.get("command", "").splitlines(), command]
+        asked = "\n".join(line for line in dict.fromkeys(lines) if line)
         with replacing(out / PLAN) as temporary:
-            temporary.write_text(_text({**held, **grown}), encoding="utf-8")
+            temporary.write_text(_text({**held, **grown, "command": asked}), encoding="utf-8")
     # Where this machine keeps data and computes is its own affair.
     return ledger, {**grown, "recipe": plan.recipe.as_dict()}
 

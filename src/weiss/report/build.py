@@ -101,10 +101,13 @@ def write_report(
 
 
 def heading_of(comparison: Comparison) -> str:
-    """Return what a comparison is called, with its data."""
+    """Return what a comparison is called, with its data, and with what chose the epoch."""
     summary = comparison.summary
     name, data = str(summary.get("title") or comparison.kind), summary.get("data")
-    return f"{name} on {Path(str(data)).name or data}" if data else name
+    name = f"{name} on {Path(str(data)).name or data}" if data else name
+    by_itself = comparison.kind == "reality-check"  # where held-out classes always choose
+    chosen_on = str(summary.get("selected_on", "test"))
+    return name if by_itself or chosen_on == "test" else f"{name}, chosen on {chosen_on}"
 
 
 def lead_of(comparison: Comparison) -> str:

@@ -146,6 +146,8 @@ def _about_boxes(panels: Sequence[Boxes]) -> str:
             "at the median, whiskers over all runs; filled diamonds are means with their 95 % "
             "intervals"
         )
+        if 2 in counts and max(counts) > 2:
+            words += " (cut off where two runs give a very wide one)"
     if any(panel.published for panel in panels):
         words += "; open diamonds are published means with their 95 % intervals"
     return words + "." + _about_levels([panel.levels for panel in panels])

@@ -117,17 +117,20 @@ def published_for_picture(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def difference_in_words(summary: Mapping[str, Any]) -> str:
-    """Return a sentence on how the paper's network differs from a comparison's, or nothing."""
+    """Return how the paper's network, and its choice of the epoch, differ from a comparison's."""
     backbone, size = summary.get("backbone"), summary.get("embedding_size")
-    expected = EMBEDDING_SIZES.get(str(summary.get("kind")))
+    kind = str(summary.get("kind"))
+    expected = EMBEDDING_SIZES.get(kind)
+    on_test = summary.get("selected_on", "test") == "test" or kind == "reality-check"
+    chosen = "" if on_test else " In the paper the test set chose the epoch."
     if backbone != NETWORK:
         return (
-            f" The paper's network is {NETWORK_TITLE}, the one here is {backbone}: they are not "
+            f"{chosen} The paper's network is {NETWORK_TITLE}, the one here is {backbone}: they are not "
             "the same network, so the numbers stand beside each other, not against each other."
         )
     if expected is not None and size != expected:
-        return f" The paper's network has {expected} dimensions, the one here {size}."
-    return ""
+        return f"{chosen} The paper's network has {expected} dimensions, the one here {size}."
+    return chosen
 
 
 def _as_dict(number: Published) -> dict[str, float]:

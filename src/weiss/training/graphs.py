@@ -37,7 +37,8 @@ def can_be_recorded(
     """
     settings = recipe.train
     alone = processes.size == 1 and settings.accumulate == 1
-    wanted = settings.graphs and not settings.compile
+    # Not in float16, whose steps may be left out when a gradient overflows: never tried.
+    wanted = settings.graphs and not settings.compile and settings.precision != "fp16"
     learns_statistics = any(isinstance(m, _BatchNorm) and m.training for m in model.modules())
     return (
         device.type == "cuda"
