@@ -59,31 +59,99 @@ def test_a_summary_is_that_of_its_runs(folder):
             assert recipe["loss"]["name"] == row["loss"] or row["loss"] == "untrained"
 
 
-def told(row, name, factor=100.0):
-    """A score with its interval as tables have it."""
-    interval = t_interval(factor * np.array(row["scores"][name]["values"]))
-    return interval.mean, interval.high - interval.mean
+def values_of(row, name, factor=100.0):
+    return [factor * value for value in row["scores"][name]["values"]]
 
 
-@pytest.mark.parametrize("path", [CUB / "README.md", ROOT / "README.md"], ids=["kept", "project"])
-def test_the_headline_is_that_of_the_summary(path):
+def told(row, name, factor=100.0, digits=2):
+    """A score as tables have it: mean and interval, or both values of two runs."""
+    values = values_of(row, name, factor)
+    if len(values) == 2:
+        return ", ".join(f"{value:.{digits}f}" for value in values)
+    interval = t_interval(np.array(values))
+    half = interval.high - interval.mean
+    return f"{interval.mean:.2f} ± {half:.2f}" if digits else f"{interval.mean:g} ± {half:.1f}"
+
+
+def test_the_headline_is_that_of_the_summary():
+    for row in summary("headline")["rows"]:
+        cells = row_of(CUB / "README.md", row["title"])
+        means = [f"{np.mean(values_of(row, 'map_at_r')):.2f}", told(row, "map_at_r")]
+        assert cells[1] == means[len(row["runs"]) > 2]
+        assert cells[2:4] == [told(row, "precision_at_1"), told(row, "r_precision")]
+        if row["title"] != "pretrained":
+            assert cells[4] == told(row, "epoch", 1.0, 0)
+            assert cells[5] == f"{np.mean(values_of(row, 'epoch', 1.0)) - 5:g}"
+        assert cells[6] == ", ".join(f"{value:.2f}" for value in values_of(row, "map_at_r"))
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "docs" / "training.md"], ids=str)
+def test_other_texts_have_the_numbers_of_the_summary(path):
+    found = 0
     for row in summary("headline")["rows"]:
         title = "the pretrained network" if row["title"] == "pretrained" else row["title"]
-        try:
-            cells = row_of(path, row["title"] if path.parent == CUB else title)
-        except StopIteration:
-            assert row["title"] == "MFCWMS, delta 0.8"  # not in the short table
-            continue
-        for name, cell in zip(("map_at_r", "precision_at_1"), cells[1:3], strict=True):
-            mean, half = told(row, name)
-            assert cell == f"{mean:.2f} ± {half:.2f}", (row["title"], name)
-        assert cells[-1] == str(len(row["runs"]))
-        if row["title"] != "pretrained":
-            mean, half = told(row, "epoch", 1.0)
-            epoch = cells[4] if path.parent == CUB else cells[3]
-            assert re.fullmatch(rf"{mean:g} ± {half:.{1 if half < 10 else 0}f}", epoch)
-            if path.parent == CUB:
-                assert cells[5] == f"{mean - 5:g}"
+        listed = [cells for cells in tables(path) if cells[0].split(",")[0] == title]
+        for cells in listed:
+            assert cells[1:3] == [told(row, "map_at_r"), told(row, "precision_at_1")]
+            assert cells[3] == ("" if title[:3] == "the" else told(row, "epoch", 1.0, 0))
+            found += 1
+    assert found >= 3
+
+
+def curves(loss):
+    files = sorted((CUB / "headline" / loss).glob("seed-*/metrics.jsonl"))
+    lines = [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
+    return [[100 * line["evaluation"]["map_at_r"] for line in run] for run in lines]
+
+
+@pytest.mark.parametrize(
+    ("loss", "title"),
+    [("proxy_anchor", "ProxyAnchor"), ("mf_contrastive", "MFCont"), ("mf_cwms", "MFCWMS")],
+)
+def test_what_an_epoch_chosen_by_other_seeds_costs(loss, title):
+    runs, lost = curves(loss), []
+    for number, own in enumerate(runs):
+        others = runs[:number] + runs[number + 1 :]
+        means = [
+            np.mean([run[epoch] for run in others if len(run) > epoch])
+            for epoch in range(max(map(len, others)))
+        ]
+        # A run that ended before that epoch keeps its last one.
+        lost.append(max(own) - own[min(int(np.argmax(means)), len(own) - 1)])
+    assert f"{np.mean(lost):.2f} ({title})" in (CUB / "README.md").read_text()
+
+
+def test_differences_are_those_of_the_tests():
+    text = (CUB / "README.md").read_text()
+    tests = {
+        (test["first"], test["second"]): test
+        for test in summary("headline")["tests"]
+        if test["metric"] == "map_at_r"
+    }
+    for child in ("mf_cwms", "mf_contrastive"):
+        test = tests["proxy_anchor", child]
+        less, low, high = (-100 * test[key] for key in ("difference", "high", "low"))
+        assert f"{less:.2f} ({low:.2f} to {high:+.2f})" in text
+    assert f"{100 * tests['mf_cwms', 'cwms']['difference']:.2f} (MFCWMS over CWMS)" in text
+    over = tests["mf_contrastive", "contrastive"]["difference"]
+    assert f"{100 * over:.2f} (MFCont over Contrastive)" in text
+
+
+EARLIER = {
+    "MFCWMS, fields joint": "mf_cwms/seed-0",
+    "MFCWMS, `fields.how=alternating`": "choices/mf_cwms_alternating",
+    "MFCWMS, `fields.how=class_mean`": "choices/mf_cwms_class_mean",
+    "MFCWMS, `loss.average=samples`": "choices/mf_cwms_samples",
+    "MFCont, by classes": "mf_contrastive/seed-0",
+    "MFCont, `loss.average=samples`": "choices/mf_contrastive_samples",
+}
+
+
+@pytest.mark.parametrize("title", list(EARLIER))
+def test_earlier_runs_are_told_as_they_are(title):
+    result = json.loads((CUB / "layer-by-layer" / EARLIER[title] / "result.json").read_text())
+    scores = [f"{100 * result[name]:.2f}" for name in ("map_at_r", "precision_at_1")]
+    assert row_of(CUB / "README.md", title)[1:] == [*scores, str(result["epoch"])]
 
 
 STUDIES = {

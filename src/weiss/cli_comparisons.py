@@ -28,8 +28,8 @@ Losses = Annotated[
     str | None,
     typer.Option(
         help="Short names with commas between; an unknown one lists them all. "
-        "mf_cwms:delta=0.8 is a row with a setting changed, in the traditional bench and in "
-        "studies that train every loss."
+        "mf_cwms:delta=0.8 is a row with a setting changed, cwms:seeds=2 one with its own number "
+        "of runs, in the traditional bench and in studies that train every loss."
     ),
 ]
 Out = Annotated[
@@ -323,9 +323,16 @@ def recorded_command(words: Sequence[str]) -> str:
     Without the password of a storage, and with the last part of absolute paths alone: where
     somebody keeps things is nobody else's affair.
     """
-    absolute = re.compile(r"^((?:[^/=]*=)?(?:sqlite:///)?)/(?:.*/)?([^/]+)/?$")
-    short = [absolute.sub(r"\1\2", word) for word in words]
-    return re.sub(r"(://[^:@/\s]*):[^@/\s]*@", r"\1:...@", shlex.join(["weiss", *short]))
+    shown = []
+    for word in words:
+        word = re.sub(r"(://[^:@/\s]*):\S*@", r"\1:...@", word)
+        word = re.sub(r"(password=)[^&\s]*", r"\1...", word)
+        word = re.sub(r"\b(sqlite[^:/]*:///|file://)/(?:[^/]+/)*", r"\1", word)
+        if "://" not in word:
+            inner = r"[^/\"',:=\[\]]+"
+            word = re.sub(rf"(?<![\w.~/-])/(?:{inner}/)*({inner})/?", r"\1", word)
+        shown.append(word)
+    return shlex.join(["weiss", *shown])
 
 
 def _carry_out(

@@ -170,6 +170,88 @@ def test_hooks_see_the_layers_they_are_on():
     assert not can_be_folded([])
 
 
+def test_hooks_on_shortcuts_and_on_all_modules_are_called(folding_here):
+    seen = []
+    images = torch.rand(1, 3, 32, 32, dtype=torch.float64)
+    model = network("resnet18").eval()
+    shortcut = model.trunk.layer2[0].downsample
+    handle = shortcut.register_forward_hook(lambda *_: seen.append("shortcut"))
+    model(images)
+    assert seen == ["shortcut"]
+    handle.remove()
+    handle = nn.modules.module.register_module_forward_hook(
+        lambda module, *_: seen.append(module) if isinstance(module, nn.Conv2d) else None
+    )
+    try:
+        model(images)
+    finally:
+        handle.remove()
+    assert len(seen) == 1 + SIZES["resnet18"]
+    assert not folding_here
+    model(images)
+    assert len(folding_here) == SIZES["resnet18"]
+
+
+def test_another_shortcut_is_computed_as_it_is(folding_here):
+    model = network("resnet18").eval()
+    shortcut = model.trunk.layer2[0].downsample
+    images = torch.rand(1, 3, 32, 32, dtype=torch.float64)
+    before = model(images)
+    shortcut.append(nn.Identity())
+    folding_here.clear()
+    torch.testing.assert_close(model(images), before)
+    assert not folding_here
+
+
+def test_a_convolution_of_two_norms_has_both(folding_here):
+    conv = nn.Conv2d(3, 3, 1, bias=False)
+    norms = [nn.BatchNorm2d(3).eval() for _ in range(2)]
+    nn.init.constant_(norms[1].bias, 2.0)
+    x = torch.rand(1, 3, 4, 4)
+    layers = Layers([(conv, norm) for norm in norms], fold=True, autocast_for="cpu")
+    for norm in norms:
+        torch.testing.assert_close(layers(x, conv, norm, relu=False), norm(conv(x)))
+    assert len(folding_here) == 2
+
+
+@pytest.mark.parametrize(
+    ("dtype", "under", "result"),
+    [
+        (torch.float32, torch.bfloat16, torch.bfloat16),
+        (torch.float64, torch.bfloat16, torch.float64),
+        (torch.bfloat16, None, torch.bfloat16),
+    ],
+    ids=str,
+)
+def test_precision_is_that_of_plain_layers(folding_here, dtype, under, result):
+    conv, norm = nn.Conv2d(3, 8, 3).to(dtype), nn.BatchNorm2d(8).eval().to(dtype)
+    x = torch.rand(2, 3, 8, 8, dtype=dtype)
+    with torch.autocast("cpu", under or torch.bfloat16, enabled=under is not None):
+        layers = Layers([(conv, norm)], fold=True, autocast_for="cpu")
+        assert layers(x, conv, norm).dtype == norm(conv(x)).dtype == result
+    assert folding_here
+
+
+def test_float16_is_not_folded(folding_here):
+    # The gradient of a bias, summed over 4 x 160 x 160 places, is no number in it.
+    conv, norm = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4).eval()
+    nn.init.constant_(norm.bias, 5.0)
+    with torch.autocast("cpu", torch.float16):
+        layers = Layers([(conv, norm)], fold=True, autocast_for="cpu")
+        layers(torch.rand(4, 3, 160, 160), conv, norm).float().sum().backward()
+    assert not folding_here
+    assert norm.bias.grad.max() == 4 * 160 * 160
+
+
+def test_tracers_see_the_plain_layers_and_stages_stand_alone():
+    trunk = ResNet(18, num_classes=0).eval()
+    images = torch.rand(1, 3, 32, 32)
+    with torch.no_grad():
+        traced = torch.fx.symbolic_trace(trunk)
+        torch.testing.assert_close(traced(images), trunk(images))
+        assert trunk.layer1(torch.rand(1, 64, 8, 8)).shape == (1, 64, 8, 8)
+
+
 def test_nothing_is_folded_on_a_cpu(monkeypatch):
     monkeypatch.setattr(layers, "_convolved", lambda *_: pytest.fail("folded"))
     assert network("resnet18")(torch.rand(1, 3, 32, 32, dtype=torch.float64)).shape == (1, 16)
@@ -206,7 +288,6 @@ def test_folded_layers_give_the_same_on_a_gpu(kind):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("kind", list(SIZES))
 def test_half_precision_on_a_gpu_is_as_near_to_float32_as_without_folding(monkeypatch, kind, dtype):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
@@ -217,7 +298,7 @@ def test_half_precision_on_a_gpu_is_as_near_to_float32_as_without_folding(monkey
 
     def errors(folds):
         model.trunk.folds = folds
-        with torch.autocast("cuda", dtype):
+        with torch.autocast("cuda", torch.bfloat16):
             embeddings, found = gradients(model, images)
         names = [name for name in exact if name != "images"]
         far = sum((found[n] - exact[n]).square().sum() / exact[n].square().sum() for n in names)
@@ -226,3 +307,20 @@ def test_half_precision_on_a_gpu_is_as_near_to_float32_as_without_folding(monkey
     folded, plain = errors(folds=True), errors(folds=False)
     for with_folding, without in zip(folded, plain, strict=True):
         assert with_folding < 2 * without
+
+
+@pytest.mark.gpu
+def test_memory_that_nothing_has_written_is_not_read():
+    # torch hands the unwritten output to cuDNN as a summand with the factor 0.
+    conv, norm = nn.Conv2d(64, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64).eval()
+    pair = (conv.cuda().to(memory_format=torch.channels_last), norm.cuda())
+    x = torch.rand(16, 64, 56, 56, device="cuda").to(memory_format=torch.channels_last)
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        layers = Layers([pair], fold=True, autocast_for="cuda")
+        wanted = torch.relu(norm(conv(x)))
+        for _ in range(3):
+            poison = torch.full((2**28,), torch.nan, dtype=torch.bfloat16, device="cuda")
+            del poison
+            found = layers(x, *pair)
+            assert found.isfinite().all()
+            assert (found - wanted).norm() < 0.02 * wanted.norm()

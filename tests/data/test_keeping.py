@@ -339,6 +339,27 @@ def test_a_disk_without_room_for_more_still_gives_what_it_has(
     assert decoded == [COUNT]
 
 
+def test_what_killed_processes_left_in_the_cache_is_removed_when_it_is_old(table, tmp_path):
+    place = Place("disk", "as asked")
+    store, _ = build_store(table, place, cache=tmp_path / "cache")
+    (folder,) = (tmp_path / "cache" / "images").iterdir()
+    (used,) = folder.glob("pixels-*.bin")
+    names = (".pixels-0123abcd.bin.0123abcd.tmp", "pixels-0123abcd.bin")
+    for name in names:
+        (folder / name).write_bytes(b"half of it")
+    (folder / "index.json").unlink()  # so that it is written again
+    build_store(table, place, cache=tmp_path / "cache")
+    assert all((folder / name).exists() for name in names)  # somebody may be writing them
+    assert used.exists()
+    (folder / "index.json").unlink()
+    for path in folder.glob("*pixels-*"):
+        os.utime(path, (0, 0))
+    again, _ = build_store(table, place, cache=tmp_path / "cache")
+    assert len(list(folder.glob("*pixels-*"))) == 1
+    # A store that is in use stays readable without its file.
+    assert torch.equal(store.pixels[: len(again.pixels)].sum(), again.pixels.sum())
+
+
 @pytest.mark.gpu
 def test_a_kept_store_on_the_gpu_is_found_there_and_its_room_is_given_back(table, decoded):
     def free():

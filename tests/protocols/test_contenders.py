@@ -51,10 +51,22 @@ def test_a_loss_can_have_fewer_seeds():
     assert (fewer.folder, fewer.title) == ("mf_cwms_delta-0.8", "MFCWMS, delta 0.8")
 
 
+def grown(old, new):
+    return merged(*({"losses": losses, "seeds": seeds} for losses, seeds in (old, new)))
+
+
 def test_the_more_seeds_of_two_commands_count():
-    assert merged(["ms:seeds=2", "cwms"], ["cwms:seeds=3", "ms:seeds=4"]) == ["ms:seeds=4", "cwms"]
-    assert merged(["ms:seeds=2"], ["ms"]) == ["ms"]
-    assert merged(["ms:seeds=4"], ["arcface", "ms:seeds=3"]) == ["ms:seeds=4", "arcface"]
+    assert grown((["ms:seeds=2", "cwms"], 9), (["cwms:seeds=3", "ms:seeds=4"], 9)) == [
+        "ms:seeds=4",
+        "cwms",
+    ]
+    assert grown((["ms:seeds=2"], 9), (["ms"], 9)) == ["ms"]
+    assert grown((["ms:seeds=4"], 9), (["arcface", "ms:seeds=3"], 9)) == ["ms:seeds=4", "arcface"]
+    # As many as a command says for all is a number too.
+    assert grown((["cwms:seeds=2", "ms"], 10), (["cwms"], 3)) == ["cwms:seeds=3", "ms"]
+    assert grown((["cwms"], 3), (["ms", "cwms:seeds=5"], 10)) == ["cwms:seeds=5", "ms"]
+    assert grown((["cwms"], 3), (["cwms"], 10)) == ["cwms"]
+    assert merged({"losses": ["ms"]}, {"losses": ["cwms"]}) == ["ms", "cwms"]
 
 
 def test_a_row_with_fewer_seeds_has_fewer_runs(recipe):
@@ -101,6 +113,7 @@ WRONG = {
     "other seed": (["ms:seed=3"], "must not change seed for one loss alone"),
     "protocol": (["ms:evaluate.on=held_out"], "must not change evaluate.on for one loss alone"),
     "network": (["ms:backbone.embedding_size=4"], "same network, evaluation and seeds: use --set"),
+    "graphs": (["ms:train.graphs=false"], "must not change train.graphs for one loss alone"),
     "machine": (["ms:train.device=cpu"], "must not change train.device for one loss alone"),
     "section": (["ms:train=3"], "Write train.KEY=VALUE"),
     "no seeds": (

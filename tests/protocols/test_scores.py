@@ -56,6 +56,20 @@ def test_tests_are_paired_by_repetition_and_corrected_together():
         assert found[at]["corrected"] >= min(at_least, 1.0) * (1 - 1e-12)
 
 
+def test_rows_with_few_runs_do_not_cost_the_others_their_significance():
+    random = np.random.default_rng(0)
+    many = [
+        row(name, random.normal(at, 0.01, 6).tolist()) for name, at in (("a", 0.5), ("b", 0.52))
+    ]
+    few = [row(name, random.normal(0.5, 0.01, 2).tolist()) for name in ("c", "d", "e")]
+    (alone,) = compared(many, ["map_at_r"])
+    with_few = compared([*many, *few], ["map_at_r"])
+    assert len(with_few) == 10
+    assert with_few[0] == alone
+    smallest = min(test["p_value"] for test in with_few[1:])
+    assert min(test["corrected"] for test in with_few[1:]) == pytest.approx(min(9 * smallest, 1))
+
+
 def test_only_repetitions_that_both_have_are_compared():
     first = row("a", [0.1, 0.2, 0.4, 0.7], [0, 1, 2, 3])
     second = row("b", [0.3, 0.3, 0.9], [1, 2, 5])

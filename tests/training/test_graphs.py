@@ -1,5 +1,8 @@
 """Which networks are recorded as CUDA graphs, and what becomes of it where that fails."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from tiny import losses, tiny_recipe
@@ -8,7 +11,7 @@ from weiss.backbones import Embedder, ResNet, SmallNetwork
 from weiss.parallel import Processes
 from weiss.runs import Run
 from weiss.training import graphs, stepping
-from weiss.training.graphs import can_be_recorded, recorded
+from weiss.training.graphs import Recording, can_be_recorded, recorded
 from weiss.training.preparation import prepare
 
 CUDA = torch.device("cuda")
@@ -58,6 +61,9 @@ def test_what_else_speaks_against_it(stripes):
     assert not can_be_recorded(small_resnet("none"), recipe, alone, CUDA)
     assert can_be_recorded(small_resnet("none").eval(), recipe, alone, CUDA)
     assert not can_be_recorded(Embedder(SmallNetwork(), embedding_size=8), recipe, alone, CUDA)
+    hooked = small_resnet()
+    hooked.trunk.layer4.register_forward_hook(lambda *_: None)
+    assert not can_be_recorded(hooked, recipe, alone, CUDA)
 
 
 def test_a_recording_that_fails_leaves_the_network_as_it_is(stripes, monkeypatch):
@@ -72,26 +78,59 @@ def test_a_recording_that_fails_leaves_the_network_as_it_is(stripes, monkeypatch
     assert forward is made.model
 
 
-def test_what_a_replay_wrote_is_not_written_over(stripes, monkeypatch):
-    shared = torch.zeros(12, 16)
+def patch_forward(model, arguments):
+    """Do as torch does: a module whose forward, found in itself, writes to the same place."""
+    plain = model.forward
+    shared = torch.zeros(len(arguments[0]), 16)
 
-    def graphed(model, images):
-        def replay(given):
-            return shared.copy_(model(given).detach()).requires_grad_()
+    def forward(given):
+        assert model is not None  # it holds the module, and the module holds it
+        return shared.copy_(plain(given).detach())
 
-        return replay
+    model.forward = forward
 
-    monkeypatch.setattr(torch.cuda, "make_graphed_callables", graphed)
-    made = prepare(resnet_recipe(stripes), torch.device("cpu"), Processes())
-    forward = recorded(made.model, made.recipe, made.stepper.precision, made.device)
-    images = torch.rand(12, 3, 64, 64)
-    shared.requires_grad_(False)
-    first = forward(images)
-    kept = first.detach().clone()
-    shared.detach().zero_()
+
+@pytest.fixture
+def made(stripes, monkeypatch):
+    """A run with a recording of which torch's part is an imitation."""
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", patch_forward)
+    found = prepare(resnet_recipe(stripes), torch.device("cpu"), Processes())
+    recording = recorded(found.model, found.recipe, found.stepper.precision, found.device)
+    assert isinstance(recording, Recording)
+    return [recording]
+
+
+def test_what_a_replay_wrote_is_not_written_over(made):
+    forward = made.pop()
+    images = torch.rand(2, 12, 3, 64, 64)
+    first = forward(images[0])
+    kept = first.clone()
+    assert not torch.equal(forward(images[1]), kept)
     assert torch.equal(first, kept)
     # Another number of images is no replay.
-    assert forward(images[:5]).shape == (5, 16)
+    assert forward(images[0, :5]).shape == (5, 16)
+
+
+def test_a_recording_goes_with_its_run_and_not_when_python_looks_for_cycles(made):
+    forward = made.pop()
+    patched = weakref.ref(forward._cast.forward)
+    gc.disable()
+    try:
+        forward.release()
+        assert patched() is None
+    finally:
+        gc.enable()
+
+
+def test_a_phase_and_a_run_let_go_of_their_recordings(stripes, tmp_path, undrawn, monkeypatch):
+    from weiss.training import train
+
+    released = []
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", lambda *_: None)
+    monkeypatch.setattr(Recording, "release", lambda self: released.append(self))
+    monkeypatch.setattr(stepping, "can_be_recorded", lambda *_: True)
+    train(resnet_recipe(stripes, train__epochs=2), tmp_path / "run", quiet=True)
+    assert len(released) == len(set(map(id, released))) == 2
 
 
 @pytest.mark.gpu

@@ -7,7 +7,7 @@ import time
 
 import pytest
 import torch
-from tiny import assert_same_run, begin, command, tiny_recipe, wait_until, weiss
+from tiny import assert_same_run, begin, command, losses, tiny_recipe, wait_until, weiss
 
 from weiss.config import recipe_from
 from weiss.runs import Run
@@ -347,3 +347,9 @@ def test_who_asks_for_an_end_while_data_are_loaded_need_not_wait_for_the_epochs(
     monkeypatch.setattr(loop, "prepare", prepare)
     with pytest.raises(StoppedError, match="after step 1"):
         train(tiny_recipe(stripes), tmp_path / "run", quiet=True)
+
+
+def test_recording_the_network_may_be_left_out_later(run):
+    stopped = run(train__epochs=1)
+    run(resume=True, train__epochs=2, train__graphs="false")
+    assert len(losses(stopped)) == 2

@@ -20,9 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
+from torch.nn.modules import module as modules
 
-HALVES = (torch.float16, torch.bfloat16)
-"""What cuDNN has single kernels for, from the convolution to the ReLU."""
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""Where a module keeps what wants to see its inputs, outputs or gradients."""
 
 
 class Layers:
@@ -39,15 +40,18 @@ class Layers:
     def __init__(
         self, pairs: Iterable[tuple[nn.Conv2d, nn.Module]], *, fold: bool, autocast_for: str
     ) -> None:
-        self._folded: dict[nn.Conv2d, tuple[Tensor, Tensor]] = {}
-        if not fold:
+        self._folded: dict[tuple[nn.Module, nn.Module], tuple[Tensor, Tensor]] = {}
+        self._dtype = torch.float32
+        listed = list(pairs) if fold else []
+        if not listed or not can_be_folded(listed):
             return
-        listed = list(pairs)
-        if can_be_folded(listed):
-            dtype = listed[0][0].weight.dtype
-            if torch.is_autocast_enabled(autocast_for):
-                dtype = torch.get_autocast_dtype(autocast_for)
-            self._folded, self._dtype = _scales_and_shifts(listed, dtype), dtype
+        self._dtype = listed[0][0].weight.dtype
+        # As autocast does, which leaves float64 alone.
+        if torch.is_autocast_enabled(autocast_for) and self._dtype != torch.float64:
+            self._dtype = torch.get_autocast_dtype(autocast_for)
+        # Not in float16: the gradient of a shift, a sum over all places, would overflow.
+        if self._dtype != torch.float16:
+            self._folded = _scales_and_shifts(listed, self._dtype)
 
     def __call__(
         self,
@@ -71,7 +75,7 @@ class Layers:
             y: Tensor = norm(conv(x))
             y = y if add is None else y + add
             return functional.relu(y, inplace=True) if relu else y
-        scale, shift = self._folded[conv]
+        scale, shift = self._folded[conv, norm]
         x = x.to(self._dtype)
         options = (relu, conv.stride, conv.padding)
         if not torch.is_grad_enabled():
@@ -80,6 +84,24 @@ class Layers:
         folded: Tensor = _Folded.apply(*given, *options)  # type: ignore[no-untyped-call]
         return folded
 
+    def projected(self, x: Tensor, shortcut: nn.Sequential) -> Tensor:
+        """Return a convolution and a normalisation of x that are a module of their own."""
+        if not self._folded:
+            plain: Tensor = shortcut(x)
+            return plain
+        conv, norm = pair_of(shortcut)
+        return self(x, conv, norm, relu=False)
+
+
+PLAIN = Layers((), fold=False, autocast_for="cpu")
+"""Layers one by one."""
+
+
+def pair_of(shortcut: nn.Sequential) -> tuple[Any, Any]:
+    """Return the two layers of a shortcut; twice itself, which cannot be folded, if it is more."""
+    is_plain = type(shortcut) is nn.Sequential and len(shortcut) == 2 and not _is_hooked(shortcut)
+    return (shortcut[0], shortcut[1]) if is_plain else (shortcut, shortcut)
+
 
 def layers_of(pairs: Iterable[tuple[nn.Conv2d, nn.Module]], images: Tensor, wanted: bool) -> Layers:
     """Return how the layers of a network are computed for some images.
@@ -87,27 +109,28 @@ def layers_of(pairs: Iterable[tuple[nn.Conv2d, nn.Module]], images: Tensor, want
     Folded on a GPU only, where it is faster. A compiler or an exporter sees the plain layers, of
     which it knows more.
     """
-    watched = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
-    fold = wanted and images.is_cuda and not watched
-    return Layers(pairs, fold=fold, autocast_for=images.device.type)
+    if not isinstance(images, Tensor) or torch._C._get_tracing_state() is not None:
+        return PLAIN  # torch.fx, torch.jit
+    if not (wanted and images.is_cuda) or torch.compiler.is_compiling():
+        return PLAIN
+    return Layers(pairs, fold=True, autocast_for=images.device.type)
 
 
 def can_be_folded(pairs: list[tuple[nn.Conv2d, nn.Module]]) -> bool:
     """Say whether every normalisation stands still and nothing else happens in the layers."""
-    if not pairs:
+    if any(getattr(modules, f"_global{name}", None) for name in HOOKS):
         return False
-    eps = getattr(pairs[0][1], "eps", None)
-    return all(_is_plain(conv, norm) and norm.eps == eps for conv, norm in pairs)
+    epsilons = {getattr(norm, "eps", None) for _, norm in pairs}
+    return len(epsilons) == 1 and all(_is_plain(conv, norm) for conv, norm in pairs)
 
 
 def _is_plain(conv: nn.Module, norm: nn.Module) -> bool:
     """Say whether these are what they look like: no subclass, no hook, no batch statistics."""
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    hooked = any(getattr(module, name) for module in (conv, norm) for name in hooks)
     return (
         type(conv) is nn.Conv2d
         and type(norm) is nn.BatchNorm2d
-        and not hooked
+        and not _is_hooked(conv)
+        and not _is_hooked(norm)
         and not norm.training
         and norm.affine
         and norm.running_var is not None
@@ -118,9 +141,13 @@ def _is_plain(conv: nn.Module, norm: nn.Module) -> bool:
     )
 
 
+def _is_hooked(module: nn.Module) -> bool:
+    return any(getattr(module, name) for name in HOOKS)
+
+
 def _scales_and_shifts(
     pairs: list[tuple[nn.Conv2d, nn.Module]], dtype: torch.dtype
-) -> dict[nn.Conv2d, tuple[Tensor, Tensor]]:
+) -> dict[tuple[nn.Module, nn.Module], tuple[Tensor, Tensor]]:
     """Return s ``(C,)`` and t ``(C,)`` of every layer, t in the precision of the layers.
 
     All layers at once: a hundred small kernels take longer than their work.
@@ -142,7 +169,7 @@ def _scales_and_shifts(
             mean = mean - torch.cat(own).to(exact)
         shift = torch.addcmul(bias, mean, scale, value=-1).to(dtype)
     both = zip(torch.split(scale, sizes), torch.split(shift, sizes), strict=True)
-    return {conv: each for (conv, _), each in zip(pairs, both, strict=True)}
+    return dict(zip(pairs, both, strict=True))
 
 
 def _scaled(weight: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
@@ -161,7 +188,7 @@ def _convolved(
     padding: Any,
 ) -> Tensor:
     """Return ``relu(conv(x; folded) + shift + add)``, without a graph of gradients."""
-    if x.is_cuda and x.dtype in HALVES and relu:
+    if relu and _has_one_kernel(x):
         rest = (stride, padding, (1, 1), 1)
         if add is None:
             return torch.cudnn_convolution_relu(x, folded, shift, *rest)
@@ -233,10 +260,28 @@ class _Folded(torch.autograd.Function):
         )
 
 
+def _has_one_kernel(x: Tensor) -> bool:
+    """Say whether cuDNN has one kernel from the convolution to the ReLU, and may use it.
+
+    torch takes no notice of its settings for determinism there.
+    """
+    settings = torch.backends.cudnn
+    return (
+        x.is_cuda
+        and x.dtype == torch.bfloat16
+        and torch.version.hip is None
+        and settings.enabled
+        and settings.is_available()  # type: ignore[no-untyped-call]
+        and torch.cuda.get_device_capability(x.device) >= (8, 0)
+        and not settings.deterministic
+        and not torch.are_deterministic_algorithms_enabled()
+    )
+
+
 def _sum_over_maps(grad: Tensor) -> Tensor:
     """Return the sum ``(C,)`` of ``(B, C, h, w)`` over all but the channels."""
-    if not (grad.is_cuda and grad.dtype in HALVES):
+    if not (grad.is_cuda and grad.dtype == torch.bfloat16):
         return grad.sum(dim=(0, 2, 3))
-    # A product with ones: it adds up in float32, and is faster than torch's sum over rows.
+    # A product with ones: faster than torch's sum over rows.
     rows = grad.permute(0, 2, 3, 1).reshape(-1, grad.shape[1])
     return (rows.new_ones(1, len(rows)) @ rows).squeeze(0)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from weiss import _check
-from weiss.backbones.layers import Layers, layers_of
+from weiss.backbones.layers import PLAIN, Layers, layers_of, pair_of
 from weiss.backbones.trunk import InputSpec, Trunk
 
 STAGES = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
@@ -109,7 +109,7 @@ class ResNet(Trunk):
 class _Stage(nn.Sequential):
     """Blocks of one width."""
 
-    def forward(self, x: Tensor, layers: Layers) -> Tensor:  # type: ignore[override]
+    def forward(self, x: Tensor, layers: Layers = PLAIN) -> Tensor:
         for block in self:
             x = block(x, layers)
         return x
@@ -129,9 +129,9 @@ class _Basic(nn.Module):
     def pairs(self) -> Iterator[tuple[nn.Conv2d, nn.Module]]:
         yield from ((self.conv1, self.bn1), (self.conv2, self.bn2))
         if self.downsample is not None:
-            yield _pair(self.downsample)
+            yield pair_of(self.downsample)
 
-    def forward(self, x: Tensor, layers: Layers) -> Tensor:
+    def forward(self, x: Tensor, layers: Layers = PLAIN) -> Tensor:
         y = layers(x, self.conv1, self.bn1)
         return layers(y, self.conv2, self.bn2, add=_around(x, self.downsample, layers))
 
@@ -153,9 +153,9 @@ class _Bottleneck(nn.Module):
     def pairs(self) -> Iterator[tuple[nn.Conv2d, nn.Module]]:
         yield from ((self.conv1, self.bn1), (self.conv2, self.bn2), (self.conv3, self.bn3))
         if self.downsample is not None:
-            yield _pair(self.downsample)
+            yield pair_of(self.downsample)
 
-    def forward(self, x: Tensor, layers: Layers) -> Tensor:
+    def forward(self, x: Tensor, layers: Layers = PLAIN) -> Tensor:
         y = layers(x, self.conv1, self.bn1)
         y = layers(y, self.conv2, self.bn2)
         return layers(y, self.conv3, self.bn3, add=_around(x, self.downsample, layers))
@@ -169,12 +169,6 @@ def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
     return nn.Sequential(projection, nn.BatchNorm2d(outputs))
 
 
-def _pair(shortcut: nn.Sequential) -> tuple[nn.Conv2d, nn.Module]:
-    projection, norm = shortcut
-    assert isinstance(projection, nn.Conv2d)
-    return projection, norm
-
-
 def _around(x: Tensor, shortcut: nn.Sequential | None, layers: Layers) -> Tensor:
     """Return a block's input as it is added to what the block makes of it."""
-    return x if shortcut is None else layers(x, *_pair(shortcut), relu=False)
+    return x if shortcut is None else layers.projected(x, shortcut)

@@ -73,7 +73,7 @@ class Trunk(nn.Module):
         architecture: a name that tells it from networks with the same parameters.
         folds: whether batch normalisation that stands still becomes part of the convolution in
             front of it on a GPU, see `weiss.backbones.layers`; for networks that can. Set it to
-            False for gradients of gradients.
+            False for gradients of gradients, for `torch.func` and for reentrant checkpointing.
         is_static: whether every pass does the same operations whatever the numbers, none of them
             random, so that it can be recorded and replayed.
     """

@@ -11,6 +11,7 @@ import json
 import mmap
 import os
 import threading
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, as_completed
@@ -36,6 +37,8 @@ CHUNK = 16
 """Images a decoding process takes at a time: enough that talking costs little beside decoding."""
 SLACK = 2**20
 """Bytes to spare behind the last image, so that a window of any width may be fetched there."""
+LEFTOVER_SECONDS = 3600
+"""How long a file must have been left alone before it counts as forgotten."""
 FORMAT = 1
 """Changes when stores on disk are laid out otherwise."""
 
@@ -264,6 +267,7 @@ def _on_disk(
             if if_it_fits and not fits_disk(estimated_bytes(table, short_side), folder):
                 raise OSError(errno.ENOSPC, "no room for decoded images", str(folder))
             found = _write_store(folder, index, table, short_side, num_workers)
+            _remove_leftovers(folder, found["pixels"])
     with (folder / found["pixels"]).open("rb") as file:
         # A private map: torch wants memory it may write to, and nothing written reaches the file.
         mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE)
@@ -273,6 +277,17 @@ def _on_disk(
     errors = {int(row): message for row, message in found["errors"].items()}
     store = Store(pixels, np.array(found["starts"]), np.array(found["sizes"]), place)
     return store, errors
+
+
+def _remove_leftovers(folder: Path, used: str) -> None:
+    """Remove pixels that no index names, and what was being written when its process was killed.
+
+    Only what nobody has written to for a while: without locks another may be at it.
+    """
+    for path in folder.glob("*pixels-*.bin*"):
+        with suppress(OSError):
+            if path.name != used and time.time() - path.stat().st_mtime > LEFTOVER_SECONDS:
+                path.unlink()
 
 
 def _index(index: Path, table: Table) -> dict[str, Any] | None:

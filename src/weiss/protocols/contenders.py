@@ -3,7 +3,7 @@
     mf_cwms                     as the recipe has it; a loss of another name with its defaults
     mf_cwms:delta=0.8           a setting of the loss changed
     cwms:train.per_class=2      a setting of how it is trained changed
-    cwms:seeds=2                only the first two of the comparison's seeds
+    cwms:seeds=2                two runs, however many the other rows have
 
 Each is a row of the table, with a folder and a title that say what it is. Data, network and
 evaluation are those of all rows, and so is the first seed: otherwise there would be nothing to
@@ -13,7 +13,7 @@ compare.
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weiss import _check
@@ -23,7 +23,7 @@ from weiss.protocols.plan import check_count
 
 OWN = ("loss", "fields", "augment", "optim", "schedule", "train")
 """The sections of a recipe in which losses may differ."""
-SHARED = ("train.device", "train.checkpoint_seconds")
+SHARED = ("train.device", "train.graphs", "train.checkpoint_seconds")
 """What in these sections says something of the machine, and nothing of the loss."""
 LONGEST = 80
 """Characters in the name of a folder; some file systems take no more than 255 bytes."""
@@ -127,17 +127,26 @@ def contenders_of(losses: Sequence[str]) -> list[Contender]:
     return found
 
 
-def merged(old: Sequence[str], new: Sequence[str]) -> list[str]:
-    """Return all that competes after two commands; what both name has the more seeds of both."""
-    found = contenders_of(old)
-    for each in contenders_of(new):
+def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return all that competes after two commands.
+
+    What both name has the more runs of the two; what one names has what it says, as many as the
+    comparison by default.
+
+    Args:
+        old: options of the first command: ``losses``, and ``seeds`` where there are any.
+        new: options of the second.
+    """
+    seeds = [int(options.get("seeds", 0)) for options in (old, new)]
+    found = contenders_of(old["losses"])
+    for each in contenders_of(new["losses"]):
         if each not in found:
             found.append(each)
             continue
         at = found.index(each)
-        before = found[at].seeds
-        if before is not None and (each.seeds is None or each.seeds > before):
-            found[at] = each
+        if found[at].seeds != each.seeds:
+            wanted = max(found[at].seeds or seeds[0], each.seeds or seeds[1])
+            found[at] = replace(each, seeds=None if wanted == max(seeds) else wanted)
     return [each.text for each in found]
 
 

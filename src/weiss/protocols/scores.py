@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from weiss.statistics import holm, paired_t_test, wilcoxon_test
+from weiss.summaries import FEW_PAIRS
 
 
 def compared(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> list[dict[str, Any]]:
@@ -17,7 +18,9 @@ def compared(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> list[
 
     Args:
         rows: of a summary; those that have no score are left out.
-        metrics: the scores to test by; each is a family of its own for the correction.
+        metrics: the scores to test by; each is a family of its own for the correction. Pairs of
+            rows with too few repetitions to decide anything are corrected apart: a baseline with
+            two runs should not cost the others their significance.
 
     Returns:
         An entry for each metric and pair that have two repetitions in common or more.
@@ -47,8 +50,10 @@ def compared(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> list[
                     "num_pairs": len(common),
                 }
             )
-        for entry, corrected in zip(family, holm([e["p_value"] for e in family]), strict=True):
-            entry["corrected"] = corrected
+        for decides in (True, False):
+            part = [entry for entry in family if (entry["num_pairs"] >= FEW_PAIRS) == decides]
+            for entry, corrected in zip(part, holm([e["p_value"] for e in part]), strict=True):
+                entry["corrected"] = corrected
         found += family
     return found
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from weiss.config import Recipe, differences, recipe_from_dict
-from weiss.files import replacing
+from weiss.files import alone, replacing
 from weiss.protocols.contenders import merged
 from weiss.protocols.ledger import Ledger
 from weiss.protocols.plan import Description, Plan
@@ -30,6 +30,7 @@ from weiss.summaries import FORMAT, SUMMARY, UNTRAINED
 PLAN, LEDGER = "plan.json", "ledger.sqlite3"
 OF_A_MACHINE = (
     "train.device",
+    "train.graphs",
     "data.root",
     "data.keep",
     "data.num_workers",
@@ -100,10 +101,13 @@ def join(
         found = _found(ledger)  # somebody else has let it grow in the meantime
         grown = _grown(found, plan, out)
     if held["options"] != grown["options"]:
-        lines = [*held.get("command", "").splitlines(), command]
-        asked = "\n".join(line for line in dict.fromkeys(lines) if line)
-        with replacing(out / PLAN) as temporary:
-            temporary.write_text(_text({**held, **grown, "command": asked}), encoding="utf-8")
+        with alone(out / PLAN):
+            held = read_plan(out) or held  # another command may have let it grow meanwhile
+            lines = [*held.get("command", "").splitlines(), command]
+            asked = "\n".join(line for line in dict.fromkeys(lines) if line)
+            with replacing(out / PLAN) as temporary:
+                entry = {**held, **_found(ledger), "command": asked}
+                temporary.write_text(_text(entry), encoding="utf-8")
     # Where this machine keeps data and computes is its own affair.
     return ledger, {**grown, "recipe": plan.recipe.as_dict()}
 
@@ -222,7 +226,7 @@ def _grown(held: Mapping[str, Any], plan: Plan, out: Path) -> Description:
     options = dict(old)
     for key in plan.may_grow:
         if key in new:
-            options[key] = (merged if key == "losses" else _larger)(old[key], new[key])
+            options[key] = merged(old, new) if key == "losses" else _larger(old[key], new[key])
     if options not in (old, new):
         type(plan)(plan.recipe, options).check()  # what was asked for apart must do together too
     return {"kind": held["kind"], "options": options, "recipe": held["recipe"]}

@@ -83,8 +83,8 @@ def write_report(
     is_one = len(leads) == 1
     document = Document(out, title, leads[0] if is_one else f"{len(leads)} comparisons.")
     if not is_one:
-        for heading, lead in zip(headings, leads, strict=True):
-            document.paragraph(f"{heading}: {lead}")
+        for number, (heading, lead) in enumerate(zip(headings, leads, strict=True), 1):
+            document.announce(number, heading, lead)
     for number, (comparison, heading) in enumerate(zip(comparisons, headings, strict=True), 1):
         name = f"{number:02d}-{re.sub(r'[^a-z0-9]+', '-', heading.lower()).strip('-')[:40]}"
         document.heading(heading if heading != title else "What was found")
@@ -124,7 +124,8 @@ def lead_of(comparison: Comparison) -> str:
     if any(row.get("changes") for row in comparison.trained):
         words += f" in {_several(len(titles), 'version')}"
     about = [str(network)] if network else []
-    about += [f"{size} dimensions"] if size else []
+    varied = {axis["key"] for axis in summary.get("axes", ())}
+    about += [f"{size} dimensions"] if size and "backbone.embedding_size" not in varied else []
     words += f" ({', '.join(about)})" if about else ""
     if summary.get("is_complete", True):
         words += "."
@@ -173,7 +174,8 @@ def _who_is_best(comparison: Comparison, best: Row) -> str:
     test = _test_of(comparison, best, second)
     words = f"{comparison.label(best)} is best with {said}"
     if test is None and comparison.summary.get("axes"):
-        return f"{words}."  # the next value of an axis is no rival
+        is_single = all(len(row.get("runs", ())) < 2 for row in comparison.trained)
+        return f"{words}{', of one run each' * is_single}."  # another value is no rival
     ahead = 100 * (score - (mean_of(second, metric) or 0.0))
     words += f", {ahead:.2f} points above {comparison.label(second)}; "
     if test is None:

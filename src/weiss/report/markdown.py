@@ -79,6 +79,11 @@ class Document:
         self._markdown.append(f"{'#' * level} {markdown_text(text)}")
         self._latex.append(f"% {_comment(text)}")
 
+    def announce(self, number: int, heading: str, text: str) -> None:
+        """Add a paragraph on the section of this number, which follows; on the page with a link."""
+        self._page.announce(number, heading, text)
+        self._markdown.append(markdown_text(f"{heading}: {text}"))
+
     def paragraph(self, text: str) -> None:
         """Add a paragraph of plain text; a paper has its own."""
         self._page.paragraph(text)

@@ -50,12 +50,28 @@ class Page:
     def __init__(self, title: str, lead: str = "") -> None:
         self.title, self.lead = title, lead
         self._parts: list[str] = []
+        self._num_sections = 0
 
     def heading(self, text: str, level: int = 2) -> None:
         """Begin a section (level 2) or a part of one (level 3)."""
         if level not in (2, 3):
             raise ValueError(f"level must be 2 or 3; got {level!r}. The title has level 1.")
-        self._parts.append(f"<h{level}>{_text(text)}</h{level}>")
+        place = ""
+        if level == 2:
+            self._num_sections += 1
+            place = f' id="section-{self._num_sections}"'
+        self._parts.append(f"<h{level}{place}>{_text(text)}</h{level}>")
+
+    def announce(self, number: int, heading: str, text: str) -> None:
+        """Add a paragraph on a section that follows, with a link to it.
+
+        Args:
+            number: which of the sections, counted from 1.
+            heading: of the section.
+            text: what it is about, plain.
+        """
+        link = f'<a href="#section-{number}">{_text(heading)}</a>'
+        self._parts.append(f"<p>{link}: {_text(text)}</p>")
 
     def paragraph(self, text: str) -> None:
         """Add a paragraph of plain text."""

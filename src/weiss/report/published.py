@@ -125,8 +125,9 @@ def difference_in_words(summary: Mapping[str, Any]) -> str:
     chosen = "" if on_test else " In the paper the test set chose the epoch."
     if backbone != NETWORK:
         return (
-            f"{chosen} The paper's network is {NETWORK_TITLE}, the one here is {backbone}: they are "
-            "not the same network, so the numbers stand beside each other, not against each other."
+            f"{chosen} The paper's network is {NETWORK_TITLE}, the one here is {backbone}: they "
+            "are not the same network, so the numbers stand beside each other, not against each "
+            "other."
         )
     if expected is not None and size != expected:
         return f"{chosen} The paper's network has {expected} dimensions, the one here {size}."

@@ -18,10 +18,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from weiss.backbones import Embedder
+from weiss.backbones.layers import HOOKS
 from weiss.config import Recipe
 from weiss.parallel import Processes
-
-Forward = Callable[[Tensor], Tensor]
 
 
 def can_be_recorded(
@@ -39,20 +38,15 @@ def can_be_recorded(
     alone = processes.size == 1 and settings.accumulate == 1
     # Not in float16, whose steps may be left out when a gradient overflows: never tried.
     wanted = settings.graphs and not settings.compile and settings.precision != "fp16"
-    learns_statistics = any(isinstance(m, _BatchNorm) and m.training for m in model.modules())
-    return (
-        device.type == "cuda"
-        and alone
-        and wanted
-        and model.trunk.is_static
-        and not learns_statistics
-    )
+    changes = any(isinstance(m, _BatchNorm) and m.training for m in model.modules())
+    # A hook would be called while recording, and never again.
+    watched = any(getattr(m, name) for m in model.modules() for name in HOOKS)
+    fits = model.trunk.is_static and not changes and not watched
+    return device.type == "cuda" and alone and wanted and fits
 
 
-def recorded(
-    model: Embedder, recipe: Recipe, precision: Callable[[], Any], device: torch.device
-) -> Forward:
-    """Return the network's forward pass as a graph, with its backward pass as another.
+class Recording:
+    """A network's forward pass as a graph, with its backward pass as another.
 
     Record anew when other parameters train. No other thread may use the GPU meanwhile.
 
@@ -62,21 +56,55 @@ def recorded(
         precision: makes the context to compute in, which must not keep what it casts.
         device: where it is.
 
-    Returns:
-        From images ``(B, c, S, S)``, B the recipe's, to embeddings ``(B, D)`` that can be
-        differentiated once. Where recording fails, the network itself, with a warning.
+    Raises:
+        RuntimeError: something in the network cannot be recorded.
     """
-    batch, side = int(recipe.train.batch_size), recipe.augment.size
-    assert side
-    channels = 1 if model.input.channels == 1 else 3
-    # As batches come: channels last in memory.
-    images = torch.zeros(batch, side, side, channels, device=device).permute(0, 3, 1, 2)
-    if hasattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch"):
-        # Gradients come from the stream of the recording, which is waited for.
-        torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
+
+    def __init__(
+        self, model: Embedder, recipe: Recipe, precision: Callable[[], Any], device: torch.device
+    ) -> None:
+        batch, side = int(recipe.train.batch_size), recipe.augment.size
+        assert side
+        channels = 1 if model.input.channels == 1 else 3
+        # As batches come: channels last in memory.
+        images = torch.zeros(batch, side, side, channels, device=device).permute(0, 3, 1, 2)
+        if hasattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch"):
+            # Gradients come from the stream of the recording, which is waited for.
+            torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
+        self._shape, self._device, self._model = images.shape, device, model
+        self._cast: Any = _Cast(model, precision)
+        torch.cuda.make_graphed_callables(self._cast, (images,))
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return the embeddings ``(B, D)`` of images ``(B, c, S, S)``; differentiable once.
+
+        Another number of images than the recipe's is computed without the recording.
+        """
+        if images.shape != self._shape:
+            plain: Tensor = self._model(images)
+            return plain
+        # A copy, since the next replay writes where this one has written.
+        embeddings: Tensor = self._cast(images).clone()
+        return embeddings
+
+    def release(self) -> None:
+        """Let go of the graphs and of the memory that they keep for themselves.
+
+        What torch has put in the place of ``forward`` refers to its own module: left alone it
+        would live until Python looks for cycles, and the memory of a whole batch with it.
+        """
+        self._cast.__dict__.pop("forward", None)
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def recorded(
+    model: Embedder, recipe: Recipe, precision: Callable[[], Any], device: torch.device
+) -> Recording | Embedder:
+    """Return the recording of a network; where that fails the network itself, with a warning."""
     try:
-        graph: Any = torch.cuda.make_graphed_callables(_Cast(model, precision), (images,))
-    except RuntimeError as error:
+        return Recording(model, recipe, precision, device)
+    except (RuntimeError, AssertionError) as error:
         torch.cuda.synchronize(device)
         warnings.warn(
             f"the network is computed kernel by kernel, for recording it failed ({error}); leave "
@@ -84,13 +112,6 @@ def recorded(
             stacklevel=2,
         )
         return model
-
-    def replay(given: Tensor) -> Tensor:
-        # A copy, since the next replay writes where this one has written.
-        embeddings: Tensor = graph(given).clone() if given.shape == images.shape else model(given)
-        return embeddings
-
-    return replay
 
 
 class _Cast(nn.Module):

@@ -94,7 +94,10 @@ def train(
             if begun:
                 refuse_another_run(run, resume)
             training = Training(recipe, run, accelerator, processes, stop, begun, quiet)
-            return training.go(pictures)
+            try:
+                return training.go(pictures)
+            finally:
+                training.stepper.release()
     finally:
         with suppress(OSError):
             run.folder.rmdir()  # which works only if nothing came of it
@@ -122,12 +125,10 @@ class Training:
         self.at = Position()
         self.best: dict[str, Any] | None = None
         self._unwritten: Kept | None = None
-        self.watch = LossWatch(self.device)
-        self.stop = stop
+        self.watch, self.stop = LossWatch(self.device), stop
 
     def go(self, pictures: bool = True) -> dict[str, Any]:
         """Take up the run where it is, and bring it to its end."""
-        settings = self.recipe.train
         self._take_up()
         if self.has_begun and self._is_finished():
             self._say(f"{self.run.folder} is finished already.")
@@ -136,8 +137,8 @@ class Training:
         if self.processes.is_main:
             self.run.reopen()
         self._start_trackers()
-        size = int(settings.batch_size)
-        total = settings.epochs * self.experiment.steps * size
+        size = int(self.recipe.train.batch_size)
+        total = self.recipe.train.epochs * self.experiment.steps * size
         bar = Bar(total, "training", unit="images", done=self.at.steps * size)
         self._moment = self._saved_at = time.monotonic()
         with bar if not self.quiet else nullcontext():
@@ -363,7 +364,6 @@ class Training:
     def _how_to_resume(self) -> str:
         return f"weiss train --resume --out {self.run.folder}"
 
-    # The end
     def _finish(self, pictures: bool) -> dict[str, Any]:
         if self.best is None:
             # Nothing was measured: the last network is the run's.

@@ -68,6 +68,8 @@ def prepare(recipe: Recipe, device: torch.device, processes: Processes) -> Prepa
     # One seed for the network and the fields; the order of images follows from it too.
     torch.manual_seed(recipe.seed)
     model = build_backbone(recipe.as_dict()["backbone"]).to(device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)  # the peak of this run, not of those before it
     experiment = Experiment(recipe, table, model.input, device, processes)
     nested = experiment.recipe.as_dict()
     nested["train"]["precision"] = resolve_precision(recipe.train.precision, device)

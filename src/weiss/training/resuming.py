@@ -30,6 +30,7 @@ MAY_CHANGE = (
     "train.patience",
     "train.checkpoint_seconds",
     "train.device",
+    "train.graphs",
     "data.name",
     "data.root",
     "data.keep",

@@ -21,7 +21,7 @@ from weiss.backbones import Embedder
 from weiss.config import Optim, Recipe
 from weiss.optim import parameter_groups
 from weiss.parallel import Processes
-from weiss.training.graphs import can_be_recorded, recorded
+from weiss.training.graphs import Recording, can_be_recorded, recorded
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -103,6 +103,7 @@ class Stepper:
         if warming_up == self._warming_up:
             return
         self._warming_up = warming_up
+        self.release()
         for parameter in self.model.trunk_parameters():
             parameter.requires_grad_(not warming_up)
             # An optimiser moves whatever has a gradient, be it an old one.
@@ -113,6 +114,12 @@ class Stepper:
             self._forward = DistributedDataParallel(self._compiled)
         elif can_be_recorded(self.model, self._recipe, self.processes, self._device):
             self._forward = recorded(self.model, self._recipe, self.precision, self._device)
+
+    def release(self) -> None:
+        """Let go of what only steps need; the next phase makes it again."""
+        if isinstance(self._forward, Recording):
+            self._forward.release()
+        self._forward = None
 
     def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Take a step.
