@@ -32,6 +32,21 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.fixture
+def decoded(monkeypatch):
+    """How many images each decoding of a whole table in this process had."""
+    from weiss.data import store
+
+    counts, real = [], store._decode_all
+
+    def decode(sink, table, *more):
+        counts.append(len(table))
+        return real(sink, table, *more)
+
+    monkeypatch.setattr(store, "_decode_all", decode)
+    return counts
+
+
 @pytest.fixture(scope="session")
 def torchvision():
     """Import torchvision, also where its compiled part does not fit the CPU build of torch.

@@ -40,19 +40,6 @@ def table(tmp_path):
     return Table("toy", files, np.arange(COUNT) % 2, ("a", "b"), np.full(COUNT, "train"))
 
 
-@pytest.fixture
-def decoded(monkeypatch):
-    """How many images each decoding of a whole table had."""
-    counts, real = [], stores._decode_all
-
-    def decode(sink, table, *more):
-        counts.append(len(table))
-        return real(sink, table, *more)
-
-    monkeypatch.setattr(stores, "_decode_all", decode)
-    return counts
-
-
 def pipeline(table, **options):
     return Pipeline(table, **{"keep": "memory", "short_side": 32, "num_workers": 0} | options)
 

@@ -6,7 +6,6 @@ import sys
 import pytest
 from tiny import tiny_recipe
 
-from weiss.data import store as stores
 from weiss.protocols import carry_out, reality_check, traditional
 
 QUICK = {"train__epochs": 1, "train__warmup_epochs": 0, "train__batch_size": 8}
@@ -34,19 +33,6 @@ main()
 """
 
 pytestmark = pytest.mark.usefixtures("undrawn")
-
-
-@pytest.fixture
-def decoded(monkeypatch):
-    """How many images each decoding in this process had."""
-    counts, real = [], stores._decode_all
-
-    def decode(sink, table, *more):
-        counts.append(len(table))
-        return real(sink, table, *more)
-
-    monkeypatch.setattr(stores, "_decode_all", decode)
-    return counts
 
 
 def test_a_worker_decodes_once_for_all_its_runs(stripes, tmp_path, decoded):
