@@ -208,36 +208,6 @@ def test_a_study_runs_over_its_values_and_draws_its_picture(stripes, tmp_path):
     assert (out / "picture.svg").is_file()
 
 
-@pytest.mark.parametrize(
-    ("word", "kept"),
-    {
-        "/home/me/runs/bench": "bench",
-        "--out=/home/me/runs/bench/": "--out=bench",
-        "backbone.weights=/data/resnet.safetensors": "backbone.weights=resnet.safetensors",
-        "sqlite:////home/me/study.db": "sqlite:///study.db",
-        "sqlite:///study.db": "sqlite:///study.db",
-        "sqlite+pysqlite:////home/me/study.db": "sqlite+pysqlite:///study.db",
-        "--set=data.root=/home/me/photos": "--set=data.root=photos",
-        'data.root="/home/me/x"': """'data.root="x"'""",
-        "data.root = /home/me/my photos": "'data.root = my photos'",
-        "/home/me/x,/home/me/y": "x,y",
-        "/home/a/b:delta=1/2": "b:delta=1/2",
-        "file:///home/me/a": "file://a",
-        "postgresql://host/db?user=me&password=secret": "'postgresql://host/db?user=me&password=...'",
-        "postgresql://me:p@ss@host/db": "postgresql://me:...@host/db",
-        "postgresql://me:p/ss@host/db": "postgresql://me:...@host/db",
-        "runs/bench": "runs/bench",
-        "../data": "../data",
-        "loss.beta=50,80": "loss.beta=50,80",
-        "https://example.org/a/weights.pth": "https://example.org/a/weights.pth",
-    }.items(),
-)
-def test_the_record_of_a_command_says_nothing_of_a_machines_folders(word, kept):
-    from weiss.cli_comparisons import recorded_command
-
-    assert recorded_command(["bench", word]) == f"weiss bench {kept}"
-
-
 def test_what_fails_for_one_reason_is_told_once(stripes, tmp_path):
     options = ("--losses", "ms,cwms", "--seeds", 2, "--out", tmp_path / "out")
     done = tiny("bench", "traditional", stripes, *options, train__batch_size=4000)

@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 from weiss import provenance
-from weiss.provenance import made_with
+from weiss.provenance import made_with, recorded_command
 
 CPU = torch.device("cpu")
 HERE = Path(provenance.__file__).parent
@@ -216,3 +217,46 @@ def test_a_machine_without_proc_still_has_a_cpu(monkeypatch):
 def test_a_library_that_is_not_there_is_not_named(monkeypatch):
     monkeypatch.setattr(provenance, "LIBRARIES", ("torch", "no-such-library"))
     assert list(made_with(CPU)["versions"]) == ["torch"]
+
+
+WORDS = {
+    "/home/me/runs/bench": "bench",
+    "--out=/home/me/runs/bench/": "--out=bench",
+    "/home/me//data": "data",
+    "//server/me/data": "data",
+    "/home/a,b/me/data": "data",
+    "/home/a=b/me/data": "data",
+    "/home/me/[x]/y": "y",
+    "/home/me/x,/home/me/y": "x,y",
+    "--set=data.root=/home/me/photos": "--set=data.root=photos",
+    "backbone.weights=/data/resnet.safetensors": "backbone.weights=resnet.safetensors",
+    'data.root="/home/me/x"': 'data.root="x"',
+    "data.root = /home/me/my photos": "data.root = my photos",
+    "files=['/home/me/a', '/home/me/b']": "files=['a', 'b']",
+    "runs/bench": "runs/bench",
+    "../data": "../data",
+    "loss.beta=50,80": "loss.beta=50,80",
+    "mf_cwms:delta=1/2": "mf_cwms:delta=1/2",
+    "": "",
+    "/": "/",
+    "sqlite:////home/me/study.db": "sqlite:///study.db",
+    "sqlite:///study.db": "sqlite:///study.db",
+    "sqlite+pysqlite:////home/me/study.db": "sqlite+pysqlite:///study.db",
+    "file:///home/me/a": "file://a",
+    "https://example.org/a/weights.pth": "https://example.org/a/weights.pth",
+    "--storage=postgresql://me:secret@host/db": "--storage=postgresql://me:...@host/db",
+    "postgresql://me:se@cret@host/db": "postgresql://me:...@host/db",
+    "postgresql://me:se/cret@host/db": "postgresql://me:...@host/db",
+    "postgresql://me:se cret@host/db": "postgresql://me:...@host/db",
+    "postgresql://me@host/db": "postgresql://me@host/db",
+    "postgresql://me:secret@host/db?options=a@b": "postgresql://me:...@host/db?options=a@b",
+    "postgresql://host/db?user=me&PASSWORD=secret": "postgresql://host/db?user=me&PASSWORD=...",
+    "postgresql://me@host/db?sslrootcert=/home/me/ca.pem": (
+        "postgresql://me@host/db?sslrootcert=ca.pem"
+    ),
+}
+
+
+@pytest.mark.parametrize(("word", "kept"), WORDS.items(), ids=list(WORDS))
+def test_the_record_of_a_command_says_nothing_of_a_machines_folders_and_no_password(word, kept):
+    assert shlex.split(recorded_command(["bench", word])) == ["weiss", "bench", kept]

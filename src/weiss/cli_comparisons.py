@@ -2,10 +2,8 @@
 
 import os
 import re
-import shlex
 import sys
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -317,28 +315,11 @@ def _draw(found: dict[str, Any], out: Path) -> None:
         )
 
 
-def recorded_command(words: Sequence[str]) -> str:
-    """Return a command line for the record, which may be shown to others.
-
-    Without the password of a storage, and with the last part of absolute paths alone: where
-    somebody keeps things is nobody else's affair.
-    """
-    shown = []
-    for word in words:
-        word = re.sub(r"(://[^:@/\s]*):\S*@", r"\1:...@", word)
-        word = re.sub(r"(password=)[^&\s]*", r"\1...", word)
-        word = re.sub(r"\b(sqlite[^:/]*:///|file://)/(?:[^/]+/)*", r"\1", word)
-        if "://" not in word:
-            inner = r"[^/\"',:=\[\]]+"
-            word = re.sub(rf"(?<![\w.~/-])/(?:{inner}/)*({inner})/?", r"\1", word)
-        shown.append(word)
-    return shlex.join(["weiss", *shown])
-
-
 def _carry_out(
     plan: Any, out: Path | None, workers: int, storage: str | None, study: str | None, quiet: bool
 ) -> None:
     from weiss.protocols import carry_out
+    from weiss.provenance import recorded_command
 
     if out is None:
         data = Path(plan.recipe.data.name).stem or "photos"

@@ -2,9 +2,12 @@
 
 import os
 import platform
+import re
+import shlex
 import subprocess
+from collections.abc import Sequence
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import psutil
@@ -42,6 +45,58 @@ def made_with(device: torch.device, num_processes: int = 1) -> dict[str, Any]:
     if commit:
         found["commit"] = commit
     return found
+
+
+def recorded_command(words: Sequence[str]) -> str:
+    """Return a command line for the record, which may be shown to others.
+
+    Without passwords, and with the last part of absolute paths alone: where somebody keeps things
+    is nobody else's affair.
+
+    Args:
+        words: behind ``weiss``.
+
+    Example:
+        >>> recorded_command(["train", "cub", "--root=/home/me/data"])
+        'weiss train cub --root=data'
+    """
+    return shlex.join(["weiss", *map(_without_places, words)])
+
+
+def _without_places(word: str) -> str:
+    key, address = re.fullmatch(r"((?:[^/=:]*=\s*)*)(.*)", word, re.DOTALL).groups()  # type: ignore[union-attr]
+    if "://" in address:
+        return f"{key}{_without_secrets(address)}"
+    address = re.sub(r"""(["'])(/[^"']*)\1""", lambda m: m[1] + _last(m[2]) + m[1], address)
+    if address.startswith("/"):
+        # A path may have commas in it; where one begins behind a comma there are several.
+        address = ",".join(_last(path) for path in address.replace(",/", "\0/").split("\0"))
+    return f"{key}{address}"
+
+
+def _without_secrets(address: str) -> str:
+    """Return an address without its password and the folders of this machine."""
+    base, mark, query = address.partition("?")
+    scheme, _, rest = base.partition("://")
+    if scheme.startswith("sqlite") and rest.startswith("//"):
+        rest = f"/{_last(rest)}"
+    elif scheme == "file":
+        rest = _last(rest)
+    elif "@" in rest:
+        user, _, host = rest.rpartition("@")
+        name, colon, _ = user.partition(":")
+        rest = f"{name}{':...' if colon else ''}@{host}"
+    shown = []
+    for part in query.split("&"):
+        name, equals, value = part.partition("=")
+        if name.lower() == "password":
+            value = "..."
+        shown.append(f"{name}{equals}{_last(value) if value.startswith('/') else value}")
+    return f"{scheme}://{rest}{mark}{'&'.join(shown)}"
+
+
+def _last(path: str) -> str:
+    return PurePosixPath(path).name or path
 
 
 def _version(name: str) -> str | None:

@@ -3,7 +3,7 @@
 Scores are fractions. A score that is absent has no entry; one of a single run has no interval.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,3 +39,11 @@ def summarised(values: Sequence[float | None]) -> dict[str, Any] | None:
     interval = t_interval(np.array(there))
     ends = {"mean": interval.mean, "low": interval.low, "high": interval.high}
     return {"values": there, **ends}
+
+
+def by_repetition(row: Mapping[str, Any], metric: str) -> dict[int, float]:
+    """Return the values of a row's score by the number of the repetition; none if it has none."""
+    values = (row.get("scores", {}).get(metric) or {}).get("values", [])
+    numbers = row.get("repetitions", [])
+    # A value that is absent leaves the others without their numbers: they pair with nothing.
+    return dict(zip(numbers, values, strict=True)) if len(values) == len(numbers) else {}

@@ -66,6 +66,9 @@ def test_the_more_seeds_of_two_commands_count():
     assert grown((["cwms:seeds=2", "ms"], 10), (["cwms"], 3)) == ["cwms:seeds=3", "ms"]
     assert grown((["cwms"], 3), (["ms", "cwms:seeds=5"], 10)) == ["cwms:seeds=5", "ms"]
     assert grown((["cwms"], 3), (["cwms"], 10)) == ["cwms"]
+    # A number that was said stays one, though the others have as many for now.
+    assert grown((["cwms:seeds=2"], 4), (["cwms:seeds=4"], 4)) == ["cwms:seeds=4"]
+    assert grown((["cwms:seeds=2"], 2), (["cwms"], 1)) == ["cwms:seeds=2"]
     assert merged({"losses": ["ms"]}, {"losses": ["cwms"]}) == ["ms", "cwms"]
 
 
@@ -121,7 +124,8 @@ WRONG = {
         "seeds in --losses 'ms:seeds=0' must be a whole number of at least 1",
     ),
     "seeds twice": (["ms:seeds=2:seeds=3"], "must give seeds once"),
-    "other seeds": (["ms:seeds=2", "ms:seeds=3"], "each loss once; got 'ms:seeds=3' twice"),
+    "other seeds": (["ms:seeds=2", "ms:seeds=3"], "once; got 'ms:seeds=2' and 'ms:seeds=3'"),
+    "a typo": (["ms:seed=3"], "seeds=N gives a loss N runs"),
 }
 
 

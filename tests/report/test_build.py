@@ -221,6 +221,27 @@ def test_two_comparisons_stand_on_one_page_and_their_figures_do_not_meet(tmp_pat
 
 
 @pytest.mark.usefixtures("words_only")
+def test_rows_with_other_numbers_of_runs_are_compared_on_what_both_have(tmp_path):
+    def change(found):
+        best, second = (row for row in found["rows"] if row["loss"] in ("mf_cwms", "proxy_anchor"))
+        for row, values in ((best, [0.30]), (second, [0.29, 0.10])):
+            row["runs"], row["repetitions"] = row["runs"][: len(values)], list(range(len(values)))
+            mean = sum(values) / len(values)
+            row["scores"]["map_at_r"] = {"values": values, "mean": mean, "low": None, "high": None}
+        found["rows"] = [best, second]
+        found["tests"] = []
+
+    write_comparison(tmp_path / "a", "traditional")
+    rewrite(tmp_path / "a", change)
+    page, _, _ = report(tmp_path / "a", tmp_path)
+    assert re.search(
+        r"is best with MAP@R 30.0 % of 1 run, on the 1 repetition that both have 1.00 points above "
+        r"\w+ of 2 runs; whether that is chance was not tested",
+        page,
+    )
+
+
+@pytest.mark.usefixtures("words_only")
 def test_a_comparison_by_held_out_classes_is_told_from_the_one_by_the_test_set(tmp_path):
     for name in ("test", "held_out"):
         write_comparison(tmp_path / name, "traditional")

@@ -64,6 +64,11 @@ def test_what_else_speaks_against_it(stripes):
     hooked = small_resnet()
     hooked.trunk.layer4.register_forward_hook(lambda *_: None)
     assert not can_be_recorded(hooked, recipe, alone, CUDA)
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        assert not can_be_recorded(small_resnet(), recipe, alone, CUDA)
+    finally:
+        handle.remove()
 
 
 def test_a_recording_that_fails_leaves_the_network_as_it_is(stripes, monkeypatch):
@@ -120,6 +125,15 @@ def test_a_recording_goes_with_its_run_and_not_when_python_looks_for_cycles(made
         assert patched() is None
     finally:
         gc.enable()
+
+
+def test_a_stepper_that_let_go_begins_its_phase_again(stripes):
+    made = prepare(resnet_recipe(stripes), torch.device("cpu"), Processes())
+    images, labels = next(made.experiment.batches(0))
+    for _ in range(2):
+        made.stepper.set_phase(warming_up=False)
+        assert made.stepper(images, labels)[0].isfinite()
+        made.stepper.release()
 
 
 def test_a_phase_and_a_run_let_go_of_their_recordings(stripes, tmp_path, undrawn, monkeypatch):

@@ -99,7 +99,7 @@ PLAIN = Layers((), fold=False, autocast_for="cpu")
 
 def pair_of(shortcut: nn.Sequential) -> tuple[Any, Any]:
     """Return the two layers of a shortcut; twice itself, which cannot be folded, if it is more."""
-    is_plain = type(shortcut) is nn.Sequential and len(shortcut) == 2 and not _is_hooked(shortcut)
+    is_plain = type(shortcut) is nn.Sequential and len(shortcut) == 2 and not are_hooked([shortcut])
     return (shortcut[0], shortcut[1]) if is_plain else (shortcut, shortcut)
 
 
@@ -118,19 +118,24 @@ def layers_of(pairs: Iterable[tuple[nn.Conv2d, nn.Module]], images: Tensor, want
 
 def can_be_folded(pairs: list[tuple[nn.Conv2d, nn.Module]]) -> bool:
     """Say whether every normalisation stands still and nothing else happens in the layers."""
-    if any(getattr(modules, f"_global{name}", None) for name in HOOKS):
-        return False
     epsilons = {getattr(norm, "eps", None) for _, norm in pairs}
-    return len(epsilons) == 1 and all(_is_plain(conv, norm) for conv, norm in pairs)
+    seen = (module for pair in pairs for module in pair)
+    is_plain = all(_is_plain(conv, norm) for conv, norm in pairs)
+    return len(epsilons) == 1 and is_plain and not are_hooked(seen)
+
+
+def are_hooked(given: Iterable[nn.Module]) -> bool:
+    """Say whether somebody wants to see what goes through some of these modules, or through all."""
+    if any(getattr(modules, f"_global{name}", None) for name in HOOKS):
+        return True
+    return any(getattr(module, name) for module in given for name in HOOKS)
 
 
 def _is_plain(conv: nn.Module, norm: nn.Module) -> bool:
-    """Say whether these are what they look like: no subclass, no hook, no batch statistics."""
+    """Say whether these are what they look like: no subclass, no batch statistics."""
     return (
         type(conv) is nn.Conv2d
         and type(norm) is nn.BatchNorm2d
-        and not _is_hooked(conv)
-        and not _is_hooked(norm)
         and not norm.training
         and norm.affine
         and norm.running_var is not None
@@ -139,10 +144,6 @@ def _is_plain(conv: nn.Module, norm: nn.Module) -> bool:
         and conv.groups == 1
         and conv.dilation == (1, 1)
     )
-
-
-def _is_hooked(module: nn.Module) -> bool:
-    return any(getattr(module, name) for name in HOOKS)
 
 
 def _scales_and_shifts(

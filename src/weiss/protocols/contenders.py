@@ -123,7 +123,9 @@ def contenders_of(losses: Sequence[str]) -> list[Contender]:
     found = [Contender.from_text(text) for text in losses]
     for number, each in enumerate(found):
         if each in found[:number]:
-            raise ValueError(f"--losses must name each loss once; got {each.text!r} twice.")
+            before = found[found.index(each)].text
+            got = f"{before!r} twice" if before == each.text else f"{before!r} and {each.text!r}"
+            raise ValueError(f"--losses must name each loss once; got {got}.")
     return found
 
 
@@ -144,9 +146,14 @@ def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
             found.append(each)
             continue
         at = found.index(each)
-        if found[at].seeds != each.seeds:
-            wanted = max(found[at].seeds or seeds[0], each.seeds or seeds[1])
-            found[at] = replace(each, seeds=None if wanted == max(seeds) else wanted)
+        # The second of equal ones counts: "as many as the comparison" then goes on to hold.
+        said = [
+            (found[at].seeds or seeds[0], found[at].seeds),
+            (each.seeds or seeds[1], each.seeds),
+        ]
+        wanted, own = max(said, key=lambda pair: (pair[0], pair[1] is None))
+        is_all = own is None and wanted == max(seeds)
+        found[at] = replace(each, seeds=None if is_all else wanted)
     return [each.text for each in found]
 
 
@@ -156,8 +163,9 @@ def plain_losses(losses: Sequence[str]) -> list[str]:
     for each in found:
         if each.changes or each.seeds is not None:
             raise ValueError(
-                f"--losses must be short names here; got {each.text!r}. Settings can be changed "
-                "for one loss in `weiss bench traditional` and in studies that train every loss."
+                f"--losses must be short names here; got {each.text!r}. One loss can have settings "
+                "and a number of runs of its own in `weiss bench traditional` and in studies that "
+                "train every loss."
             )
     return [each.loss for each in found]
 
@@ -176,11 +184,16 @@ def _refuse_what_all_share(key: str, text: str) -> None:
             f"--losses must say which setting of the section {inner!r} to change; got {text!r}. "
             f"Write {inner}.KEY=VALUE."
         )
+    if key == "seed":
+        raise ValueError(
+            f"--losses must not change seed for one loss alone; got {text!r}. Use --set seed=N for "
+            "all of them; seeds=N gives a loss N runs."
+        )
     if section not in OWN or key in SHARED:
         raise ValueError(
             f"--losses must not change {key} for one loss alone; got {text!r}. Losses are compared "
             "on the same data, with the same network, evaluation and seeds: use --set for all of "
-            f"them. What may differ: {', '.join(OWN)}."
+            f"them. What may differ: {', '.join(OWN)} (but for {', '.join(SHARED)})."
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from weiss.statistics import holm, paired_t_test, wilcoxon_test
-from weiss.summaries import FEW_PAIRS
+from weiss.summaries import FEW_PAIRS, by_repetition
 
 
 def compared(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> list[dict[str, Any]]:
@@ -31,7 +31,7 @@ def compared(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> list[
         for first, second in combinations([row for row in rows if metric in row["scores"]], 2):
             if not _differ_in_one_thing(first, second):
                 continue
-            one, other = _by_repetition(first, metric), _by_repetition(second, metric)
+            one, other = by_repetition(first, metric), by_repetition(second, metric)
             common = sorted(set(one) & set(other))
             if len(common) < 2:
                 continue
@@ -68,9 +68,3 @@ def _differ_in_one_thing(first: Mapping[str, Any], second: Mapping[str, Any]) ->
     )
     is_same_loss = first["loss"] == second["loss"] and of_loss[0] == of_loss[1]
     return is_same_loss or of_training[0] == of_training[1]
-
-
-def _by_repetition(row: Mapping[str, Any], metric: str) -> dict[int, float]:
-    values, numbers = row["scores"][metric]["values"], row["repetitions"]
-    # A value that is absent leaves the others without their numbers: they pair with nothing.
-    return dict(zip(numbers, values, strict=True)) if len(values) == len(numbers) else {}

@@ -29,7 +29,7 @@ from weiss.report.sections import (
 )
 from weiss.report.tables import Cell, Column, Row, from_columns, settings_text, significant
 from weiss.runs import MODEL, RECIPE, Run
-from weiss.summaries import FEW_PAIRS, MEASURES
+from weiss.summaries import FEW_PAIRS, MEASURES, by_repetition
 
 Look = Callable[[Path], Looked]
 NUM_WORST_SHOWN, NUM_WORST, NUM_BEST = 6, 10, 5
@@ -174,10 +174,13 @@ def _who_is_best(comparison: Comparison, best: Row) -> str:
     test = _test_of(comparison, best, second)
     words = f"{comparison.label(best)} is best with {said}"
     if test is None and comparison.summary.get("axes"):
-        is_single = all(len(row.get("runs", ())) < 2 for row in comparison.trained)
-        return f"{words}{', of one run each' * is_single}."  # another value is no rival
-    ahead = 100 * (score - (mean_of(second, metric) or 0.0))
-    words += f", {ahead:.2f} points above {comparison.label(second)}; "
+        is_single = len(best.get("runs", ())) == 1
+        return f"{words}{', of one run' * is_single}."  # another value is no rival
+    counts = [len(row.get("runs", ())) for row in (best, second)]
+    if counts[0] != counts[1]:
+        words += f" of {_several(counts[0], 'run')}"
+    words += f", {_ahead(best, second, metric, score)} {comparison.label(second)}"
+    words += f" of {_several(counts[1], 'run')}; " if counts[0] != counts[1] else "; "
     if test is None:
         return f"{words}whether that is chance was not tested."
     if int(test.get("num_pairs") or 0) < FEW_PAIRS:
@@ -188,6 +191,18 @@ def _who_is_best(comparison: Comparison, best: Row) -> str:
     p = p if p.startswith("<") else f"= {p}"
     number = _several(int(test.get("num_pairs") or 0), "pair")
     return f"{words}the difference {verdict} significant after Holm's correction (p {p}, {number})."
+
+
+def _ahead(best: Row, second: Row, metric: str, score: float) -> str:
+    """Return by how much a row is better, on the repetitions that both have if not on all."""
+    one, other = by_repetition(best, metric), by_repetition(second, metric)
+    common = sorted(set(one) & set(other))
+    if set(one) == set(other) or not common:
+        return f"{100 * (score - (mean_of(second, metric) or 0.0)):.2f} points above"
+    difference = 100 * sum(one[n] - other[n] for n in common) / len(common)
+    where = "above" if difference >= 0 else "below"
+    shared = _several(len(common), "repetition")
+    return f"on the {shared} that both have {abs(difference):.2f} points {where}"
 
 
 def _test_of(comparison: Comparison, one: Row, other: Row) -> Mapping[str, Any] | None:

@@ -248,7 +248,7 @@ def add_significance(document: Document, comparison: Comparison) -> None:
         document.paragraph(
             f"Mind: some tests rest on {fewest} pair{'s' * (fewest != 1)}. With fewer than "
             f"{FEW_PAIRS} a small p may be luck with the spread, and a large one says nothing: "
-            "nothing is printed bold there."
+            "nothing is printed bold there, and these tests are corrected apart from the others."
         )
     titles = {row["name"]: comparison.label(row) for row in comparison.rows}
     corrected = [test.get("corrected") for test in tests]

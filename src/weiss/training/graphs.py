@@ -11,6 +11,7 @@ Dimensions: B batch, c channels, S side of images, D embedding size.
 
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from weiss.backbones import Embedder
-from weiss.backbones.layers import HOOKS
+from weiss.backbones.layers import are_hooked
 from weiss.config import Recipe
 from weiss.parallel import Processes
 
@@ -40,8 +41,7 @@ def can_be_recorded(
     wanted = settings.graphs and not settings.compile and settings.precision != "fp16"
     changes = any(isinstance(m, _BatchNorm) and m.training for m in model.modules())
     # A hook would be called while recording, and never again.
-    watched = any(getattr(m, name) for m in model.modules() for name in HOOKS)
-    fits = model.trunk.is_static and not changes and not watched
+    fits = model.trunk.is_static and not changes and not are_hooked(model.modules())
     return device.type == "cuda" and alone and wanted and fits
 
 
@@ -95,7 +95,8 @@ class Recording:
         """
         self._cast.__dict__.pop("forward", None)
         if self._device.type == "cuda":
-            torch.cuda.empty_cache()
+            with suppress(RuntimeError):  # of a device that has failed: that error counts
+                torch.cuda.empty_cache()
 
 
 def recorded(

@@ -102,8 +102,8 @@ class Stepper:
         """
         if warming_up == self._warming_up:
             return
-        self._warming_up = warming_up
         self.release()
+        self._warming_up = warming_up
         for parameter in self.model.trunk_parameters():
             parameter.requires_grad_(not warming_up)
             # An optimiser moves whatever has a gradient, be it an old one.
@@ -119,7 +119,7 @@ class Stepper:
         """Let go of what only steps need; the next phase makes it again."""
         if isinstance(self._forward, Recording):
             self._forward.release()
-        self._forward = None
+        self._forward, self._warming_up = None, None
 
     def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Take a step.
