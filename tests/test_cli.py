@@ -122,6 +122,8 @@ def test_ctrl_c_stops_without_a_traceback(photos):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # In the background of a script Ctrl-C is ignored, by whoever is started from there too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     while psutil.Process(process.pid).children() == [] and process.poll() is None:
         time.sleep(0.02)
