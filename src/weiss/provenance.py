@@ -64,7 +64,9 @@ def recorded_command(words: Sequence[str]) -> str:
 
 
 def _without_places(word: str) -> str:
-    key, address = re.fullmatch(r"((?:[^/=:]*=\s*)*)(.*)", word, re.DOTALL).groups()  # type: ignore[union-attr]
+    before = re.match(r"(?:[^/=:]*=\s*)*", word)
+    key = before.group() if before else ""
+    address = word[len(key) :]
     if "://" in address:
         return f"{key}{_without_secrets(address)}"
     address = re.sub(r"""(["'])(/[^"']*)\1""", lambda m: m[1] + _last(m[2]) + m[1], address)

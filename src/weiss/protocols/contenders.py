@@ -146,7 +146,7 @@ def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
             found.append(each)
             continue
         at = found.index(each)
-        # The second of equal ones counts: "as many as the comparison" then goes on to hold.
+        # Of equal numbers the one that means "as many as the comparison" goes on to hold.
         said = [
             (found[at].seeds or seeds[0], found[at].seeds),
             (each.seeds or seeds[1], each.seeds),
