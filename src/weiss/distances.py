@@ -25,10 +25,10 @@ def unit(x_ND: Tensor) -> Tensor:
     Returns:
         ``(N, D)`` vectors of length one, or zero.
     """
-    return x_ND * _inverse_length(x_ND)[:, None]
+    return x_ND * inverse_length(x_ND)[:, None]
 
 
-def _inverse_length(x_ND: Tensor) -> Tensor:
+def inverse_length(x_ND: Tensor) -> Tensor:
     """Return ``(N,)`` one over the length of each row; 0, with gradient 0, for a row of zeros."""
     length_N: Tensor = torch.linalg.vector_norm(x_ND, dim=1)
     is_zero_N = length_N == 0
@@ -46,7 +46,7 @@ def cosine_distance(x_ND: Tensor, y_MD: Tensor) -> Tensor:
         ``(N, M)`` distances; a zero vector has no direction and is at distance 1 from everything.
     """
     # The second argument holds the fields, which may be many: no normalised copy of them is made.
-    return 1.0 - (unit(x_ND) @ y_MD.T) * _inverse_length(y_MD)
+    return 1.0 - (unit(x_ND) @ y_MD.T) * inverse_length(y_MD)
 
 
 def euclidean_distance(x_ND: Tensor, y_MD: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ its mean-field child; no loss averages anything itself.
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -141,6 +142,39 @@ def _indicator(segment_P: Tensor, num_segments: int, dtype: torch.dtype) -> Tens
     return (segment[:, None] == segment_P).to(dtype)
 
 
+Form = Literal["hinge", "exp", "softplus"]
+_DESCRIBED = ("attraction", "repulsion", "attraction_link", "repulsion_link")
+
+
+class ClosedForm(NamedTuple):
+    """A repulsion and an attraction that kernels know by heart, with their slopes.
+
+    ========== ======================================== ========== ==========================
+    kind       repulsion                                link       attraction
+    ========== ======================================== ========== ==========================
+    hinge      ``[push_at - d]_+``                      linear     ``[d - pull_at]_+``
+    exp        exponent ``push_rate (push_at - d)``     log        ``pull_rate (d - pull_at)``
+    softplus   ``log(1 + e^{push_rate (push_at - d)})`` linear     likewise, over ``pull_rate``
+               over ``push_rate``
+    ========== ======================================== ========== ==========================
+    """
+
+    kind: Form
+    pull_at: float
+    push_at: float
+    pull_rate: float = 1.0
+    push_rate: float = 1.0
+
+    def reach(self, log_bound: float) -> float:
+        """Return the distance from which on the repulsion's slope is below ``exp(log_bound)``.
+
+        A hinge ends: beyond its reach the slope is 0, whatever the bound.
+        """
+        if self.kind == "hinge":
+            return self.push_at
+        return self.push_at - log_bound / self.push_rate
+
+
 def rate(default: float) -> float:
     """Declare a hyper-parameter of `Interactions` that must be greater than 0."""
     declared: float = field(default=default, metadata={"above": 0.0})
@@ -154,7 +188,19 @@ class Interactions(ABC):
     Write one as a frozen dataclass whose fields are the hyper-parameters: it then prints, pickles
     and cannot be changed behind a loss's back. Every field must be a number of at most 1e9 in size,
     and one declared with `rate` must be greater than 0.
+
+    A subclass may say ``form=...``: that it is one of the kinds of `ClosedForm`, with the
+    hyper-parameters ``pos_margin`` and ``neg_margin`` (hinge) or ``alpha``, ``beta`` and ``delta``.
+    Then fused kernels know it. A subclass of that which changes an energy or a link has none.
     """
+
+    form: ClassVar[Form | None] = None
+
+    def __init_subclass__(cls, form: Form | None = None) -> None:
+        """Take note of the closed form, or that there is none any more."""
+        super().__init_subclass__()
+        if form is not None or any(name in vars(cls) for name in _DESCRIBED):
+            cls.form = form
 
     def __post_init__(self) -> None:
         """Refuse hyper-parameters that are not numbers or out of range."""
@@ -193,3 +239,17 @@ class Interactions(ABC):
     @abstractmethod
     def repulsion(self, dist: Tensor) -> Tensor:
         """Energy of two samples of different classes at this distance, on the scale of its link."""
+
+
+def closed_form_of(interactions: Interactions) -> ClosedForm | None:
+    """Return the closed form of a description; None if it has none."""
+    kind = interactions.form
+    if kind is None:
+        return None
+    numbers = {
+        declared.name: getattr(interactions, declared.name) for declared in fields(interactions)
+    }
+    if kind == "hinge":
+        return ClosedForm(kind, numbers["pos_margin"], numbers["neg_margin"])
+    delta = numbers["delta"]
+    return ClosedForm(kind, delta, delta, numbers["alpha"], numbers["beta"])

@@ -289,7 +289,7 @@ def test_folded_layers_give_the_same_on_a_gpu(kind):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", list(SIZES))
-def test_half_precision_on_a_gpu_is_as_near_to_float32_as_without_folding(monkeypatch, kind, dtype):
+def test_half_precision_on_a_gpu_is_as_near_to_float32_as_without_folding(monkeypatch, kind):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     model = network(kind).float().cuda().to(memory_format=torch.channels_last)
     images = 255 * torch.rand(8, 3, 96, 96).cuda()

@@ -18,7 +18,7 @@ from weiss.losses.modules import MeanFieldArgs, MeanFieldLoss, PairArgs, PairLos
 
 
 @dataclass(frozen=True)
-class BinomialDeviance(Interactions):
+class BinomialDeviance(Interactions, form="softplus"):
     """Two soft hinges, averaged plainly."""
 
     alpha: float = rate(2.0)

@@ -23,7 +23,7 @@ from weiss.losses.modules import MeanFieldLoss, MeanFieldOptions, PairLoss, Pair
 
 
 @dataclass(frozen=True)
-class Contrastive(Interactions):
+class Contrastive(Interactions, form="hinge"):
     """Two hinges, averaged plainly: attraction ``[d - m_P]_+``, repulsion ``[m_N - d]_+``."""
 
     pos_margin: float = 0.02

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from weiss.interactions import Interactions
-from weiss.losses.membership import Membership
+from weiss.membership import Membership
 
 AVERAGES = ("classes", "samples")
 

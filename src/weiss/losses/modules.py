@@ -10,6 +10,7 @@ embeddings and of the fields. (TF32, where it is allowed, applies: see `weiss.di
 """
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from inspect import signature
 from typing import NotRequired, TypedDict, Unpack
 
@@ -19,11 +20,14 @@ from torch import Tensor, nn
 from weiss import _check
 from weiss.distances import DISTANCES
 from weiss.interactions import Interactions
+from weiss.kernels.choice import IMPLEMENTATIONS, choose, skipping_pays, why_not_skip
+from weiss.kernels.dispatch import compute
+from weiss.kernels.problem import PRODUCTS, Problem, Shard
 from weiss.losses.derivation import AVERAGES, mean_field_loss, pair_loss, soft_constraint
-from weiss.losses.membership import Membership, members_of_a_batch
+from weiss.membership import Membership, members_of_a_batch
 from weiss.optim import FIELD_LR_SCALE
 
-IMPLEMENTATIONS = ("auto", "reference")
+SKIPS = ("auto", "on", "off")
 REG_SCALES = ("paper", "released")
 
 
@@ -38,7 +42,9 @@ class PairOptions(TypedDict):
             transfer from the device a step. False asks the device for nothing, as a CUDA graph
             needs, and trusts: a label out of range, a sample without a class or with more than
             ``max_labels_per_sample`` then gives a wrong value without a word.
-        impl: ``"auto"`` or ``"reference"``, the plain formula.
+        impl: ``"auto"`` or ``"reference"``, the plain formula; for mean-field losses also
+            ``"streaming"`` and ``"triton"``, see `weiss.kernels.choice`. All give the same values
+            and gradients, up to rounding.
     """
 
     average: NotRequired[str]
@@ -54,9 +60,17 @@ class MeanFieldOptions(PairOptions):
             (there divided by ``beta**2``; the same for losses without beta).
         max_labels_per_sample: the most classes one sample has in multi-hot labels. Only needed
             with ``check=False`` to do without any transfer; otherwise found in the labels.
+        skip: ``"on"`` leaves (sample, class) pairs out of the gradient where it is zero (hinges) or
+            below rounding (exponentials), ``"auto"`` where that is likely to pay. It asks the
+            device how many are left, once a block.
+        products: ``"bfloat16"`` rounds the factors of the three large matrix products, on a CUDA
+            device, with sums in float32: faster, and gradients good to two or three digits.
+            Autocast never does this by itself.
     """
 
     reg_scale: NotRequired[str]
+    skip: NotRequired[str]
+    products: NotRequired[str]
     max_labels_per_sample: NotRequired[int | None]
 
 
@@ -79,6 +93,7 @@ class _DerivedLoss(nn.Module, ABC):
     num_classes: int | None = None
     embedding_size: int | None = None
     max_labels_per_sample: int | None = None
+    _implementations: tuple[str, ...] = ("auto", "reference")
     _partners = "it takes every pair of the batch once"
 
     def __init__(
@@ -106,7 +121,7 @@ class _DerivedLoss(nn.Module, ABC):
         self.distance = _check.one_of("distance", distance, DISTANCES, self._owner)
         self.average = _check.one_of("average", average, AVERAGES, self._owner)
         self.check = _check.flag("check", check, self._owner)
-        self.impl = _check.one_of("impl", impl, IMPLEMENTATIONS, self._owner)
+        self.impl = _check.one_of("impl", impl, self._implementations, self._owner)
 
     def forward(
         self,
@@ -209,10 +224,12 @@ class MeanFieldLoss(_DerivedLoss):
         num_classes: C, the number of training classes; labels are 0 to C - 1.
         embedding_size: D.
         reg_weight: the paper's lambda, weight of the soft constraint on the fields. With a weight
-            of 0 it is not computed; otherwise it costs memory of size C x C.
+            of 0 it is not computed; otherwise it costs the time of C x C distances.
         distance: ``"cosine"`` or ``"euclidean"``.
         reg_scale: see `MeanFieldOptions`.
         max_labels_per_sample: see `MeanFieldOptions`.
+        skip: see `MeanFieldOptions`.
+        products: see `MeanFieldOptions`.
         **options: see `PairOptions`.
 
     Attributes:
@@ -222,6 +239,7 @@ class MeanFieldLoss(_DerivedLoss):
 
     class_lr_scale = FIELD_LR_SCALE
     """Learning rate of the fields over that of the network, for `weiss.parameter_groups`."""
+    _implementations = IMPLEMENTATIONS
     _partners = "every sample meets every class's field"
 
     def __init__(
@@ -233,6 +251,8 @@ class MeanFieldLoss(_DerivedLoss):
         distance: str = "cosine",
         reg_scale: str = "paper",
         max_labels_per_sample: int | None = None,
+        skip: str = "auto",
+        products: str = "float32",
         **options: Unpack[PairOptions],
     ) -> None:
         super().__init__(interactions, distance, **options)
@@ -244,15 +264,45 @@ class MeanFieldLoss(_DerivedLoss):
         if max_labels_per_sample is not None:
             _check.count("max_labels_per_sample", max_labels_per_sample, self._owner)
         self.max_labels_per_sample = max_labels_per_sample
+        self.skip = _check.one_of("skip", skip, SKIPS, self._owner)
+        self.products = _check.one_of("products", products, PRODUCTS, self._owner)
         self.fields = nn.Parameter(torch.randn(num_classes, embedding_size))
+        self.shard = Shard(0, num_classes)
+        self._visited: Tensor | None = None
+        self._possible = 0
 
     def _value(self, embeddings: Tensor, members: Membership) -> Tensor:
+        problem = Problem(
+            self.interactions,
+            self.distance,
+            self.average,
+            products=self.products,
+            reg_weight=self.reg_weight,
+            reg_scale=self.reg_scale,
+        )
+        impl = choose(self.impl, problem, embeddings, self.fields, members, self._owner)
+        if impl == "reference":
+            return self._reference(embeddings, members)
+        problem = replace(problem, skips=self._skips(problem, impl, embeddings, members))
+        value, self._visited = compute(problem, impl, embeddings, self.fields, members, self.shard)
+        return value
+
+    def _skips(self, problem: Problem, impl: str, embeddings: Tensor, members: Membership) -> bool:
+        why_not = why_not_skip(problem, impl, members)
+        if self.skip == "on" and why_not:
+            raise ValueError(f"skip='on' cannot be used for {self._owner} here: {why_not}.")
+        if self.skip == "auto":
+            return not why_not and self.check and skipping_pays(embeddings, self.fields)
+        return self.skip == "on"
+
+    def _reference(self, embeddings: Tensor, members: Membership) -> Tensor:
+        """Compute the formula as it stands."""
         dist_BC = self._distance(embeddings, self.fields)
         loss = mean_field_loss(self.interactions, dist_BC, members, self.average)
         if self.reg_weight:
             dist_CC = self._distance(self.fields, self.fields)
-            constraint = soft_constraint(self.interactions, dist_CC, self.reg_scale)
-            loss = loss + self.reg_weight * constraint
+            soft = soft_constraint(self.interactions, dist_CC, self.reg_scale)
+            loss = loss + self.reg_weight * soft
         return loss
 
     @property

@@ -30,7 +30,7 @@ DELTA_MEANINGS = ("distance", "cosine")
 
 
 @dataclass(frozen=True)
-class ClassWiseMultiSimilarity(Interactions):
+class ClassWiseMultiSimilarity(Interactions, form="exp"):
     """Two exponentials, each averaged inside a logarithm; `delta` is a distance."""
 
     alpha: float = rate(0.01)

@@ -8,7 +8,7 @@ transfer of a forward pass, and the checks of the values ride on it. Without che
 every membership gets a slot of its own to share, and the slots left over stay unused.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ class Membership:
         class_K: ``(K,)`` the class of each slot; 0 where the slot is unused.
         used_K: ``(K,)`` bool, whether the slot holds a class.
         count_K: ``(K,)`` how many samples the class has, n_c; at least 1, also where unused.
+        one_each: known to the host: no class has a second sample, no sample a second class.
     """
 
     batch: int
@@ -37,6 +38,7 @@ class Membership:
     class_K: Tensor
     used_K: Tensor
     count_K: Tensor
+    one_each: bool = False
 
     @property
     def num_slots(self) -> int:
@@ -52,12 +54,15 @@ class Membership:
         # One column more than classes, for the padding.
         return self._marked(self.class_P, num_classes + 1)[:, :num_classes]
 
+    def own_slots(self) -> Tensor:
+        """Return ``(B, K)`` bool: does the sample belong to the slot's class?"""
+        return self._marked(self.slot_P, self.num_slots) & self.used_K
+
     def sharing(self) -> Tensor:
         """Return ``(P, P)`` bool: do the samples of two memberships share any class?"""
         if self.sample_P is None:
             return self.slot_P[:, None] == self.slot_P
-        is_member_BK = self._marked(self.slot_P, self.num_slots) & self.used_K
-        is_member_PK = self.rows(is_member_BK).float()
+        is_member_PK = self.rows(self.own_slots()).float()
         return is_member_PK @ is_member_PK.T > 0
 
     def _marked(self, column_P: Tensor, num_columns: int) -> Tensor:
@@ -113,7 +118,8 @@ def _from_indices(
         _check.labels_in_range(low, high, num_classes, owner)
     if not all_finite:
         _refuse_not_finite(embeddings, owner)
-    return _grouped(len(labels), None, labels, slot_P, num_present, num_classes)
+    members = _grouped(len(labels), None, labels, slot_P, num_present, num_classes)
+    return replace(members, one_each=num_present == len(labels))
 
 
 def _from_multi_hot(

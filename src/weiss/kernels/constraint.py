@@ -1,0 +1,67 @@
+"""The soft constraint on the fields, tile by tile: never C x C of anything.
+
+    lambda / C  sum_{c != c'} psi(r(d(M_c, M_c')))^2
+
+Every ordered pair is looked at from its first field, whose gradient is then twice that of the
+pairs it is first in, since both orders count. So the second field may lie in another process: its
+vector is all that is needed.
+
+Dimensions: C fields at hand, b and c rows of two blocks, D embedding size.
+"""
+
+import torch
+from torch import Tensor
+
+from weiss.interactions import LogLink
+from weiss.kernels.geometry import GEOMETRIES
+from weiss.kernels.problem import Problem, Shard
+from weiss.kernels.slopes import repulsion_and_slope
+
+WIDTH = {"cpu": 1024, "cuda": 8192}
+
+
+def constraint(
+    problem: Problem, fields_CD: Tensor, shard: Shard, gradient_CD: Tensor | None
+) -> Tensor:
+    """Return the constraint of the fields at hand; add its gradient to theirs.
+
+    Args:
+        problem: the loss, with the constraint's weight.
+        fields_CD: the fields, or a shard of them.
+        shard: where they belong; it shows the fields of the others.
+        gradient_CD: what to add to; None if the gradient is not wanted.
+    """
+    dtype = torch.promote_types(fields_CD.dtype, torch.float32)
+    factor = problem.reg_weight / shard.num_classes
+    link = problem.interactions.repulsion_link
+    divides = link.rate if isinstance(link, LogLink) and problem.reg_scale == "released" else 1.0
+    value = torch.zeros((), dtype=dtype, device=fields_CD.device)
+    width = WIDTH.get(fields_CD.device.type, WIDTH["cuda"])
+    sums_CD = torch.zeros_like(fields_CD, dtype=dtype) if gradient_CD is not None else None
+    for first, other_cD in shard.all_blocks(fields_CD.detach(), width):
+        other_cD = other_cD.to(dtype)
+        for low in range(0, len(fields_CD), width):
+            rows_bD = fields_CD[low : low + width].detach().to(dtype)
+            # The block in hand is the batch of this geometry, so its gradient is added up.
+            geometry = GEOMETRIES[problem.distance](rows_bD, sums_CD is not None, False)
+            dist_bc, pull_back = geometry.measure(other_cD)
+            energy_bc, slope_bc = repulsion_and_slope(problem, dist_bc)
+            if isinstance(link, LogLink):
+                slope_bc = slope_bc * energy_bc.sigmoid() / divides
+            psi_bc = link.undivided(energy_bc) / divides  # a fresh tensor
+            _clear_itself(psi_bc, shard.first + low - first)
+            value += psi_bc.square().sum() * factor
+            if sums_CD is not None:
+                pull_back(psi_bc * slope_bc * (4 * factor))
+                part_bD = geometry.gradient()
+                assert part_bD is not None
+                sums_CD[low : low + width] += part_bD
+    if gradient_CD is not None and sums_CD is not None:
+        gradient_CD += sums_CD.to(gradient_CD.dtype)
+    return value
+
+
+def _clear_itself(psi_bc: Tensor, offset: int) -> None:
+    """Put 0 where a field meets itself: row i is column ``i + offset``."""
+    if -psi_bc.shape[0] < offset < psi_bc.shape[1]:
+        psi_bc.diagonal(offset).zero_()

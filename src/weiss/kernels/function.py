@@ -1,0 +1,65 @@
+"""Gradients that are known when the value is: how autograd is told.
+
+A kernel returns the loss together with its gradients. They wait for the backward pass, which
+multiplies them by what arrives and hands them on, so that no second copy of the fields' gradient
+is ever made. They can be handed on once; if a graph is kept for another backward pass, that pass
+computes them again.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from weiss.kernels.problem import Found
+
+Compute = Callable[[Tensor, Tensor, bool, bool], Found]
+"""From embeddings, fields, and which of their gradients are wanted."""
+Scale = Callable[[Tensor, Tensor], None]
+"""Multiplies a tensor, in place, by a number on its device."""
+
+
+def differentiable(compute: Compute, scale: Scale, embeddings: Tensor, fields: Tensor) -> Tensor:
+    """Return the loss as autograd sees it.
+
+    Args:
+        compute: the kernel.
+        scale: multiplies a gradient by a number.
+        embeddings: ``(B, D)``.
+        fields: ``(C, D)``.
+    """
+    value: Tensor = _Taken.apply(compute, scale, embeddings, fields, torch.is_grad_enabled())
+    return value
+
+
+def scale_in_place(tensor: Tensor, factor: Tensor) -> None:
+    """Multiply by a number; on a CPU, where looking costs nothing, not by one."""
+    if factor.device.type != "cpu" or factor.item() != 1.0:
+        tensor *= factor.to(tensor.dtype)
+
+
+class _Taken(torch.autograd.Function):
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, compute: Compute, scale: Scale, x_BD: Tensor, fields_CD: Tensor, learns: bool
+    ) -> Tensor:
+        ctx.wants = tuple(learns and wanted for wanted in ctx.needs_input_grad[2:4])
+        found = compute(x_BD, fields_CD, *ctx.wants)
+        ctx.compute, ctx.scale = compute, scale
+        ctx.gradients = [found.embeddings_BD, found.fields_CD]
+        ctx.save_for_backward(x_BD, fields_CD)
+        return found.value
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, by_value: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        gradients, ctx.gradients = ctx.gradients, None
+        if gradients is None:
+            found = ctx.compute(*ctx.saved_tensors, *ctx.wants)
+            gradients = [found.embeddings_BD, found.fields_CD]
+        for gradient in gradients:
+            if gradient is not None:
+                ctx.scale(gradient, by_value)
+        return None, None, gradients[0], gradients[1], None

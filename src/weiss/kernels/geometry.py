@@ -1,0 +1,131 @@
+"""Distances to a block of fields, and their gradients put together by hand.
+
+A geometry holds the batch. `measure` gives the distances to some fields and a function that, told
+the loss's derivative by each distance, adds up the gradient of the batch and returns that of the
+fields. Normalisation is part of it: no normalised copy of the fields is ever made, since
+
+    cos_ic = x_i . M_c / |M_c|      (x_i of length one)
+    dL/dM_c = sum_i h_ic x_i - (sum_i h_ic cos_ic / |M_c|) M_c,   h_ic = dL/dcos_ic / |M_c|,
+
+and the same h gives the batch's gradient, ``sum_c h_ic M_c``, up to the projection that belongs to
+the normalisation of x.
+
+Dimensions: B batch, c classes of a block, D embedding size.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from weiss.distances import euclidean_distance, inverse_length
+from weiss.kernels.pairs import add_rows
+
+PullBack = Callable[[Tensor], Tensor | None]
+
+
+class Geometry(ABC):
+    """A batch, and what its distances to fields say about its gradient.
+
+    Args:
+        x_BD: the batch, in the dtype to compute in.
+        wants_x: add up the gradient of the batch.
+        wants_fields: return gradients of fields.
+    """
+
+    def __init__(self, x_BD: Tensor, wants_x: bool, wants_fields: bool) -> None:
+        self.x_BD, self.wants_x, self.wants_fields = x_BD, wants_x, wants_fields
+        self.total_BD = torch.zeros_like(x_BD) if wants_x else None
+
+    @abstractmethod
+    def measure(self, fields_cD: Tensor) -> tuple[Tensor, PullBack]:
+        """Return distances ``(B, c)``, and what takes their derivative back to the vectors."""
+
+    @abstractmethod
+    def gradient(self) -> Tensor | None:
+        """Return the gradient ``(B, D)`` of the batch, all blocks together; None if not wanted."""
+
+
+class CosineGeometry(Geometry):
+    """``d = 1 - cos``."""
+
+    def __init__(self, x_BD: Tensor, wants_x: bool, wants_fields: bool) -> None:
+        super().__init__(x_BD, wants_x, wants_fields)
+        self.inverse_B1 = inverse_length(x_BD)[:, None]
+        self.unit_BD = x_BD * self.inverse_B1
+
+    def measure(self, fields_cD: Tensor) -> tuple[Tensor, PullBack]:
+        inverse_c = inverse_length(fields_cD)
+        cos_Bc = (self.unit_BD @ fields_cD.T).mul_(inverse_c)
+
+        def pull_back(slope_Bc: Tensor) -> Tensor | None:
+            by_cos_Bc = slope_Bc * -inverse_c
+            if self.total_BD is not None:
+                self.total_BD.addmm_(by_cos_Bc, fields_cD)
+            if not self.wants_fields:
+                return None
+            along_c = (by_cos_Bc * cos_Bc).sum(0).mul_(inverse_c)
+            return torch.addcmul(by_cos_Bc.T @ self.unit_BD, fields_cD, along_c[:, None], value=-1)
+
+        return 1.0 - cos_Bc, pull_back
+
+    def pull_back_pairs(
+        self, fields_cD: Tensor, sample_N: Tensor, class_N: Tensor, dist_N: Tensor, slope_N: Tensor
+    ) -> Tensor | None:
+        """Do what `measure` returns, for a list of pairs alone.
+
+        Args:
+            fields_cD: a block of fields.
+            sample_N: the sample of each pair.
+            class_N: its class, counted from the start of the block.
+            dist_N: its distance.
+            slope_N: the loss's derivative by it.
+
+        Returns:
+            The gradient ``(c, D)`` of the block; None if not wanted.
+        """
+        inverse_c = inverse_length(fields_cD)
+        by_cos_N = slope_N * -inverse_c[class_N]
+        if self.total_BD is not None:
+            add_rows(self.total_BD, sample_N, fields_cD, class_N, by_cos_N)
+        if not self.wants_fields:
+            return None
+        along_c = torch.zeros_like(inverse_c)
+        along_c.index_add_(0, class_N, by_cos_N * (1.0 - dist_N)).mul_(inverse_c)
+        rows_cD = torch.zeros_like(fields_cD)
+        add_rows(rows_cD, class_N, self.unit_BD, sample_N, by_cos_N)
+        near_c = along_c.nonzero().squeeze(1)
+        rows_cD[near_c] -= fields_cD[near_c] * along_c[near_c, None]
+        return rows_cD
+
+    def gradient(self) -> Tensor | None:
+        if self.total_BD is None:
+            return None
+        along_B1 = (self.total_BD * self.unit_BD).sum(1, keepdim=True)
+        return (self.total_BD - self.unit_BD * along_B1) * self.inverse_B1
+
+
+class EuclideanGeometry(Geometry):
+    """``d = |x - y|``, by differences as in `weiss.distances`, and so are its gradients."""
+
+    def measure(self, fields_cD: Tensor) -> tuple[Tensor, PullBack]:
+        x_BD = self.x_BD.detach().requires_grad_(self.wants_x)
+        y_cD = fields_cD.detach().requires_grad_(self.wants_fields)
+        with torch.enable_grad():
+            dist_Bc = euclidean_distance(x_BD, y_cD)
+
+        def pull_back(slope_Bc: Tensor) -> Tensor | None:
+            wanted = [tensor for tensor in (x_BD, y_cD) if tensor.requires_grad]
+            found = list(torch.autograd.grad(dist_Bc, wanted, slope_Bc))
+            if self.total_BD is not None:
+                self.total_BD += found.pop(0)
+            return found.pop() if self.wants_fields else None
+
+        return dist_Bc.detach(), pull_back
+
+    def gradient(self) -> Tensor | None:
+        return self.total_BD
+
+
+GEOMETRIES: dict[str, type[Geometry]] = {"cosine": CosineGeometry, "euclidean": EuclideanGeometry}

@@ -1,0 +1,113 @@
+"""What a kernel is asked: a batch against fields, or against this process's shard of them."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from weiss.interactions import ClosedForm, Interactions, LinearLink, LogLink, closed_form_of
+
+PRODUCTS = ("float32", "bfloat16")
+
+
+def _alone(table_KK: Tensor) -> Tensor:
+    return table_KK
+
+
+def _own_blocks(fields_CD: Tensor, width: int) -> Iterator[tuple[int, Tensor]]:
+    for low in range(0, len(fields_CD), width):
+        yield low, fields_CD[low : low + width]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Which classes the fields at hand belong to.
+
+    Attributes:
+        first: the class of the first field.
+        num_classes: C, of all shards together.
+        add_up: returns the sum over all shards of a ``(K, K)`` table.
+        all_blocks: from the fields at hand and a number of rows, the fields of every shard in
+            blocks of at most so many, each with the class of its first row.
+        sum_parts: returns the sum over all shards of a part of the loss or of a gradient.
+        parts: how many shards there are.
+    """
+
+    first: int
+    num_classes: int
+    add_up: Callable[[Tensor], Tensor] = _alone
+    all_blocks: Callable[[Tensor, int], Iterator[tuple[int, Tensor]]] = _own_blocks
+    sum_parts: Callable[[Tensor], Tensor] = _alone
+    parts: int = 1
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A mean-field loss, as kernels see it.
+
+    Attributes:
+        interactions: attraction, repulsion and their links.
+        distance: ``"cosine"`` or ``"euclidean"``.
+        average: ``"classes"`` or ``"samples"``.
+        products: ``"float32"``, or ``"bfloat16"`` to round the factors of matrix products.
+        skips: leave out (sample, class) pairs whose gradient is zero or below rounding: `reach`.
+        reg_weight: lambda of the soft constraint.
+        reg_scale: ``"paper"`` or ``"released"``.
+    """
+
+    interactions: Interactions
+    distance: str
+    average: str
+    products: str = "float32"
+    skips: bool = False
+    reg_weight: float = 0.0
+    reg_scale: str = "paper"
+
+    @property
+    def form(self) -> ClosedForm | None:
+        """What kernels know of the interactions."""
+        return closed_form_of(self.interactions)
+
+    @property
+    def streams(self) -> bool:
+        """Whether the derivative of its links is known, so that it can be taken block by block."""
+        links = (self.interactions.attraction_link, self.interactions.repulsion_link)
+        return all(type(link) in (LinearLink, LogLink) for link in links)
+
+    def reach(self, num_classes: int) -> float:
+        """Return the distance beyond which a pair of sample and class may be left out.
+
+        For a hinge nothing is lost. Otherwise every pair that is left out has a coefficient below
+        ``2^-24 / C`` of the largest one there can be: all that a sample loses together is less
+        than the rounding of a float32 of that size.
+        """
+        form = self.form
+        if form is None:
+            return math.inf
+        return form.reach(-24 * math.log(2) - math.log(num_classes))
+
+
+class Found(NamedTuple):
+    """What a kernel returns.
+
+    Attributes:
+        value: the loss, a scalar; of a shard, its part of it.
+        embeddings_BD: gradient of the embeddings; of a shard, its part. None if not wanted.
+        fields_CD: gradient of the fields at hand; None if not wanted.
+        visited: how many (sample, class) pairs were looked at for the gradient, a 0-d tensor of
+            integers; None where all were.
+    """
+
+    value: Tensor
+    embeddings_BD: Tensor | None
+    fields_CD: Tensor | None
+    visited: Tensor | None = None
+
+
+def working_dtype(embeddings_BD: Tensor, fields_CD: Tensor) -> torch.dtype:
+    """Return the dtype to compute in: that of both, but at least float32."""
+    both = torch.promote_types(embeddings_BD.dtype, fields_CD.dtype)
+    return torch.promote_types(both, torch.float32)
