@@ -226,6 +226,7 @@ BAD = {
     "optim.class_lr": (0, "a number greater than 0, or left out; got 0."),
     "optim.weight_decay": (True, "a number of at least 0; got True."),
     "optim.clip_norm": (math.inf, "a number of at least 0; got inf."),
+    "optim.touched_rows": ("yes", "true or false; got 'yes'."),
     "optim.momentum": (1.0, "a number of at least 0 and below 1; got 1.0."),
     "data.name": ("", "text in quotes, and not empty; got ''."),
     "data.root": (3, "text in quotes, and not empty, or left out; got 3."),
@@ -257,6 +258,17 @@ def test_a_bad_value_is_refused_in_terms_of_its_key(key):
     section, _, name = key.partition(".")
     (problem,) = problems({section: {name: given} if name else given})
     assert problem.startswith(f"{key} must be {message}")
+
+
+@pytest.mark.parametrize("name", ["rmsprop", "sgd"])
+def test_only_adamw_moves_touched_rows_alone(name):
+    assert not recipe_from("glyphs").optim.touched_rows
+    assert recipe_from("glyphs", ["optim.touched_rows=true"]).optim.touched_rows
+    (problem,) = problems({"optim": {"name": name, "touched_rows": True}})
+    assert problem == (
+        f"optim.touched_rows must be false for optim.name='{name}', of which there is no such "
+        "version; got true. Set optim.name='adamw', or leave it out."
+    )
 
 
 def test_one_name_in_a_list_is_refused_by_its_place():
@@ -376,6 +388,26 @@ def test_a_network_of_timm_takes_any_argument():
             "'class_mean'. Leave it out, or choose one of mf_contrastive, mf_cwms, mf_binomial.",
         ),
         (
+            {"loss": {"name": "proxy_anchor"}, "train": {"shard_classes": True}},
+            "train.shard_classes must be false for loss 'proxy_anchor', which has no mean fields. "
+            "Leave it out, or choose one of mf_contrastive, mf_cwms, mf_binomial.",
+        ),
+        (
+            {"fields": {"how": "class_mean"}, "train": {"shard_classes": True}},
+            "train.shard_classes must be false for fields.how='class_mean', which needs the fields "
+            "of all classes at once. Set fields.how='joint'.",
+        ),
+        (
+            {"loss": {"impl": "reference"}, "train": {"shard_classes": True}},
+            "train.shard_classes must be false for loss.impl='reference', which knows no shards. "
+            "Set loss.impl='auto'.",
+        ),
+        (
+            {"train": {"shard_classes": True, "precision": "fp16"}},
+            "train.shard_classes must be false for train.precision='fp16', in which each process "
+            "would scale by its own fields. Set train.precision='bf16'.",
+        ),
+        (
             {"evaluate": {"size": 224, "resize": 200}},
             "evaluate.size must be at most evaluate.resize, 200, from which it is cut; got 224.",
         ),
@@ -391,7 +423,7 @@ def test_settings_that_contradict_each_other_are_refused(values, message):
         {"train": {"batch_size": "auto", "accumulate": 3, "sampler": "per_class"}},
         {"train": {"sampler": "per_class", "per_class": 1, "steps": 100}},
         {"loss": {"name": "mf_binomial"}, "fields": {"how": "alternating"}},
-        {"train": {"warmup_epochs": 3, "epochs": 3}},
+        {"train": {"warmup_epochs": 3, "epochs": 3, "shard_classes": True}},
         {"evaluate": {"size": 224, "resize": 224, "fold": 4}},
         {"train": {"device": "cuda:12"}, "optim": {"lr": 1}, "augment": {"area": [1, 1]}},
         {"train": None, "data": {"root": None}, "loss": {"max_labels_per_sample": None}},

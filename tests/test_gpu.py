@@ -6,9 +6,12 @@ import warnings
 
 import pytest
 import torch
+from budgets import GENTLE, assert_within_budget, clustered, found, with_fields
+from torch.nn.functional import normalize
 
 import weiss
 from weiss import neighbours
+from weiss.kernels.problem import Problem
 
 pytestmark = pytest.mark.gpu
 MEAN_FIELD = ["mf_contrastive", "mf_cwms", "mf_binomial"]
@@ -24,6 +27,20 @@ def synchronisation(mode):
         yield
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def take_the_large_path(monkeypatch, block=2**16):
+    """Multiply in the library, in several blocks, also where the problem is small."""
+    fused = pytest.importorskip("weiss.kernels.fused")
+    monkeypatch.setattr(fused, "LARGE", 0)
+    monkeypatch.setattr(fused, "BLOCK", block)
+
+
+def list_pairs(monkeypatch):
+    """List pairs that are near, however many they are."""
+    screened = pytest.importorskip("weiss.kernels.screened")
+    monkeypatch.setattr(screened, "SHARE", 1)
+    monkeypatch.setattr(screened, "LISTS_PAY", math.inf, raising=False)
 
 
 def batch(multi_hot=False):
@@ -76,11 +93,24 @@ def test_with_checks_the_device_is_asked_once(name, multi_hot):
 
 
 @pytest.mark.parametrize("name", MEAN_FIELD)
-@pytest.mark.parametrize("kind", ["cosine", "euclidean"])
-def test_a_cuda_graph_captures_forward_and_backward(name, kind):
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [
+        ("euclidean", "auto"),
+        ("cosine", "reference"),
+        ("cosine", "streaming"),
+        ("cosine", "triton"),
+        ("cosine", "large"),
+    ],
+)
+def test_a_cuda_graph_captures_forward_and_backward(name, kind, way, monkeypatch):
     embeddings, labels = batch()
     embeddings.requires_grad_()
-    loss = weiss.make_loss(name, 50, 32, check=False, distance=kind).cuda()
+    impl = way
+    if way == "large":
+        impl = "triton"
+        take_the_large_path(monkeypatch)
+    loss = weiss.make_loss(name, 50, 32, check=False, distance=kind, impl=impl).cuda()
     inputs = [embeddings, loss.fields]
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -220,3 +250,117 @@ def test_tf32_costs_three_digits_where_it_is_allowed(name):
     finally:
         torch.set_float32_matmul_precision("highest")
     assert coarse == pytest.approx(exact, rel=2e-2)
+
+
+# Fused kernels
+
+WAYS = {
+    "small": {"skip": "off"},
+    "large": {"skip": "off"},
+    "near pairs": {"skip": "on"},
+    "narrow products": {"skip": "off", "products": "bfloat16"},
+}
+
+
+@pytest.mark.parametrize("name", MEAN_FIELD)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("shape", [(180, 300, 64), (255, 1507, 123)], ids=str)
+def test_fused_kernels_err_as_the_plain_formula_does(name, way, shape, monkeypatch):
+    embeddings, labels, fields = clustered(*shape, same=9)
+    if way in ("large", "narrow products"):
+        take_the_large_path(monkeypatch)
+    list_pairs(monkeypatch)
+    for average in ("classes", "samples"):
+        settings = {**GENTLE[name], "average": average}
+        loss = with_fields(name, fields, impl="triton", **WAYS[way], **settings).cuda()
+        results = found(loss, embeddings.cuda(), labels.cuda())
+        assert (loss.skipped_share is not None) == (way == "near pairs")
+        assert loss.skipped_share is None or 0 < loss.skipped_share < 1
+        exact = with_fields(name, fields.double(), impl="reference", **settings)
+        truth = found(exact, embeddings.double(), labels)
+        x, m, slack = embeddings, fields, 5e-6
+        if way == "narrow products":  # beyond the rounding of both factors, that of coefficients
+            length = embeddings.norm(dim=1, keepdim=True)
+            x, m = normalize(embeddings).bfloat16().float() * length, fields.bfloat16().float()
+            # A hinge has a coefficient or none, and rounding decides for those at its edge.
+            slack = 5e-2 if name == "mf_contrastive" else 2e-2
+        plain_loss = with_fields(name, m, impl="reference", **settings).cuda()
+        plain = found(plain_loss, x.cuda(), labels.cuda())
+        assert_within_budget(results, plain, truth, slack)
+
+
+@pytest.mark.parametrize("name", MEAN_FIELD)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_fused_kernels_round_gradients_once(name, dtype):
+    embeddings, labels, fields = clustered(180, 300, 64, same=9)
+    embeddings = embeddings.to(dtype)
+    exact = with_fields(name, fields.double(), impl="reference", **GENTLE[name])
+    truth = found(exact, embeddings.double(), labels)
+    results, plain = (
+        found(
+            with_fields(name, fields, impl=impl, **GENTLE[name]).cuda(),
+            embeddings.cuda(),
+            labels.cuda(),
+        )
+        for impl in ("triton", "reference")
+    )
+    assert results[1].dtype == dtype
+    assert_within_budget(results, plain, truth, slack=5e-6)
+
+
+@pytest.mark.parametrize("name", MEAN_FIELD)
+@pytest.mark.parametrize("way", WAYS)
+def test_fused_kernels_give_the_same_bits_on_every_run(name, way, monkeypatch):
+    embeddings, labels, fields = clustered(180, 300, 64, same=9)
+    if way in ("large", "narrow products"):
+        take_the_large_path(monkeypatch)
+    list_pairs(monkeypatch)
+    loss = with_fields(name, fields, impl="triton", **WAYS[way], **GENTLE[name]).cuda()
+    first, *others = (found(loss, embeddings.cuda(), labels.cuda()) for _ in range(5))
+    for other in others:
+        assert all(a.equal(b) for a, b in zip(first, other, strict=True))
+
+
+def test_a_hinge_loses_no_bit_of_its_gradients_to_skipping(monkeypatch):
+    list_pairs(monkeypatch)
+    embeddings, labels, fields = clustered(180, 300, 64, same=9)
+    loss = with_fields("mf_contrastive", fields, impl="triton", skip="on").cuda()
+    few = found(loss, embeddings.cuda(), labels.cuda())
+    assert 0.5 < loss.skipped_share < 1
+    monkeypatch.setattr(Problem, "reach", lambda self, num_classes: math.inf)
+    every = found(loss, embeddings.cuda(), labels.cuda())
+    assert loss.skipped_share < 0.5  # what is left are present classes
+    assert few[1].equal(every[1])
+    assert few[2].equal(every[2])
+
+
+@pytest.mark.parametrize("name", MEAN_FIELD)
+def test_where_lists_are_too_long_all_pairs_are_taken(name, monkeypatch):
+    screened = pytest.importorskip("weiss.kernels.screened")
+    monkeypatch.setattr(screened, "LISTS_PAY", math.inf, raising=False)
+    monkeypatch.setattr(screened, "SHARE", 2**30)
+    monkeypatch.setattr(screened, "LEAST_ROOM", 1)
+    embeddings, labels, fields = clustered(180, 300, 64, same=9)
+    results = {}
+    for skip in ("on", "off"):
+        loss = with_fields(name, fields, impl="triton", skip=skip, **GENTLE[name]).cuda()
+        results[skip] = found(loss, embeddings.cuda(), labels.cuda())
+        assert loss.skipped_share == (0.0 if skip == "on" else None)
+    assert all(a.equal(b) for a, b in zip(*results.values(), strict=True))
+
+
+@pytest.mark.parametrize("name", MEAN_FIELD)
+def test_with_many_classes_little_is_needed_beyond_the_gradient_of_the_fields(name):
+    embeddings, labels, fields = clustered(256, 200_000, 256)
+    loss = with_fields(name, fields, impl="triton", **GENTLE[name]).cuda()
+    x, labels = embeddings.cuda().requires_grad_(), labels.cuda()
+    loss(x, labels).backward()  # compiles, and loads the library
+    x.grad = loss.fields.grad = None
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    loss(x, labels).backward()
+    torch.cuda.synchronize()
+    gradient = loss.fields.grad
+    extra = torch.cuda.max_memory_allocated() - before
+    assert extra <= 1.3 * gradient.numel() * gradient.element_size()

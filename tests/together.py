@@ -6,6 +6,7 @@ import torch
 from tiny import tiny_recipe
 
 from weiss.parallel import Processes
+from weiss.shards import whole_state
 from weiss.training.preparation import prepare
 
 CPU = torch.device("cpu")
@@ -86,7 +87,7 @@ def steps(data, changes, processes, number=4):
     return {
         "losses": torch.stack(values),
         "model": made.model.state_dict(),
-        "loss": made.loss.state_dict(),
+        "loss": whole_state(made.loss),
         "embeddings": made.experiment.embed_training(made.model, precision=made.stepper.precision),
         "evaluation": found,
         "untrained": untrained,

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
         make_loss,
     )
     from weiss.optim import parameter_groups
+    from weiss.shards import shard_classes, whole_fields
+    from weiss.touched_rows import TouchedRowsAdamW
 
 __all__ = [
     "LOSSES",
@@ -43,12 +45,15 @@ __all__ = [
     "MeanFieldLoss",
     "PairLoss",
     "Retrieval",
+    "TouchedRowsAdamW",
     "__version__",
     "concatenate_embeddings",
     "evaluate_retrieval",
     "make_loss",
     "parameter_groups",
     "retrieval_metrics",
+    "shard_classes",
+    "whole_fields",
 ]
 
 _HOMES = {
@@ -59,6 +64,8 @@ _HOMES = {
         "retrieval_metrics",
     ),
     "weiss.optim": ("parameter_groups",),
+    "weiss.shards": ("shard_classes", "whole_fields"),
+    "weiss.touched_rows": ("TouchedRowsAdamW",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -197,9 +197,9 @@ class Interactions(ABC):
     form: ClassVar[Form | None] = None
 
     def __init_subclass__(cls, form: Form | None = None) -> None:
-        """Take note of the closed form, or that there is none any more."""
+        """Take note of the closed form."""
         super().__init_subclass__()
-        if form is not None or any(name in vars(cls) for name in _DESCRIBED):
+        if form is not None:
             cls.form = form
 
     def __post_init__(self) -> None:
@@ -242,9 +242,14 @@ class Interactions(ABC):
 
 
 def closed_form_of(interactions: Interactions) -> ClosedForm | None:
-    """Return the closed form of a description; None if it has none."""
+    """Return the closed form of a description; None if it has none, or has changed it since."""
+    line = type(interactions).__mro__
+
+    def definer(name: str) -> int:
+        return next(place for place, kind in enumerate(line) if name in vars(kind))
+
     kind = interactions.form
-    if kind is None:
+    if kind is None or any(definer(name) < definer("form") for name in _DESCRIBED):
         return None
     numbers = {
         declared.name: getattr(interactions, declared.name) for declared in fields(interactions)

@@ -5,7 +5,7 @@ loss of the whole batch; gradients then flow back into the part it owns.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,6 +106,124 @@ class Processes:
         """Wait until every process is here."""
         if self.size > 1:
             torch.distributed.barrier()
+
+
+def size_of(group: Any = None) -> int:
+    """Return the number of processes of a group, of all by default; 1 where there is no group."""
+    return torch.distributed.get_world_size(group) if have_met() else 1
+
+
+def rank_in(group: Any = None) -> int:
+    """Return which process of a group this is, from 0."""
+    return torch.distributed.get_rank(group) if have_met() else 0
+
+
+def global_rank(rank: int, group: Any = None) -> int:
+    """Return which of all processes a process of a group is."""
+    return rank if group is None else torch.distributed.get_global_rank(group, rank)
+
+
+def sum_over(tensor: Tensor, group: Any = None) -> Tensor:
+    """Return the sum of all processes' tensors of one shape, added up in float32 or better."""
+    # A fresh tensor, in the order of its indices: other processes know nothing of strides.
+    total = torch.empty(tensor.shape, dtype=_summing_dtype(tensor), device=tensor.device)
+    total.copy_(tensor.detach())
+    torch.distributed.all_reduce(total, group=group)
+    return total.to(tensor.dtype)
+
+
+def blocks_of_all(
+    part: Tensor, sizes: Sequence[int], width: int, group: Any = None
+) -> Iterator[tuple[int, Tensor]]:
+    """Show every process the rows of all, a block at a time, process after process.
+
+    All processes must go through all blocks: each is a broadcast.
+
+    Args:
+        part: ``(n, ...)`` this process's rows.
+        sizes: how many rows each process has.
+        width: rows in a block, at most; the same in every process.
+        group: the processes; all by default.
+
+    Yields:
+        The number of the block's first row, counted over all processes, and the block.
+    """
+    own, first = rank_in(group), 0
+    part = part.detach().contiguous()
+    for rank, size in enumerate(sizes):
+        for low in range(0, size, width):
+            rows = min(width, size - low)
+            block = part[low : low + rows] if rank == own else part.new_empty(rows, *part.shape[1:])
+            torch.distributed.broadcast(block, global_rank(rank, group), group=group)
+            yield first + low, block
+        first += size
+
+
+def gather_batch(
+    embeddings: Tensor, labels: Tensor, group: Any = None, *, averaged: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Join the parts of a batch that processes have embedded, for a loss of the whole batch.
+
+    The gradient flows back: each process gets that of its own rows. The loss must be computed
+    alike in every process.
+
+    Args:
+        embeddings: ``(b, D)`` this process's part; b may differ between processes and may be 0.
+        labels: ``(b,)`` or ``(b, C)``, likewise.
+        group: the processes; all by default.
+        averaged: gradients of the network are averaged over processes afterwards, as
+            DistributedDataParallel does. What belongs to a batch is the sum of what comes from its
+            parts, so gradients are multiplied by the number of processes here. False if they
+            are added up.
+
+    Returns:
+        Embeddings ``(B, D)`` and labels of all processes, in the order of their ranks; what was
+        given where there is one process.
+    """
+    if len(embeddings) != len(labels):
+        raise ValueError(
+            f"embeddings and labels must have as many rows as each other for gather_batch; got "
+            f"{len(embeddings)} and {len(labels)}. Pass this process's part of both."
+        )
+    number = size_of(group)
+    if number == 1:
+        return embeddings, labels
+    count = torch.tensor([len(labels)], device=embeddings.device)
+    counts = [torch.empty_like(count) for _ in range(number)]
+    torch.distributed.all_gather(counts, count, group=group)
+    sizes = [int(each) for each in torch.cat(counts).tolist()]
+    factor = float(number) if averaged else 1.0
+    joined: Tensor = _Gathered.apply(embeddings, sizes, group, factor)  # type: ignore[no-untyped-call]
+    return joined, _gather(labels, sizes, group)
+
+
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, sizes: list[int], group: Any, factor: float) -> Tensor:
+        rank = rank_in(group)
+        ctx.own, ctx.factor = slice(sum(sizes[:rank]), sum(sizes[: rank + 1])), factor
+        return _gather(part, sizes, group)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return gradient[ctx.own] * ctx.factor, None, None, None
+
+
+def _gather(part: Tensor, sizes: list[int], group: Any) -> Tensor:
+    """Return the rows of all processes, of any dtype, sent as bytes and padded to one length."""
+    own = part.detach().contiguous()
+    longest = max(sizes)
+    padded = own.new_zeros(longest, *own.shape[1:])
+    padded[: len(own)] = own
+    sent = padded.view(-1).view(torch.uint8)
+    received = [torch.empty_like(sent) for _ in sizes]
+    torch.distributed.all_gather(received, sent, group=group)
+    parts = [each.view(own.dtype).view_as(padded) for each in received]
+    return torch.cat([rows[:size] for rows, size in zip(parts, sizes, strict=True)])
+
+
+def _summing_dtype(tensor: Tensor) -> torch.dtype:
+    return torch.promote_types(tensor.dtype, torch.float32)
 
 
 def have_met() -> bool:

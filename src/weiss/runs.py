@@ -27,6 +27,8 @@ from weiss.backbones import BACKBONES, Embedder, make_backbone
 from weiss.checkpoints import Checkpoints
 from weiss.files import remove_leftovers, replacing
 from weiss.losses import make_loss
+from weiss.parallel import is_main_process
+from weiss.shards import whole_state
 from weiss.tensor_files import DamagedFileError, read_tensors, write_tensors
 
 RECIPE, METRICS, RESULT = "recipe.toml", "metrics.jsonl", "result.json"
@@ -217,9 +219,10 @@ class Kept:
 
     @classmethod
     def now(cls, model: nn.Module, loss: nn.Module, facts: dict[str, Any]) -> "Kept":
-        """Copy a network and its loss as they are."""
+        """Copy a network and its loss as they are; all processes at once, if they share classes."""
+        state = whole_state(loss, wanted=is_main_process())
         tensors = {name: value.clone() for name, value in model.state_dict().items()}
-        tensors |= {f"{LOSS}{name}": value.clone() for name, value in loss.state_dict().items()}
+        tensors |= {f"{LOSS}{name}": value.clone() for name, value in state.items()}
         return cls(tensors, str(getattr(model, "architecture", "")), facts)
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from weiss.distances import DISTANCES, Distance, unit
 from weiss.losses import MeanFieldLoss
+from weiss.shards import is_sharded, whole_fields
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Which quantiles over classes are reported of a value that every class has."""
@@ -72,7 +73,8 @@ def order_parameters(means: ClassMeans, loss: nn.Module) -> dict[str, Any]:
 
     Args:
         means: of embeddings of unit length.
-        loss: any loss; what needs class vectors is left out where it has none.
+        loss: any loss; what needs class vectors is left out where it has none. Where processes
+            share the classes, all must ask at once.
 
     Returns:
         ``class_mean_length``: ``|<F_i>_{i in c}|``, 1 for a class in one point, near 0 for one
@@ -87,6 +89,8 @@ def order_parameters(means: ClassMeans, loss: nn.Module) -> dict[str, Any]:
         return {}
     found: dict[str, Any] = {"class_mean_length": _quantiles(means_CD.norm(dim=1))}
     vectors_CD = getattr(loss, "class_vectors", None)
+    if isinstance(loss, MeanFieldLoss) and is_sharded(loss):
+        vectors_CD = whole_fields(loss)
     if vectors_CD is None or len(vectors_CD) != len(seen):
         return found
     vectors_CD = vectors_CD.detach().to(means_CD.dtype)
@@ -120,10 +124,11 @@ def follow_class_means(
         labels: ``(B,)`` or ``(B, C)``.
         momentum: the share of the old field that stays.
     """
-    batch = ClassMeans(len(loss.fields), embeddings.shape[1], embeddings.device)
+    batch = ClassMeans(loss.shard.num_classes, embeddings.shape[1], embeddings.device)
     batch.add(embeddings, labels)
-    moved_CD = momentum * loss.fields + (1.0 - momentum) * batch.means()
-    loss.fields.copy_(torch.where(batch.seen()[:, None], moved_CD, loss.fields))
+    here = slice(loss.shard.first, loss.shard.first + len(loss.fields))
+    moved_CD = momentum * loss.fields + (1.0 - momentum) * batch.means()[here]
+    loss.fields.copy_(torch.where(batch.seen()[here, None], moved_CD, loss.fields))
 
 
 def solve_fields(

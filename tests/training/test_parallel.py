@@ -11,6 +11,7 @@ from tiny import command, environment, tiny_recipe, without_times
 
 from weiss.parallel import Processes
 from weiss.runs import Run
+from weiss.tensor_files import read_tensors
 from weiss.training import evaluate_run
 from weiss.training.experiment import _batch_of, open_data
 from weiss.training.preparation import synchronise_batch_norm
@@ -24,6 +25,12 @@ VARIANTS = {
     "proxies": {"loss__name": "proxy_anchor"},
     "sgd": {"optim__name": "sgd", "optim__clip_norm": 0.05},
     "class means": {"fields__how": "class_mean"},
+    "shards": {"train__shard_classes": "true", "loss__reg_weight": 0.3},
+}
+VARIANTS["shards of touched rows"] = {
+    "train__shard_classes": "true",
+    "loss__name": "mf_contrastive",
+    "optim__touched_rows": "true",
 }
 VARIANTS |= {f"{name} in parts": {**VARIANTS[name], "train__accumulate": 2} for name in VARIANTS}
 
@@ -106,6 +113,42 @@ def test_torchrun_trains_one_run_that_only_the_main_process_speaks_of(run, tmp_p
     pictures = {path.relative_to(folder) for path in (folder / "plots").glob("*")}
     assert {p.relative_to(folder) for p in folder.rglob("*") if p.is_file()} - pictures == names
     assert Run(folder).result()["test"].keys() == Run(whole).result()["test"].keys()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"optim__touched_rows": "true"}, pytest.param({}, marks=pytest.mark.slow)],
+    ids=["touched rows", "all rows"],
+)
+def test_a_run_goes_on_in_any_number_of_processes_that_share_its_classes(
+    run, tmp_path, stripes, more
+):
+    changes = {**FROZEN, **more, "loss__name": "mf_contrastive", "data__cache": tmp_path / "cache"}
+    changes |= {"train__shard_classes": "true", "optim__lr": 1e-3}
+    whole = run("whole", **changes, train__epochs=8)
+    torchrun = ("torch.distributed.run", "--nproc-per-node", "2")
+    # Six epochs have 18 steps, of which all processes save the sixteenth, and the last.
+    often = {**changes, "train__checkpoint_seconds": 0.001}
+    launch(torchrun, command(stripes, tmp_path / "more", "--quiet", **often, train__epochs=6))
+    tensors, _ = read_tensors(Run(tmp_path / "more").checkpoints.files()[-1])
+    assert tensors["loss.fields"].shape == Run(tmp_path / "more").loss().fields.shape == (6, 16)
+    run("more", resume=True, **changes, train__epochs=8)
+    run("fewer", **{**changes, "train__shard_classes": "false"}, train__epochs=3)
+    alone, _ = read_tensors(Run(tmp_path / "fewer").checkpoints.files()[-1])
+    assert {k: v.shape for k, v in alone.items()} == {k: v.shape for k, v in tensors.items()}
+    launch(torchrun, command(stripes, tmp_path / "fewer", "--resume", **changes, train__epochs=8))
+    for name in ("more", "fewer"):
+        assert Run(tmp_path / name).result()["epochs"] == 8
+        for one, two in zip(Run(whole).metrics(), Run(tmp_path / name).metrics(), strict=True):
+            assert two["loss"] == pytest.approx(one["loss"], rel=1e-4)
+            assert two["steps"] == one["steps"]
+            for key, value in one["order"].items():
+                assert two["order"][key] == pytest.approx(value, abs=2e-3), key
+            for key, value in one["evaluation"].items():
+                assert two["evaluation"][key] == pytest.approx(value, abs=0.05), key
+        fields = Run(tmp_path / name).loss().fields
+        if Run(tmp_path / name).result()["epoch"] == Run(whole).result()["epoch"]:
+            torch.testing.assert_close(fields, Run(whole).loss().fields, rtol=0, atol=1e-3)
 
 
 @pytest.mark.slow

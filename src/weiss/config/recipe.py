@@ -111,11 +111,33 @@ class Recipe(Section):
                 f"training stops before it is measured again; got {train.patience}. Or set 0, to "
                 "never stop."
             )
+        named = ", ".join(name for name in LOSSES if Loss(name=name).has_fields)
+        if train.shard_classes:
+            yield from self._not_for_shards(named)
         if self.fields.how != "joint" and not loss.has_fields:
-            named = ", ".join(name for name in LOSSES if Loss(name=name).has_fields)
             yield (
                 f"fields.how must be 'joint' for loss {loss.name!r}, which has no mean fields; got "
                 f"{self.fields.how!r}. Leave it out, or choose one of {named}."
+            )
+
+    def _not_for_shards(self, named: str) -> Iterator[str]:
+        law = "train.shard_classes must be false"
+        if not self.loss.has_fields:
+            yield (
+                f"{law} for loss {self.loss.name!r}, which has no mean fields. Leave it out, or "
+                f"choose one of {named}."
+            )
+        elif self.fields.how != "joint":
+            yield (
+                f"{law} for fields.how={self.fields.how!r}, which needs the fields of all classes "
+                "at once. Set fields.how='joint'."
+            )
+        if self.loss.arguments.get("impl") == "reference":
+            yield f"{law} for loss.impl='reference', which knows no shards. Set loss.impl='auto'."
+        if self.train.precision == "fp16":
+            yield (
+                f"{law} for train.precision='fp16', in which each process would scale by its own "
+                "fields. Set train.precision='bf16'."
             )
 
     def _batch_in(self, key: str, what: str) -> Iterator[str]:

@@ -194,6 +194,18 @@ class Optim(Section):
     momentum: Share = entry(0.9, "for rmsprop and sgd")
     clip_value: NotNegative = entry(10.0, "largest entry of the network's gradients; 0: off")
     clip_norm: NotNegative = entry(0.0, "largest norm of the network's gradients; 0: off")
+    touched_rows: Flag = entry(
+        False, "class vectors: only rows with a gradient move; for very many classes; with adamw"
+    )
+
+    @checks(mode="after")
+    def _fits(self) -> "Optim":
+        if self.touched_rows and self.name != "adamw":
+            raise ValueError(
+                f"touched_rows must be false for optim.name={self.name!r}, of which there is no "
+                "such version; got true. Set optim.name='adamw', or leave it out."
+            )
+        return self
 
 
 class Schedule(Section):
@@ -251,6 +263,9 @@ class Train(Section):
     )
     device: Annotated[str, Field(pattern=DEVICES), is_a("auto, cpu, cuda, cuda:N or mps")] = entry(
         "auto", "auto: the first GPU, else the CPU"
+    )
+    shard_classes: Flag = entry(
+        False, "several processes: each keeps the mean fields of its own classes"
     )
     checkpoint_seconds: NotNegative = entry(60.0, "time between checkpoints; 0: after every step")
 

@@ -1,19 +1,19 @@
 """Which implementation computes a mean-field loss.
 
-``reference``  the formula as it stands, differentiated by autograd: small problems on a CPU, compiled
-               programs, second derivatives;
+``reference``  the formula as it stands, differentiated by autograd: small problems on a CPU,
+               compiled programs, second derivatives;
 ``streaming``  blocks of classes in plain PyTorch: everything else;
 ``triton``     fused kernels: what they know, on CUDA devices, where Triton is installed.
 """
 
+import os
 from functools import cache
 from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
-from weiss.kernels.problem import Problem
-from weiss.membership import Membership
+from weiss.kernels.problem import Problem, Shard
 
 IMPLEMENTATIONS = ("auto", "reference", "streaming", "triton")
 SMALL = 2**15
@@ -27,7 +27,7 @@ def choose(
     problem: Problem,
     embeddings_BD: Tensor,
     fields_CD: Tensor,
-    members: Membership,
+    labels: Tensor,
     owner: str,
 ) -> str:
     """Return ``"reference"``, ``"streaming"`` or ``"triton"``.
@@ -37,12 +37,17 @@ def choose(
         problem: the loss.
         embeddings_BD: the batch.
         fields_CD: the fields.
-        members: the classes of the batch.
+        labels: class indices ``(B,)``, or multi-hot.
         owner: name of the loss, for messages.
 
     Raises:
         ValueError: what is asked for cannot compute this loss, or not here.
     """
+    if asked != "auto" and asked != "triton" and problem.products != "float32":
+        raise ValueError(
+            f"products must be 'float32' for {owner} with impl={asked!r}; got "
+            f"{problem.products!r}, which is for the fused kernels. Take impl='auto'."
+        )
     if asked == "reference":
         return asked
     if asked == "streaming":
@@ -52,16 +57,25 @@ def choose(
                 "must know their derivatives; got another. Take impl='reference'."
             )
         return asked
-    why_not = why_not_triton(problem, embeddings_BD, fields_CD, members)
+    # With the soft constraint the plain formula has distances of all fields among each other.
+    rows = len(fields_CD) if problem.reg_weight else 0
+    size = max(len(embeddings_BD), rows) * len(fields_CD)
+    if asked == "auto" and torch.compiler.is_compiling() and size <= COMPILED:
+        return "reference"
+    why_not = why_not_triton(problem, embeddings_BD, fields_CD, labels)
     if asked == "triton":
         if why_not:
             raise ValueError(
-                f"impl='triton' cannot be used for {owner} here: {why_not}. Take impl='auto', which "
-                "chooses what can."
+                f"impl='triton' cannot be used for {owner} here: {why_not}. Take impl='auto', "
+                "which chooses what can."
             )
         return asked
-    size = len(embeddings_BD) * len(fields_CD)
-    if not problem.streams or (torch.compiler.is_compiling() and size <= COMPILED):
+    if problem.products != "float32" and why_not:
+        raise ValueError(
+            f"products must be 'float32' for {owner} here, since {why_not}; got "
+            f"{problem.products!r}, which is for the fused kernels."
+        )
+    if not problem.streams:
         return "reference"
     if not why_not:
         return "triton"
@@ -69,15 +83,51 @@ def choose(
     return "reference" if is_small else "streaming"
 
 
+def choose_for_shards(
+    asked: str,
+    problem: Problem,
+    embeddings_BD: Tensor,
+    fields_CD: Tensor,
+    labels: Tensor,
+    owner: str,
+) -> str:
+    """Return ``"streaming"`` or ``"triton"``, by what all processes know alike.
+
+    Kernels of two kinds do not say the same to each other, so the size of a shard, which differs
+    between processes, plays no part.
+
+    Args:
+        asked: what the user wants, ``"auto"`` among it.
+        problem: the loss.
+        embeddings_BD: the batch.
+        fields_CD: the fields of this process's classes.
+        labels: the classes of the batch.
+        owner: name of the loss, for messages.
+
+    Raises:
+        ValueError: what is asked for, or these links, cannot be computed in shards.
+    """
+    if asked == "reference" or not problem.streams:
+        why = "impl='reference'" if problem.streams else "links other than LinearLink and LogLink"
+        raise ValueError(
+            f"the fields of {owner} must be whole for {why}; several processes share them. Do not "
+            "shard them, or take impl='auto' and one of these links."
+        )
+    if asked == "auto":
+        why_not = why_not_triton(problem, embeddings_BD, fields_CD, labels)
+        return "streaming" if why_not else "triton"
+    return choose(asked, problem, embeddings_BD, fields_CD, labels, owner)
+
+
 def why_not_triton(
-    problem: Problem, embeddings_BD: Tensor, fields_CD: Tensor, members: Membership
+    problem: Problem, embeddings_BD: Tensor, fields_CD: Tensor, labels: Tensor
 ) -> str | None:
     """Return what keeps the fused kernels from a problem, in words; None if nothing does."""
     if problem.distance != "cosine":
         return f"its kernels know the cosine distance, not {problem.distance!r}"
     if problem.form is None:
         return "its kernels do not know these interactions, which have no closed form"
-    if members.sample_P is not None:
+    if labels.ndim > 1:
         return "its kernels take class indices, not multi-hot labels"
     if fields_CD.dtype != torch.float32 or embeddings_BD.dtype == torch.float64:
         return f"fields must be float32 and embeddings not float64; they are {fields_CD.dtype}"
@@ -95,27 +145,80 @@ def _has_triton() -> bool:
 
 def _interprets() -> bool:
     """Whether Triton runs its kernels in Python, as tests want it to."""
-    import os
-
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def why_not_skip(problem: Problem, impl: str, members: Membership) -> str | None:
+def with_skipping(
+    skip: str,
+    impl: str,
+    asked: str,
+    problem: Problem,
+    embeddings_BD: Tensor,
+    labels: Tensor,
+    check: bool,
+    shard: Shard,
+    owner: str,
+) -> tuple[str, bool]:
+    """Return the implementation to take, and whether it leaves pairs out.
+
+    Args:
+        skip: ``"auto"``, ``"on"`` or ``"off"``.
+        impl: what `choose` says.
+        asked: what the user wants, ``"auto"`` among it.
+        problem: the loss.
+        embeddings_BD: the batch.
+        labels: class indices ``(B,)``, or multi-hot.
+        check: whether the device may be asked.
+        shard: where the fields belong.
+        owner: name of the loss, for messages.
+
+    Raises:
+        ValueError: pairs are to be left out, and cannot be.
+    """
+    if skip == "off" or (skip == "auto" and not check):
+        return impl, False
+    if skip == "auto":
+        # The same in every process, where they share the classes.
+        num_here = shard.num_classes // shard.parts
+        pays = impl != "reference" and skipping_pays(problem, embeddings_BD, num_here)
+        return impl, pays and why_not_skip(problem, impl, labels, shard.parts) is None
+    if impl == "reference" and asked == "auto":
+        impl = "streaming"
+    why_not = why_not_skip(problem, impl, labels, shard.parts)
+    if why_not:
+        raise ValueError(
+            f"skip='on' cannot be used for {owner} here: {why_not}. Take skip='auto', which skips "
+            "what can be."
+        )
+    return impl, True
+
+
+def why_not_skip(problem: Problem, impl: str, labels: Tensor, parts: int) -> str | None:
     """Return what keeps pairs from being left out, in words; None if nothing does."""
+    if impl == "reference":
+        return "impl='reference' is the plain formula over all pairs"
     if problem.distance != "cosine":
         return f"it knows the cosine distance, not {problem.distance!r}"
     if problem.form is None:
         return "the interactions have no closed form, so nobody knows how far they reach"
-    if members.sample_P is not None:
+    if labels.ndim > 1:
         return "it takes class indices, not multi-hot labels"
-    if impl == "streaming" and members.slot_P.device.type != "cpu":
+    if impl == "streaming" and labels.device.type != "cpu":
         return "on a GPU it is part of impl='triton'"
+    if parts > 1 and labels.device.type != "cpu":
+        return f"on a GPU the fields must be whole, and {parts} processes share them"
     return None
 
 
-def skipping_pays(embeddings_BD: Tensor, fields_CD: Tensor) -> bool:
-    """Say whether a problem is large enough for asking which pairs to leave out."""
-    least = 2**18 if fields_CD.device.type == "cpu" else 2**26
-    if fields_CD.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+def skipping_pays(problem: Problem, embeddings_BD: Tensor, num_fields: int) -> bool:
+    """Say whether asking which pairs to leave out is likely to pay.
+
+    For hinges, if there are many pairs: the reach of an exponential, in which nothing is lost to
+    rounding, is so long that trained fields are mostly within it.
+    """
+    kind = embeddings_BD.device.type
+    if problem.form is None or problem.form.kind != "hinge":
         return False
-    return len(embeddings_BD) * len(fields_CD) >= least
+    if kind == "cuda" and torch.cuda.is_current_stream_capturing():
+        return False
+    return len(embeddings_BD) * num_fields >= (2**18 if kind == "cpu" else 2**26)

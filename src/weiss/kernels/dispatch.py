@@ -1,10 +1,13 @@
 """One function for all kernels: a problem in, a loss out that autograd can go back through."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
+from weiss.interactions import LogLink
 from weiss.kernels.constraint import constraint
-from weiss.kernels.function import Scale, differentiable, scale_in_place
+from weiss.kernels.function import differentiable, scale_in_place
 from weiss.kernels.problem import Found, Problem, Shard, working_dtype
 from weiss.kernels.streaming import stream
 from weiss.membership import Membership
@@ -12,73 +15,97 @@ from weiss.membership import Membership
 
 def compute(
     problem: Problem,
-    impl: str,
     embeddings_BD: Tensor,
     fields_CD: Tensor,
-    members: Membership,
+    classes: Membership | Tensor,
     shard: Shard,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute a mean-field loss, its soft constraint included.
 
     Args:
         problem: the loss.
-        impl: ``"streaming"`` or ``"triton"``.
         embeddings_BD: the batch.
         fields_CD: the fields, or a shard of them.
-        members: the classes of the batch.
+        classes: of the batch: grouped, for the streaming kernels, or plain indices ``(B,)`` for
+            the fused ones, which group them themselves.
         shard: where the fields belong.
 
     Returns:
         The loss, as ``shard.sum_parts`` makes it of the shards' parts, and so the gradient of the
-        embeddings; how many pairs of this shard the gradient visited, None if all.
+        embeddings. Beside it: how many pairs of this shard the gradient visited, if some were
+        skipped; what the fused kernels noticed about the batch; else None.
     """
     if torch.compiler.is_compiling():
         # Not for a compiler to look into: it works on blocks, in place.
-        uncompiled = torch.compiler.disable(_compute)
-        return uncompiled(problem, impl, embeddings_BD, fields_CD, members, shard)
-    return _compute(problem, impl, embeddings_BD, fields_CD, members, shard)
+        uncompiled = torch.compiler.disable(_compute)  # type: ignore[no-untyped-call]
+        return uncompiled(problem, embeddings_BD, fields_CD, classes, shard)  # type: ignore[no-any-return]
+    return _compute(problem, embeddings_BD, fields_CD, classes, shard)
 
 
 def _compute(
     problem: Problem,
-    impl: str,
     embeddings_BD: Tensor,
     fields_CD: Tensor,
-    members: Membership,
+    classes: Membership | Tensor,
     shard: Shard,
 ) -> tuple[Tensor, Tensor | None]:
-    visited: Tensor | None = None
-    kernel, scale = stream, scale_in_place
-    if impl == "triton":
+    noticed: Tensor | None = None
+    scale = scale_in_place
+    if isinstance(classes, Tensor) or (problem.skips and fields_CD.device.type != "cpu"):
         from weiss.kernels import fused
 
-        kernel, scale = fused.fuse, fused.scale_in_place
+        scale = fused.scale_in_place
 
     def work(x_BD: Tensor, y_CD: Tensor, wants_x: bool, wants_fields: bool) -> Found:
-        nonlocal visited
-        solve = kernel if len(y_CD) else _nothing
-        found = solve(
-            problem, x_BD, y_CD, members, shard, wants_embeddings=wants_x, wants_fields=wants_fields
-        )
-        visited = found.visited
+        nonlocal noticed
+        wanted = {"wants_embeddings": wants_x, "wants_fields": wants_fields}
+        if not len(y_CD):
+            found = _nothing(problem, x_BD, y_CD, classes, shard, **wanted)
+        elif isinstance(classes, Tensor):
+            found, noticed = fused.fuse(problem, x_BD, y_CD, classes, shard, **wanted)
+        else:
+            found = _listed(problem, x_BD, y_CD, classes, shard, **wanted)
+            noticed = found.visited
         if problem.reg_weight:
-            found = found._replace(
-                value=found.value + constraint(problem, y_CD, shard, found.fields_CD)
-            )
+            soft = constraint(problem, y_CD, shard, found.fields_CD)
+            found = found._replace(value=found.value + soft)
         gradient_BD = found.embeddings_BD
         if gradient_BD is not None:
             gradient_BD = shard.sum_parts(gradient_BD)
         return found._replace(value=shard.sum_parts(found.value), embeddings_BD=gradient_BD)
 
-    value = differentiable(work, scale, embeddings_BD, fields_CD)
-    return value, visited
+    return differentiable(work, scale, embeddings_BD, fields_CD), noticed
+
+
+def _listed(
+    problem: Problem,
+    embeddings_BD: Tensor,
+    fields_CD: Tensor,
+    members: Membership,
+    shard: Shard,
+    **wanted: bool,
+) -> Found:
+    """Stream, or on a GPU list the pairs that are near, where some may be skipped."""
+    if not problem.skips or fields_CD.device.type == "cpu":
+        return stream(problem, embeddings_BD, fields_CD, members, shard, **wanted)
+    from weiss.kernels.screened import screened
+
+    found = screened(problem, embeddings_BD, fields_CD, members, shard, **wanted)
+    if found is None:
+        from weiss.kernels.fused import fuse
+
+        everything = replace(problem, skips=False)
+        found, _ = fuse(everything, embeddings_BD, fields_CD, members.class_P, shard, **wanted)
+        all_pairs = len(embeddings_BD) * len(fields_CD)
+        found = found._replace(visited=torch.full((), all_pairs, device=fields_CD.device))
+    return found
 
 
 def _nothing(
     problem: Problem,
     embeddings_BD: Tensor,
     fields_CD: Tensor,
-    members: Membership,
+    classes: Membership | Tensor,
     shard: Shard,
     *,
     wants_embeddings: bool,
@@ -86,7 +113,10 @@ def _nothing(
 ) -> Found:
     """Speak for a shard without a class: it adds nothing, but the others wait for its word."""
     dtype, device = working_dtype(embeddings_BD, fields_CD), fields_CD.device
-    shard.add_up(torch.zeros(members.num_slots, members.num_slots, dtype=dtype, device=device))
+    is_fused = isinstance(classes, Tensor)
+    num_slots = len(classes) if isinstance(classes, Tensor) else classes.num_slots
+    if not is_fused or isinstance(problem.interactions.repulsion_link, LogLink):
+        shard.add_up(torch.zeros(num_slots, num_slots, dtype=dtype, device=device))
     return Found(
         torch.zeros((), dtype=dtype, device=device),
         torch.zeros_like(embeddings_BD) if wants_embeddings else None,

@@ -11,14 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from weiss.kernels.problem import Found
 
 Compute = Callable[[Tensor, Tensor, bool, bool], Found]
 """From embeddings, fields, and which of their gradients are wanted."""
-Scale = Callable[[Tensor, Tensor], None]
-"""Multiplies a tensor, in place, by a number on its device."""
+Scale = Callable[[list[Tensor], Tensor], None]
+"""Multiplies tensors, in place, by a number on their device."""
 
 
 def differentiable(compute: Compute, scale: Scale, embeddings: Tensor, fields: Tensor) -> Tensor:
@@ -30,19 +29,21 @@ def differentiable(compute: Compute, scale: Scale, embeddings: Tensor, fields: T
         embeddings: ``(B, D)``.
         fields: ``(C, D)``.
     """
-    value: Tensor = _Taken.apply(compute, scale, embeddings, fields, torch.is_grad_enabled())
+    apply: Callable[..., Tensor] = _Taken.apply
+    value = apply(compute, scale, embeddings, fields, torch.is_grad_enabled())
     return value
 
 
-def scale_in_place(tensor: Tensor, factor: Tensor) -> None:
+def scale_in_place(gradients: list[Tensor], factor: Tensor) -> None:
     """Multiply by a number; on a CPU, where looking costs nothing, not by one."""
     if factor.device.type != "cpu" or factor.item() != 1.0:
-        tensor *= factor.to(tensor.dtype)
+        for gradient in gradients:
+            gradient *= factor.to(gradient.dtype)
 
 
 class _Taken(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, compute: Compute, scale: Scale, x_BD: Tensor, fields_CD: Tensor, learns: bool
     ) -> Tensor:
         ctx.wants = tuple(learns and wanted for wanted in ctx.needs_input_grad[2:4])
@@ -53,13 +54,18 @@ class _Taken(torch.autograd.Function):
         return found.value
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, by_value: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, by_value: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            # Somebody wants to differentiate what is returned here, and would get nothing.
+            raise RuntimeError(
+                "this loss can be differentiated once, not twice (create_graph=True): its gradient "
+                "is put together by hand. For second derivatives build it with impl='reference'."
+            )
         gradients, ctx.gradients = ctx.gradients, None
         if gradients is None:
             found = ctx.compute(*ctx.saved_tensors, *ctx.wants)
             gradients = [found.embeddings_BD, found.fields_CD]
-        for gradient in gradients:
-            if gradient is not None:
-                ctx.scale(gradient, by_value)
+        wanted = [gradient for gradient in gradients if gradient is not None]
+        if wanted:
+            ctx.scale(wanted, by_value)
         return None, None, gradients[0], gradients[1], None

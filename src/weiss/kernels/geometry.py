@@ -56,6 +56,7 @@ class CosineGeometry(Geometry):
         self.unit_BD = x_BD * self.inverse_B1
 
     def measure(self, fields_cD: Tensor) -> tuple[Tensor, PullBack]:
+        """See `Geometry`."""
         inverse_c = inverse_length(fields_cD)
         cos_Bc = (self.unit_BD @ fields_cD.T).mul_(inverse_c)
 
@@ -100,6 +101,7 @@ class CosineGeometry(Geometry):
         return rows_cD
 
     def gradient(self) -> Tensor | None:
+        """See `Geometry`."""
         if self.total_BD is None:
             return None
         along_B1 = (self.total_BD * self.unit_BD).sum(1, keepdim=True)
@@ -110,6 +112,7 @@ class EuclideanGeometry(Geometry):
     """``d = |x - y|``, by differences as in `weiss.distances`, and so are its gradients."""
 
     def measure(self, fields_cD: Tensor) -> tuple[Tensor, PullBack]:
+        """See `Geometry`."""
         x_BD = self.x_BD.detach().requires_grad_(self.wants_x)
         y_cD = fields_cD.detach().requires_grad_(self.wants_fields)
         with torch.enable_grad():
@@ -125,6 +128,7 @@ class EuclideanGeometry(Geometry):
         return dist_Bc.detach(), pull_back
 
     def gradient(self) -> Tensor | None:
+        """See `Geometry`."""
         return self.total_BD
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -66,12 +67,12 @@ class Problem:
     reg_weight: float = 0.0
     reg_scale: str = "paper"
 
-    @property
+    @cached_property
     def form(self) -> ClosedForm | None:
         """What kernels know of the interactions."""
         return closed_form_of(self.interactions)
 
-    @property
+    @cached_property
     def streams(self) -> bool:
         """Whether the derivative of its links is known, so that it can be taken block by block."""
         links = (self.interactions.attraction_link, self.interactions.repulsion_link)

@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from weiss.interactions import LinearLink, Link, LogLink
-from weiss.kernels.geometry import GEOMETRIES, Geometry
+from weiss.kernels.geometry import GEOMETRIES, CosineGeometry, Geometry, PullBack
 from weiss.kernels.pairs import Samples, coefficients
 from weiss.kernels.problem import Found, Problem, Shard, working_dtype
 from weiss.kernels.slopes import attraction_and_slope, repulsion_and_slope
@@ -74,9 +74,9 @@ def stream(
     dtype = working_dtype(embeddings_BD, fields_CD)
     x_BD = embeddings_BD.detach().to(dtype)
     geometry = GEOMETRIES[problem.distance](x_BD, wants_embeddings, wants_fields)
-    batch = _Batch(problem, members, dtype)
+    batch = BatchWeights(problem, members, dtype)
     gradient_CD = torch.empty_like(fields_CD) if wants_fields else None
-    is_absent_C = _absent(members, shard, len(fields_CD))
+    is_absent_C = absent_classes(members, shard, len(fields_CD))
     value = torch.zeros((), dtype=dtype, device=fields_CD.device)
     visited = torch.zeros((), dtype=torch.long, device=fields_CD.device)
     for low, high in blocks(len(x_BD), len(fields_CD), fields_CD.device):
@@ -86,22 +86,25 @@ def stream(
             part, rows_cD, count = _near(problem, geometry, batch, fields_cD, absent_c, shard)
             visited += count
         else:
-            part, rows_cD = _one_sided(problem, geometry, batch, fields_cD, absent_c)
+            measured = geometry.measure(fields_cD)
+            part, rows_cD = _one_sided(problem, geometry, batch, measured, absent_c)
         value += part
         if gradient_CD is not None and rows_cD is not None:
             gradient_CD[low:high] = rows_cD
         del fields_cD, rows_cD
-    part, rows_KD, column_K = _present(problem, geometry, batch, fields_CD, shard, dtype)
+    part, rows_KD, column_K = present_classes(problem, geometry, batch, fields_CD, shard, dtype)
     if gradient_CD is not None and rows_KD is not None:
         # Slots that are not here share a column with others, but add nothing to it.
         gradient_CD.index_add_(0, column_K, rows_KD.to(gradient_CD.dtype))
     gradient_BD = geometry.gradient()
     if gradient_BD is not None:
         gradient_BD = gradient_BD.to(embeddings_BD.dtype)
+    if problem.skips:
+        visited += len(x_BD) * _columns(members, shard, len(fields_CD))[1].sum()  # all of these
     return Found(value + part, gradient_BD, gradient_CD, visited if problem.skips else None)
 
 
-class _Batch:
+class BatchWeights:
     """The weights of a batch's samples in the averages over their classes."""
 
     def __init__(self, problem: Problem, members: Membership, dtype: torch.dtype) -> None:
@@ -157,12 +160,12 @@ class _Batch:
         return total_Kc, weight_P.expand_as(x_Pc), mean_Kc
 
 
-def _absent(members: Membership, shard: Shard, num_here: int) -> Tensor:
+def absent_classes(members: Membership, shard: Shard, num_here: int) -> Tensor:
     """Return ``(C,)`` bool: no sample of the batch is of the class."""
     column_K, is_here_K = _columns(members, shard, num_here)
     is_absent = members.used_K.new_ones(num_here + 1)
     # One place more, for the slots of which there is nothing to say here.
-    is_absent[column_K.masked_fill(~is_here_K, num_here)] = False
+    is_absent.index_fill_(0, column_K.masked_fill(~is_here_K, num_here), False)
     return is_absent[:num_here]
 
 
@@ -174,11 +177,15 @@ def _columns(members: Membership, shard: Shard, num_here: int) -> tuple[Tensor, 
 
 
 def _one_sided(
-    problem: Problem, geometry: Geometry, batch: _Batch, fields_cD: Tensor, is_absent_c: Tensor
+    problem: Problem,
+    geometry: Geometry,
+    batch: BatchWeights,
+    measured: tuple[Tensor, PullBack],
+    is_absent_c: Tensor,
 ) -> tuple[Tensor, Tensor | None]:
     """Return the repulsion from a block of classes, those absent; the gradient of its fields."""
     link = problem.interactions.repulsion_link
-    dist_Bc, pull_back = geometry.measure(fields_cD)
+    dist_Bc, pull_back = measured
     energy_Bc, slope_Bc = repulsion_and_slope(problem, dist_Bc)
     energy_Bc = energy_Bc.masked_fill(~is_absent_c, link.empty(energy_Bc.dtype))
     members = batch.members
@@ -198,31 +205,33 @@ def _one_sided(
 def _near(
     problem: Problem,
     geometry: Geometry,
-    batch: _Batch,
+    batch: BatchWeights,
     fields_cD: Tensor,
     is_absent_c: Tensor,
     shard: Shard,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """As `_one_sided`, over those pairs alone that are within reach; also how many they are."""
-    dist_Bc, _ = geometry.measure(fields_cD)
+    measured = geometry.measure(fields_cD)
+    dist_Bc, _ = measured
     near_Bc = (dist_Bc < problem.reach(shard.num_classes)) & is_absent_c
     count = near_Bc.sum()
     if count > LIST_PAYS * near_Bc.numel():
-        part, rows_cD = _one_sided(problem, geometry, batch, fields_cD, is_absent_c)
-        return part, rows_cD, torch.full_like(count, near_Bc.numel())
+        part, rows_cD = _one_sided(problem, geometry, batch, measured, is_absent_c)
+        return part, rows_cD, len(near_Bc) * is_absent_c.sum()
     sample_N, class_N = near_Bc.nonzero(as_tuple=True)
     members = batch.members
     samples = Samples(members.slot_P, batch.weight_P, members.num_slots, batch.scale)
     dist_N = dist_Bc[sample_N, class_N]
     value, slope_N = coefficients(problem, samples, sample_N, class_N, dist_N)
+    assert isinstance(geometry, CosineGeometry)
     rows_cD = geometry.pull_back_pairs(fields_cD, sample_N, class_N, dist_N, slope_N)
     return value, rows_cD, count
 
 
-def _present(
+def present_classes(
     problem: Problem,
     geometry: Geometry,
-    batch: _Batch,
+    batch: BatchWeights,
     fields_CD: Tensor,
     shard: Shard,
     dtype: torch.dtype,

@@ -10,9 +10,9 @@ embeddings and of the fields. (TF32, where it is allowed, applies: see `weiss.di
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
+from functools import lru_cache
 from inspect import signature
-from typing import NotRequired, TypedDict, Unpack
+from typing import Any, NotRequired, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,12 @@ from torch import Tensor, nn
 from weiss import _check
 from weiss.distances import DISTANCES
 from weiss.interactions import Interactions
-from weiss.kernels.choice import IMPLEMENTATIONS, choose, skipping_pays, why_not_skip
+from weiss.kernels.choice import (
+    IMPLEMENTATIONS,
+    choose,
+    choose_for_shards,
+    with_skipping,
+)
 from weiss.kernels.dispatch import compute
 from weiss.kernels.problem import PRODUCTS, Problem, Shard
 from weiss.losses.derivation import AVERAGES, mean_field_loss, pair_loss, soft_constraint
@@ -29,6 +34,8 @@ from weiss.optim import FIELD_LR_SCALE
 
 SKIPS = ("auto", "on", "off")
 REG_SCALES = ("paper", "released")
+BLOCK = 8192
+"""Fields of other processes that are looked at a time."""
 
 
 class PairOptions(TypedDict):
@@ -85,6 +92,13 @@ class MeanFieldArgs(MeanFieldOptions):
 
     reg_weight: NotRequired[float]
     distance: NotRequired[str]
+
+
+@lru_cache(maxsize=256)
+def _problem(*described: Any, skips: bool) -> Problem:
+    """Describe a loss to the kernels; once, since small problems are over before that is."""
+    interactions, distance, average, products, reg_weight, reg_scale = described
+    return Problem(interactions, distance, average, products, skips, reg_weight, reg_scale)
 
 
 class _DerivedLoss(nn.Module, ABC):
@@ -150,20 +164,26 @@ class _DerivedLoss(nn.Module, ABC):
             _check.unused(name, given, f"{self._partners}. {remedy}", owner)
         embeddings = self._checked(embeddings)
         labels = _check.labels_of_a_batch(labels, embeddings, self.num_classes, owner)
-        members = members_of_a_batch(
+        kind = embeddings.device.type
+        if not (torch.compiler.is_compiling() or torch.is_autocast_enabled(kind)):
+            return self._value(embeddings, labels)
+        with torch.autocast(kind, enabled=False):
+            return self._value(embeddings, labels)
+
+    @abstractmethod
+    def _value(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Compute the loss of a batch whose shapes have been checked; autocast is off."""
+
+    def _members(self, embeddings: Tensor, labels: Tensor, check: bool) -> Membership:
+        """Group a batch by class, and check its values."""
+        return members_of_a_batch(
             labels,
             embeddings,
             self.num_classes,
-            owner,
-            check=self.check,
+            self._owner,
+            check=check,
             max_labels_per_sample=self.max_labels_per_sample,
         )
-        with torch.autocast(embeddings.device.type, enabled=False):
-            return self._value(embeddings, members)
-
-    @abstractmethod
-    def _value(self, embeddings: Tensor, members: Membership) -> Tensor:
-        """Compute the loss of a batch that has been checked; autocast is off."""
 
     @property
     def _owner(self) -> str:
@@ -201,7 +221,8 @@ class PairLoss(_DerivedLoss):
     ) -> None:
         super().__init__(interactions, distance, **options)
 
-    def _value(self, embeddings: Tensor, members: Membership) -> Tensor:
+    def _value(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        members = self._members(embeddings, labels, self.check)
         embeddings_PD = members.rows(embeddings)
         dist_PP = self._distance(embeddings_PD, embeddings_PD)
         return pair_loss(self.interactions, dist_PP, members, self.average)
@@ -234,7 +255,9 @@ class MeanFieldLoss(_DerivedLoss):
 
     Attributes:
         fields: ``(num_classes, embedding_size)`` parameter, one mean field a class, drawn from
-            N(0, 1). Under cosine only the direction of a field matters.
+            N(0, 1). Under cosine only the direction of a field matters. With fewer rows where
+            processes share the classes (`weiss.shards`).
+        shard: which classes these are.
     """
 
     class_lr_scale = FIELD_LR_SCALE
@@ -268,32 +291,48 @@ class MeanFieldLoss(_DerivedLoss):
         self.products = _check.one_of("products", products, PRODUCTS, self._owner)
         self.fields = nn.Parameter(torch.randn(num_classes, embedding_size))
         self.shard = Shard(0, num_classes)
-        self._visited: Tensor | None = None
-        self._possible = 0
+        self._looked_at: dict[str, Any] = {}
 
-    def _value(self, embeddings: Tensor, members: Membership) -> Tensor:
-        problem = Problem(
-            self.interactions,
-            self.distance,
-            self.average,
-            products=self.products,
-            reg_weight=self.reg_weight,
-            reg_scale=self.reg_scale,
+    def _value(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        fields, shard = self.fields, self.shard
+        described: tuple[Any, ...] = (self.interactions, self.distance, self.average)
+        described += (self.products, self.reg_weight, self.reg_scale)
+        problem = _problem(*described, skips=False)
+        choice = choose if shard.parts == 1 else choose_for_shards
+        impl = choice(self.impl, problem, embeddings, fields, labels, self._owner)
+        self._looked_at.clear()
+        impl, skips = with_skipping(
+            self.skip, impl, self.impl, problem, embeddings, labels, self.check, shard, self._owner
         )
-        impl = choose(self.impl, problem, embeddings, self.fields, members, self._owner)
         if impl == "reference":
-            return self._reference(embeddings, members)
-        problem = replace(problem, skips=self._skips(problem, impl, embeddings, members))
-        value, self._visited = compute(problem, impl, embeddings, self.fields, members, self.shard)
+            return self._reference(embeddings, self._members(embeddings, labels, self.check))
+        if impl == "triton" and not skips:
+            value, noticed = compute(problem, embeddings, fields, labels, shard)
+            if self.check and noticed is not None:
+                self._refuse_what_was_noticed(noticed, embeddings, labels)
+            return value
+        members = self._members(embeddings, labels, self.check)
+        problem = _problem(*described, skips=skips)
+        value, visited = compute(problem, embeddings, fields, members, shard)
+        if visited is not None:
+            self._looked_at.update(visited=visited, possible=max(len(embeddings) * len(fields), 1))
         return value
 
-    def _skips(self, problem: Problem, impl: str, embeddings: Tensor, members: Membership) -> bool:
-        why_not = why_not_skip(problem, impl, members)
-        if self.skip == "on" and why_not:
-            raise ValueError(f"skip='on' cannot be used for {self._owner} here: {why_not}.")
-        if self.skip == "auto":
-            return not why_not and self.check and skipping_pays(embeddings, self.fields)
-        return self.skip == "on"
+    def _refuse_what_was_noticed(self, noticed: Tensor, embeddings: Tensor, labels: Tensor) -> None:
+        from weiss.kernels.fused import complaints
+
+        if any(complaints(noticed, len(labels))):
+            self._members(embeddings, labels, check=True)  # which says what is wrong
+
+    @property
+    def skipped_share(self) -> float | None:
+        """The share of (sample, class) pairs that the last gradient left out; None if it had all.
+
+        Asking makes the host wait for a GPU.
+        """
+        if not self._looked_at:
+            return None
+        return 1.0 - int(self._looked_at["visited"]) / int(self._looked_at["possible"])
 
     def _reference(self, embeddings: Tensor, members: Membership) -> Tensor:
         """Compute the formula as it stands."""
@@ -317,12 +356,26 @@ class MeanFieldLoss(_DerivedLoss):
             embeddings: ``(B, D)`` floating point.
 
         Returns:
-            ``(B, C)``; larger is closer.
+            ``(B, C)``; larger is closer. Where processes share the classes, all must ask, each
+            for any samples, and no gradient flows through the answer.
         """
         embeddings = self._checked(embeddings)
         with torch.autocast(embeddings.device.type, enabled=False):
-            dist_BC = self._distance(embeddings, self.fields)
+            if self.shard.parts == 1:
+                dist_BC = self._distance(embeddings, self.fields)
+            else:
+                with torch.no_grad():
+                    shown = self.shard.all_blocks(self.fields.detach(), BLOCK)
+                    dist_BC = torch.cat([self._distance(embeddings, x) for _, x in shown], dim=1)
         return 1.0 - dist_BC if self.distance == "cosine" else -dist_BC
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
+        """Take from whole fields the rows that are here, so that a state fits any shards."""
+        given = state_dict.get(f"{prefix}fields")
+        if isinstance(given, Tensor) and given.shape[:1] == (self.num_classes,):
+            first = self.shard.first
+            state_dict[f"{prefix}fields"] = given[first : first + len(self.fields)]
+        super()._load_from_state_dict(state_dict, prefix, *more)
 
     def _checked(self, embeddings: Tensor) -> Tensor:
         embeddings = super()._checked(embeddings)
@@ -332,4 +385,6 @@ class MeanFieldLoss(_DerivedLoss):
     def extra_repr(self) -> str:
         """Show the hyper-parameters when the module is printed."""
         sizes = f"num_classes={self.num_classes}, embedding_size={self.embedding_size}"
+        if self.shard.parts > 1:
+            sizes += f", classes_here={self.shard.first}:{self.shard.first + len(self.fields)}"
         return f"{sizes}, {super().extra_repr()}, reg_weight={self.reg_weight:g}"

@@ -1,8 +1,8 @@
 """From a recipe to a run folder."""
 
 from weiss.training.again import Embedded, embed_runs, evaluate_run
-from weiss.training.guards import NotFiniteError, StopRequest
-from weiss.training.loop import StoppedError, train
+from weiss.training.guards import NotFiniteError, StoppedError, StopRequest
+from weiss.training.loop import train
 from weiss.training.seeds import train_seeds
 from weiss.training.untrained import measure_untrained
 

@@ -22,6 +22,13 @@ class NotFiniteError(RuntimeError):
     """The loss, or a parameter, is NaN or infinite."""
 
 
+class StoppedError(RuntimeError):
+    """Somebody asked the run to stop; its state is saved."""
+
+    exit_code = 130
+    """What a program ends with that was told to stop, by the shell's custom."""
+
+
 def in_words(rates: Mapping[str, float]) -> str:
     """Return learning rates as a message names them."""
     return ", ".join(f"{name} {rate:g}" for name, rate in rates.items())

@@ -25,9 +25,10 @@ from weiss.progress import Bar
 from weiss.provenance import made_with
 from weiss.runs import Kept, Run
 from weiss.self_consistency import follow_class_means, order_parameters
+from weiss.shards import is_sharded
 from weiss.training import outcome
 from weiss.training.alternation import place_fields
-from weiss.training.guards import LossWatch, NotFiniteError, StopRequest, in_words
+from weiss.training.guards import LossWatch, NotFiniteError, StoppedError, StopRequest, in_words
 from weiss.training.preparation import make_accelerator, prepare, processes_of
 from weiss.training.resuming import (
     Position,
@@ -45,14 +46,7 @@ from weiss.training.resuming import (
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 STEPS_BETWEEN_AGREEMENTS = 16
-"""How often several processes ask each other whether one of them was told to stop."""
-
-
-class StoppedError(RuntimeError):
-    """Somebody asked the run to stop; its state is saved."""
-
-    exit_code = 130
-    """What a program ends with that was told to stop, by the shell's custom."""
+"""How often several processes ask each other whether one of them wants to stop, or to save."""
 
 
 def train(
@@ -195,6 +189,7 @@ class Training:
 
     def _close_epoch(self) -> None:
         """Measure the epoch, keep the network if it is the best, write all of it down."""
+        self.stepper.settle()
         number = self.at.epoch + 1
         line: dict[str, Any] = {
             "epoch": number,
@@ -206,6 +201,7 @@ class Training:
         self._clock()
         images = self.experiment.steps * int(self.recipe.train.batch_size)
         line["images_per_second"] = images / max(self.at.epoch_seconds, 1e-9)
+        line |= self.at.note(self.watch, self.loss)
         line["order"] = order_parameters(self.means, self.loss)
         is_due = number % self.recipe.evaluate.every == 0 or number == self.recipe.train.epochs
         if is_due and self.experiment.measured:
@@ -219,8 +215,7 @@ class Training:
         self.accelerator.log(outcome.tracked(line), step=number)
         if not self.quiet:
             self.bar.say(outcome.epoch_line(line, self.recipe.train.epochs, is_best=is_best))
-        self.at.epoch, self.at.step = number, 0
-        self.at.epoch_seconds, self.at.loss_total, self.at.loss_count = 0.0, 0.0, 0
+        self.at.close_epoch()
         self.watch = LossWatch(self.device)
         self._stop_or_save()
 
@@ -260,8 +255,9 @@ class Training:
             "seconds": self.at.seconds,
             "class_names": list(self.experiment.class_names),
         }
-        if self.processes.is_main:
-            self._unwritten = Kept.now(self.model, self.loss, self.best)
+        if self.processes.is_main or is_sharded(self.loss):
+            kept = Kept.now(self.model, self.loss, self.best)
+            self._unwritten = kept if self.processes.is_main else None
 
     # Rates
 
@@ -288,30 +284,35 @@ class Training:
 
     def _stop_or_save(self) -> None:
         self._stop_if_wanted()
-        if time.monotonic() - self._saved_at >= self.recipe.train.checkpoint_seconds:
+        due = time.monotonic() - self._saved_at >= self.recipe.train.checkpoint_seconds
+        if is_sharded(self.loss) and self.recipe.train.checkpoint_seconds:
+            # Each process has a part of the state: they save together or not at all.
+            due = self._any_process(due)
+        if due:
             self._save()
 
     def _stop_if_wanted(self) -> None:
-        wanted = self.stop.wanted
-        if self.processes.size > 1:
-            if self.at.steps % STEPS_BETWEEN_AGREEMENTS:
-                return
-            wanted = self.processes.any(wanted, self.device)
-        if wanted:
+        if self._any_process(self.stop.wanted):
             self._save()
             raise StoppedError(
                 f"in epoch {self.at.epoch + 1} after step {self.at.step}; the state is "
                 f"saved. Go on with: {self._how_to_resume()}"
             )
 
+    def _any_process(self, wants: bool) -> bool:
+        if self.processes.size > 1 and self.at.steps % STEPS_BETWEEN_AGREEMENTS:
+            return False
+        return self.processes.any(wants, self.device)
+
     def _save(self) -> None:
         """Save the state, if it is worth it."""
         self.watch.finish()
         self._clock()
-        self.at.loss_total, self.at.loss_count = self.watch.total, self.watch.count
+        self.at.note(self.watch, self.loss)
         self._write_best()
-        if self.processes.is_main:
+        if self.processes.is_main or is_sharded(self.loss):
             state = self.parts.pack(self.at, data_facts(self.experiment))
+        if self.processes.is_main:
             self.run.checkpoints.save(self.at.steps, state)
         self._saved_at = time.monotonic()
 
@@ -387,8 +388,7 @@ class Training:
     # What is written about it
 
     def _described(self) -> dict[str, Any]:
-        description = made_with(self.device, self.processes.size)
-        return {**self.recipe.as_dict(), "made_with": description}
+        return {**self.recipe.as_dict(), "made_with": made_with(self.device, self.processes.size)}
 
     def _start_trackers(self) -> None:
         if self.recipe.track.with_:

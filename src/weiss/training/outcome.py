@@ -48,6 +48,8 @@ def epoch_line(line: dict[str, Any], epochs: int, *, is_best: bool) -> str:
     for name, title in SHOWN.items():
         if name in line.get("evaluation", {}):
             words.append(f"{title} {100 * line['evaluation'][name]:5.2f}")
+    if "skipped" in line:
+        words.append(f"skipped {100 * line['skipped']:.1f} %")
     words.append(f"{line['seconds']:.1f} s ({line['images_per_second']:,.0f} images/s)")
     if line["phase"] == "warm-up":
         words.append("warm-up")

@@ -21,6 +21,7 @@ from weiss.losses import MeanFieldLoss, PairLoss, loss_settings
 from weiss.parallel import Processes, have_met
 from weiss.runs import build_backbone, build_loss
 from weiss.self_consistency import ClassMeans
+from weiss.shards import shard_classes
 from weiss.training.experiment import Experiment, complete_backbone, open_data
 from weiss.training.resuming import Parts
 from weiss.training.stepping import Stepper, make_optimizer, resolve_precision
@@ -79,6 +80,8 @@ def prepare(recipe: Recipe, device: torch.device, processes: Processes) -> Prepa
     recipe = recipe_from_dict(nested)
     loss = _make_loss(recipe, experiment).to(device)
     processes.agree([*model.state_dict().values(), *loss.state_dict().values()])
+    if recipe.train.shard_classes and processes.size > 1 and isinstance(loss, MeanFieldLoss):
+        shard_classes(loss, processes.group)  # drawn whole, so that they are those of one process
     model = _laid_out(model, recipe, device, processes)
     optimizer = make_optimizer(recipe, model, loss)
     stepper = Stepper(recipe, model, loss, optimizer, processes, device)

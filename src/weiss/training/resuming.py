@@ -19,11 +19,13 @@ from torch import Tensor, nn
 from weiss.checkpoints import State
 from weiss.config import Recipe, differences, recipe_from_dict
 from weiss.files import alone
-from weiss.parallel import Processes
+from weiss.losses import MeanFieldLoss
+from weiss.parallel import Processes, is_main_process
 from weiss.runs import Run
 from weiss.self_consistency import ClassMeans
+from weiss.shards import is_sharded, whole_rows, whole_state
 from weiss.training.experiment import Experiment
-from weiss.training.guards import NotFiniteError, in_words
+from weiss.training.guards import LossWatch, NotFiniteError, in_words
 
 MAY_CHANGE = (
     "train.epochs",
@@ -31,6 +33,7 @@ MAY_CHANGE = (
     "train.checkpoint_seconds",
     "train.device",
     "train.graphs",
+    "train.shard_classes",
     "data.name",
     "data.root",
     "data.keep",
@@ -58,6 +61,7 @@ class Position:
         epoch_seconds: time the epoch in hand took so far.
         loss_total: sum of the losses of the epoch in hand.
         loss_count: how many they are.
+        skipped: the share of pairs that the last step's gradient left out, if it left out any.
         history: a line for each epoch, as metrics.jsonl has them.
     """
 
@@ -68,7 +72,26 @@ class Position:
     epoch_seconds: float = 0.0
     loss_total: float = 0.0
     loss_count: int = 0
+    skipped: float | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
+
+    def note(self, watch: LossWatch, loss: nn.Module) -> dict[str, float]:
+        """Take down the losses of the epoch in hand, and what its last step skipped.
+
+        Returns:
+            What a line of metrics says of it: ``skipped``, if anything was.
+        """
+        self.loss_total, self.loss_count = watch.total, watch.count
+        skipped = getattr(loss, "skipped_share", None)
+        # A loss that has computed nothing since a restart, or not yet in this epoch, cannot say.
+        if self.step and skipped is not None:
+            self.skipped = skipped
+        return {} if self.skipped is None else {"skipped": self.skipped}
+
+    def close_epoch(self) -> None:
+        """Stand before the first step of the next epoch."""
+        self.epoch, self.step, self.epoch_seconds = self.epoch + 1, 0, 0.0
+        self.loss_total, self.loss_count, self.skipped = 0.0, 0, None
 
 
 @dataclass(frozen=True)
@@ -90,7 +113,9 @@ class Parts:
     means: ClassMeans
 
     def pack(self, at: Position, data: dict[str, Any]) -> State:
-        """Return the state.
+        """Return the state, whole in the main process, whoever has the rows of a class's field.
+
+        Where processes share the classes, all must ask at once.
 
         Args:
             at: where the run is.
@@ -99,10 +124,11 @@ class Parts:
         Raises:
             NotFiniteError: a parameter is NaN or infinite; such a state is not worth keeping.
         """
-        self.refuse_not_finite(at)
-        learned = self._learned()
+        loss = whole_state(self.loss, wanted=is_main_process())
+        learned = self._learned(loss)
+        self._refuse_not_finite(at, learned)
         moments = {
-            f"optimizer.{index}.{key}": value
+            f"optimizer.{index}.{key}": self._whole(index, value)
             for index, values in self.optimizer.state_dict()["state"].items()
             for key, value in values.items()
             if isinstance(value, Tensor)
@@ -114,8 +140,14 @@ class Parts:
 
     def refuse_not_finite(self, at: Position) -> None:
         """Raise NotFiniteError if a parameter is NaN or infinite; asks the device once."""
-        learned = {k: v for k, v in self._learned().items() if v.is_floating_point()}
-        if bool(torch.stack([value.isfinite().all() for value in learned.values()]).all()):
+        self._refuse_not_finite(at, self._learned(self.loss.state_dict()))
+
+    def _refuse_not_finite(self, at: Position, learned: dict[str, Tensor]) -> None:
+        learned = {k: v for k, v in learned.items() if v.is_floating_point()}
+        finite: dict[torch.device, list[Tensor]] = {}
+        for value in learned.values():
+            finite.setdefault(value.device, []).append(value.isfinite().all())
+        if all(bool(torch.stack(flags).all()) for flags in finite.values()):
             return
         name = next(name for name, value in learned.items() if not bool(value.isfinite().all()))
         rates = in_words({g["name"]: g["lr"] for g in self.optimizer.param_groups})
@@ -124,11 +156,33 @@ class Parts:
             f"{at.epoch + 1}, with the learning rates {rates}."
         )
 
-    def _learned(self) -> dict[str, Tensor]:
+    def _learned(self, loss: dict[str, Tensor]) -> dict[str, Tensor]:
         return {
             **{f"model.{name}": value for name, value in self.model.state_dict().items()},
-            **{f"loss.{name}": value for name, value in self.loss.state_dict().items()},
+            **{f"loss.{name}": value for name, value in loss.items()},
         }
+
+    def _shared(self, index: int) -> MeanFieldLoss | None:
+        """Return the loss if the optimiser's parameter of this index is a shard of its fields."""
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        loss = self.loss
+        if isinstance(loss, MeanFieldLoss) and is_sharded(loss):
+            return loss if parameters[index] is loss.fields else None
+        return None
+
+    def _whole(self, index: int, moment: Tensor) -> Tensor:
+        """Return what an optimiser keeps for a parameter, for a shard that of all its rows."""
+        loss = self._shared(index)
+        if loss is None or moment.ndim == 0 or len(moment) != len(loss.fields):
+            return moment
+        return whole_rows(loss, moment, "cpu", wanted=is_main_process())
+
+    def _here(self, index: int, moment: Tensor) -> Tensor:
+        """Return the rows of this process, of what was kept of all rows."""
+        loss = self._shared(index)
+        if loss is None or moment.ndim == 0 or len(moment) != loss.shard.num_classes:
+            return moment
+        return moment[loss.shard.first : loss.shard.first + len(loss.fields)]
 
     def unpack(self, state: State) -> Position:
         """Take up a state; return where the run was."""
@@ -149,7 +203,7 @@ class Parts:
         moments: dict[int, dict[str, Tensor]] = {}
         for name, value in tensors.items():
             index, key = name.split(".", 1)
-            parameter = parameters[int(index)]
+            parameter, value = parameters[int(index)], self._here(int(index), value)
             # In the parameter's own layout, as the optimiser would have made it.
             is_alike = value.shape == parameter.shape and key != "step"
             place = torch.empty_like(parameter) if is_alike else torch.empty_like(value)

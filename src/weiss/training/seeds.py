@@ -19,8 +19,8 @@ from weiss.files import replacing
 from weiss.parallel import is_main_process, share_of_cores
 from weiss.runs import Run
 from weiss.statistics import t_interval
-from weiss.training.guards import StopRequest
-from weiss.training.loop import StoppedError, train
+from weiss.training.guards import StoppedError, StopRequest
+from weiss.training.loop import train
 
 SUMMARY = "summary.json"
 SCORES = ("map_at_r", "r_precision", "precision_at_1")

@@ -21,8 +21,12 @@ from weiss.backbones import Embedder
 from weiss.config import Optim, Recipe
 from weiss.optim import parameter_groups
 from weiss.parallel import Processes
+from weiss.shards import is_sharded
+from weiss.touched_rows import TouchedRowsAdamW
 from weiss.training.graphs import Recording, can_be_recorded, recorded
 
+CLASS_VECTORS = ("fields", "proxies")
+"""The groups of `weiss.parameter_groups` that hold one vector for each class."""
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -55,12 +59,34 @@ def make_optimizer(recipe: Recipe, model: nn.Module, loss: nn.Module) -> torch.o
     )
     for group in groups:
         group["rate"] = group["lr"]  # what a schedule multiplies
+    if settings.touched_rows:
+        for group in groups:
+            group["touched_rows"] = group["name"] in CLASS_VECTORS
+        _refuse_without_rows(recipe, groups)
+        return TouchedRowsAdamW(groups)
     if settings.name == "adamw":
         on_gpu = all(p.is_cuda for group in groups for p in group["params"])
         return torch.optim.AdamW(groups, fused=on_gpu)
     if settings.name == "rmsprop":
         return torch.optim.RMSprop(groups, lr=settings.lr, momentum=settings.momentum)
     return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum)
+
+
+def _refuse_without_rows(recipe: Recipe, groups: list[dict[str, Any]]) -> None:
+    """Refuse ``optim.touched_rows`` where no row of a parameter that trains is a class's."""
+    found = [p for group in groups if group["touched_rows"] for p in group["params"]]
+    size, name = recipe.backbone.embedding_size, recipe.loss.name
+    if found and all(p.ndim == 2 and p.shape[1] == size for p in found):
+        return
+    what = "has none that train"
+    if found:
+        what = f"has them in a parameter of shape {tuple(found[0].shape)}"
+    elif recipe.fields.how != "joint":
+        what += f" with fields.how={recipe.fields.how!r}"
+    raise ValueError(
+        f"optim.touched_rows must be false unless a loss trains one row of {size} numbers for each "
+        f"class; loss {name!r} {what}. Leave it out, or choose another loss."
+    )
 
 
 class Stepper:
@@ -115,6 +141,15 @@ class Stepper:
         elif can_be_recorded(self.model, self._recipe, self.processes, self._device):
             self._forward = recorded(self.model, self._recipe, self.precision, self._device)
 
+    def settle(self) -> None:
+        """Give class vectors their true length before they are measured or kept.
+
+        Rows that no step has touched for a while owe weight decay, which an angle does not see.
+        """
+        has_lengths = getattr(self.loss, "distance", "cosine") != "cosine"
+        if has_lengths and isinstance(self.optimizer, TouchedRowsAdamW):
+            self.optimizer.settle()
+
     def release(self) -> None:
         """Let go of what only steps need; the next phase makes it again."""
         if isinstance(self._forward, Recording):
@@ -165,7 +200,8 @@ class Stepper:
         if value.requires_grad:
             self.scaler.scale(value).backward()
         gradient_BD = torch.zeros_like(joined_BD) if joined_BD.grad is None else joined_BD.grad
-        self.processes.average_gradients(self.loss.parameters())
+        if not is_sharded(self.loss):  # whose fields each have one process, and their gradient
+            self.processes.average_gradients(self.loss.parameters())
         # DistributedDataParallel divides by the number of processes; the parts add up to the whole.
         gradient_bD = self.processes.owned(gradient_BD) * self.processes.size
         if whole:

@@ -1,0 +1,314 @@
+"""Mean-field losses in fused kernels, for CUDA devices.
+
+The plan (programs.py and cosine_programs.py have the parts):
+
+    measure            directions of the batch, lengths of the fields; who shares a class with whom
+    rank_and_multiply  slots of classes; cosines of batch and fields
+    interact           cosines -> the loss, and its derivative by each cosine
+    averages, couple   the same among present classes, where links are logarithmic; put in place
+    gradients          derivative^T x batch, derivative x fields
+    finish             sums of parts, projections
+
+A **small** problem is all launches and little work: six or seven of them, the matrix products
+included. A **large** one is all matrix products, which cuBLAS does faster than anybody: a block of
+classes at a time, with one pass of `interact` over the cosines between the first product and the
+other two. In float32 the kernels split each factor in parts for the tensor cores (tf32x3), which
+keeps the digits of float32; whoever allows TF32 (``torch.set_float32_matmul_precision``) gets it.
+
+The normalisation of fields and batch is folded in (see `geometry`). Nothing is asked of the
+device, sums run in a fixed order, and nothing is added up by atomics: a CUDA graph can hold it, and
+results are the same on every run.
+"""
+
+import torch
+from torch import Tensor
+
+from weiss.kernels import cosine_programs, programs
+from weiss.kernels.problem import Found, Problem, Shard
+
+LARGE = 2**24
+"""Distances from which on matrix products are cuBLAS's."""
+BLOCK, SMALL_BLOCK = 2**27, 2**20
+"""Distances in a block of a large problem: a quarter as many as its fields have entries, so that
+memory stays that of their gradient, within these bounds; half as many where they are copied."""
+CHUNK = 1024
+SIDE, ACROSS, STEP, TILE = 64, 64, 32, 32
+PARTS = 16
+"""Sums over blocks that are kept apart until the end: one for a block, as long as they are few."""
+PROGRAMS = 1056
+"""Programs that go over whatever there is, in turns."""
+
+
+def fuse(
+    problem: Problem,
+    embeddings_BD: Tensor,
+    fields_CD: Tensor,
+    labels_B: Tensor,
+    shard: Shard,
+    *,
+    wants_embeddings: bool,
+    wants_fields: bool,
+) -> tuple[Found, Tensor]:
+    """Compute the loss and its gradients; arguments as of `weiss.kernels.streaming.stream`.
+
+    Args:
+        problem: the loss; its interactions have a closed form, its distance is the cosine.
+        embeddings_BD: the whole batch.
+        fields_CD: the fields, or a shard of them; float32.
+        labels_B: class indices, counted over all shards.
+        shard: where the fields belong.
+        wants_embeddings: compute the gradient of the embeddings.
+        wants_fields: compute the gradient of the fields.
+
+    Returns:
+        What was found, and what was noticed on the way, for `complaints`.
+    """
+    work = _Work(problem, embeddings_BD.detach(), fields_CD.detach(), labels_B, shard)
+    if work.halves or work.batch * work.num_here > LARGE:
+        found = work.large(wants_embeddings, wants_fields)
+    else:
+        found = work.small(wants_embeddings, wants_fields)
+    return found, work.ints
+
+
+def complaints(noticed: Tensor, batch: int) -> list[int]:
+    """Say what `fuse` noticed about a batch of so many samples; waits for the device.
+
+    Returns:
+        How many labels are too large, how many negative, how many vectors not finite.
+    """
+    low = programs.FACTS.value * batch + 1
+    found: list[int] = noticed[low : low + 3].tolist()
+    return found
+
+
+class _Work:
+    """One problem, and the launches that solve it."""
+
+    def __init__(
+        self, problem: Problem, x_BD: Tensor, fields_CD: Tensor, labels_B: Tensor, shard: Shard
+    ) -> None:
+        form = problem.form
+        assert form is not None
+        self.x = x_BD if x_BD.stride(1) == 1 else x_BD.contiguous()
+        self.labels, self.fields, self.shard = labels_B.contiguous(), fields_CD.contiguous(), shard
+        self.batch, self.size = x_BD.shape
+        self.num_here = fields_CD.shape[0]
+        self.width = 1 << (self.size - 1).bit_length()
+        self.device = fields_CD.device
+        self.halves = problem.products == "bfloat16"
+        self.numbers = form.pull_at, form.pull_rate, form.push_at, form.push_rate
+        self.kind, self.by_samples = form.kind, problem.average == "samples"
+        highest = torch.get_float32_matmul_precision() == "highest"
+        self.precision = "tf32x3" if highest else "tf32"
+        facts = programs.FACTS.value * self.batch + programs.NUM_FACTS.value
+        self.ints = torch.empty(facts + self.num_here, dtype=torch.int32, device=self.device)
+        dtype = torch.bfloat16 if self.halves else torch.float32
+        self.unit = torch.empty(self.batch, self.size, dtype=dtype, device=self.device)
+        self.inverse_x, self.inverse = self._empty(self.batch), self._empty(self.num_here)
+        # What normalisation takes of each field, in parts for shares of a large batch.
+        self.splits = max(1, min(self.batch // 256, 8))
+        self.along = self._empty(self.splits, self.num_here)
+
+    def small(self, wants_x: bool, wants_fields: bool) -> Found:
+        """Everything in kernels of our own."""
+        self._measure(fields=True)
+        cosines = self._empty(self.batch, self.num_here)
+        self._rank(cosines)
+        columns = 32 if self.num_here < 4096 else 64
+        blocks = _tiles(self.num_here, columns) * self.splits
+        values = self._empty(blocks + self._num_coupled_values())
+        self._couple(cosines, self.inverse, values[blocks:], by_slot=False)
+        self._interact(0, self.num_here, cosines, cosines, values, 0, columns)
+        gradient = torch.empty_like(self.fields) if wants_fields else None
+        num_parts, parts = 0, values
+        if wants_x:
+            # Enough programs to fill a GPU, each with a few hundred classes at least.
+            num_parts = max(1, min(32, self.num_here // 256))
+            parts = self._empty(num_parts, self.batch, self.size)
+        share = _tiles(_tiles(self.num_here, max(num_parts, 1)), STEP) * STEP
+        across = _tiles(self.size, ACROSS)
+        field_tiles = _tiles(self.num_here, SIDE) * across if wants_fields else 0
+        tiles = field_tiles + num_parts * _tiles(self.batch, SIDE) * across
+        if tiles:
+            programs.gradients[(tiles,)](
+                self.unit, self.fields, cosines, self.along, gradient, parts, self.batch,
+                self.num_here, self.splits, field_tiles, share, D=self.size, SIDE=SIDE,
+                ACROSS=ACROSS, STEP=STEP, PRECISION=self.precision,
+            )  # fmt: skip
+        return self._finish(parts, num_parts, values, gradient)
+
+    def large(self, wants_x: bool, wants_fields: bool) -> Found:
+        """Blocks of classes, with the matrix products of the library."""
+        self._measure(fields=not self.halves)
+        self._rank(None)
+        columns = 256
+        elements = max(min(self.num_here * self.size // 4, BLOCK), SMALL_BLOCK)
+        elements = elements // 2 if self.halves else elements
+        width = max(min(elements // self.batch, self.num_here), 1)
+        programs_each = _tiles(width, columns) * self.splits
+        blocks = _tiles(self.num_here, width) * programs_each
+        values = torch.zeros(blocks + self._num_coupled_values(), device=self.device)
+        if self.kind == "exp":
+            self._couple_present(values[blocks:])
+        space = self._empty(self.batch * width)
+        narrow = torch.empty_like(space, dtype=torch.bfloat16) if self.halves else space
+        copy = narrow.new_empty(width, self.size) if self.halves else self.fields
+        gradient = torch.empty_like(self.fields) if wants_fields else None
+        num_parts = min(_tiles(self.num_here, width), PARTS) if wants_x else 0
+        parts = self._empty(num_parts, self.batch, self.size) if wants_x else values
+        here, low = 0, 0
+        blocks_of_fields = self.fields.split(width)  # type: ignore[no-untyped-call]
+        blocks_of_gradient = blocks_of_fields if gradient is None else gradient.split(width)  # type: ignore[no-untyped-call]
+        blocks_of_parts = parts.unbind() if wants_x else ()
+        for number, factors in enumerate(blocks_of_fields):
+            if here != factors.shape[0]:
+                here = factors.shape[0]
+                cosines = space[: self.batch * here].view(self.batch, here)
+                slopes = narrow[: self.batch * here].view(self.batch, here)
+                slopes_t, copied = slopes.T, copy[:here]
+            if self.halves:
+                factors = copied
+                self._lengths(self.fields, self.inverse, copied, here, low)
+            _multiply(self.unit, factors.T, cosines)
+            self._interact(low, here, cosines, slopes, values, number * programs_each, columns)
+            if wants_x:
+                _multiply(slopes, factors, blocks_of_parts[number % PARTS], adds=number >= PARTS)
+            if gradient is not None:
+                _multiply(slopes_t, self.unit, blocks_of_gradient[number])
+                programs.finish_fields[(_tiles(here, 8),)](
+                    self.fields, self.along, gradient, here, self.num_here, self.splits, low,
+                    D=self.size, WIDTH=self.width, ROWS=8,
+                )  # fmt: skip
+            low += here
+        return self._finish(parts, num_parts, values, gradient)
+
+    # The launches
+
+    def _measure(self, *, fields: bool) -> None:
+        rows = 8 if fields else CHUNK
+        programs.measure[(self.batch + _tiles(self.num_here, rows),)](
+            self.x, self.labels, self.fields, self.unit, self.inverse_x, self.inverse, self.ints,
+            self.batch, self.num_here, self.x.stride(0), D=self.size, WIDTH=self.width, ROWS=rows,
+            CHUNK=CHUNK, FIELDS=fields,
+        )  # fmt: skip
+
+    def _lengths(
+        self, fields: Tensor, inverse: Tensor, copy: Tensor | None, num_here: int, low: int
+    ) -> None:
+        programs.lengths[(_tiles(num_here, 8),)](
+            fields, inverse, fields if copy is None else copy, num_here, low,
+            D=self.size, WIDTH=self.width, ROWS=8, COPIES=copy is not None,
+        )  # fmt: skip
+
+    def _rank(self, cosines: Tensor | None) -> None:
+        """Find the slots, and with a place for them the cosines."""
+        rows, columns = (32, 32) if self.num_here < 4096 else (64, 64)
+        tiles = _tiles(self.batch, rows) * _tiles(self.num_here, columns)
+        programs.rank_and_multiply[(self.batch + (tiles if cosines is not None else 0),)](
+            self.unit, self.fields, self.labels, self.ints, self.inverse if cosines is None else
+            cosines, self.batch, self.shard.num_classes, self.shard.first, self.num_here,
+            D=self.size, ROWS=rows, COLUMNS=columns, STEP=STEP, PRECISION=self.precision,
+            CHUNK=CHUNK, MULTIPLIES=cosines is not None,
+        )  # fmt: skip
+
+    def _num_coupled_values(self) -> int:
+        return _tiles(self.batch, TILE) ** 2 if self.kind == "exp" else 0
+
+    def _couple_present(self, values: Tensor) -> None:
+        """Couple present classes, from cosines of their own."""
+        low = programs.CLASS.value * self.batch
+        column = (self.ints[low : low + self.batch].long() - self.shard.first).clamp_(
+            0, self.num_here - 1
+        )
+        fields = self.fields.index_select(0, column)
+        inverse = self._empty(self.batch)
+        self._lengths(fields, inverse, None, self.batch, 0)
+        self._couple(self.unit.float() @ fields.T, inverse, values, by_slot=True)
+
+    def _couple(self, cosines: Tensor, inverse: Tensor, values: Tensor, *, by_slot: bool) -> None:
+        """Let present classes meet, where links are logarithmic: one table of averages, slopes."""
+        if self.kind != "exp":
+            return
+        tiles = _tiles(self.batch, TILE)
+        table = self._empty(self.batch, self.batch)
+        self.coupled = self._empty(self.batch, self.batch)
+        self.coupled_parts = self._empty(tiles, self.batch)
+        width = cosines.shape[1]
+        cosine_programs.averages[(tiles, tiles)](
+            cosines, inverse, self.ints, table, self.batch, self.shard.first, self.num_here, width,
+            self.numbers[2], self.numbers[3], ROWS=TILE, COLUMNS=TILE, BY_SAMPLES=self.by_samples,
+            BY_SLOT=by_slot,
+        )  # fmt: skip
+        table = self.shard.add_up(table)
+        cosine_programs.couple[(tiles, tiles)](
+            cosines, inverse, self.ints, table, self.coupled, self.coupled_parts, values,
+            self.batch, self.shard.first, self.num_here, width, *self.numbers,
+            ROWS=TILE, COLUMNS=TILE, BY_SAMPLES=self.by_samples, BY_SLOT=by_slot,
+        )  # fmt: skip
+
+    def _interact(
+        self, low: int, here: int, cosines: Tensor, slopes: Tensor, values: Tensor, place: int,
+        columns: int,
+    ) -> None:  # fmt: skip
+        grid = (_tiles(here, columns), self.splits)
+        first, (pull_at, pull_rate, push_at, push_rate) = self.shard.first, self.numbers
+        rows = max(2048 // columns, 8)
+        if self.kind != "exp":
+            cosine_programs.interact_linear[grid](
+                cosines, slopes, self.labels, self.ints, self.inverse, self.along, values,
+                self.batch, first, here, self.num_here, low, place, pull_at, pull_rate, push_at,
+                push_rate, SOFT=self.kind == "softplus", ROWS=rows, COLUMNS=columns,
+                BY_SAMPLES=self.by_samples,
+            )  # fmt: skip
+            return
+        cosine_programs.interact_log[grid](
+            cosines, slopes, self.ints, self.inverse, self.along, values, self.batch, here,
+            self.num_here, low, place, push_at, push_rate, ROWS=rows, COLUMNS=columns,
+            BY_SAMPLES=self.by_samples,
+        )  # fmt: skip
+        cosine_programs.put_coupled[(self.batch,)](
+            self.inverse, self.ints, self.coupled, self.coupled_parts, slopes, self.along,
+            self.batch, first, here, len(self.coupled_parts), low, ROWS=CHUNK,
+        )  # fmt: skip
+
+    def _finish(
+        self, parts: Tensor, num_parts: int, values: Tensor, gradient: Tensor | None
+    ) -> Found:
+        value = torch.empty((), device=self.device)
+        shape = self.batch, self.size
+        found = torch.empty(shape, dtype=self.x.dtype, device=self.device) if num_parts else None
+        programs.finish_batch[(self.batch if num_parts else 1,)](
+            self.unit, self.inverse_x, parts, values if found is None else found, values, value,
+            self.batch, num_parts, values.shape[0], D=self.size, WIDTH=self.width, CHUNK=CHUNK,
+            WANTED=num_parts > 0,
+        )  # fmt: skip
+        return Found(value, found, gradient)
+
+    def _empty(self, *shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.float32, device=self.device)
+
+
+def scale_in_place(gradients: list[Tensor], factor: Tensor) -> None:
+    """Multiply one or two gradients by a number on the device; by one, at no cost."""
+    first, second = gradients[0], gradients[-1]
+    programs.scale[(PROGRAMS,)](
+        first, first.numel() if len(gradients) > 1 else 0, second, second.numel(), factor,
+        CHUNK=CHUNK,
+    )  # fmt: skip
+
+
+def _multiply(left: Tensor, right: Tensor, out: Tensor, *, adds: bool = False) -> None:
+    """Write a matrix product in float32, or add it, whatever the precision of its factors."""
+    if left.dtype == torch.float32 and adds:
+        out.addmm_(left, right)
+    elif left.dtype == torch.float32:
+        torch.mm(left, right, out=out)
+    elif adds:
+        out += torch.mm(left, right, out_dtype=torch.float32)
+    else:
+        torch.mm(left, right, out_dtype=torch.float32, out=out)
+
+
+def _tiles(length: int, of: int) -> int:
+    return -(-length // of)

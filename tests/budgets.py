@@ -1,0 +1,78 @@
+"""What a loss finds for a batch; and how far from the truth a kernel may be.
+
+The truth is the plain formula with autograd, in float64. A kernel in another precision may err no
+more than the plain formula in that precision does, and a little.
+"""
+
+import torch
+
+import weiss
+
+MEAN_FIELD = ["mf_contrastive", "mf_cwms", "mf_binomial"]
+GENTLE = {
+    "mf_contrastive": {},
+    # The default alpha adds a constant of 69, beside which no error would be seen.
+    "mf_cwms": {"alpha": 2.0, "beta": 40.0, "delta": 0.3},
+    "mf_binomial": {},
+}
+
+
+def clustered(batch, num_classes, size, seed=0, same=0):
+    """Return float32 embeddings near their fields, labels, and fields of which some are close.
+
+    The first `same` samples are of one class.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(shape, generator=generator)
+
+    centres = normal(max(num_classes // 8, 1), size)
+    fields = centres[torch.arange(num_classes) % len(centres)] + 0.6 * normal(num_classes, size)
+    labels = torch.randint(num_classes, (batch,), generator=generator)
+    labels[:same] = labels[0]
+    return fields[labels] + 0.4 * normal(batch, size), labels, fields
+
+
+def with_fields(name, fields, **arguments):
+    """Make a loss with these fields, in their dtype."""
+    loss = weiss.make_loss(name, *fields.shape, **arguments).to(fields.dtype)
+    loss.load_state_dict({"fields": fields})
+    return loss
+
+
+def found(loss, embeddings, labels, factor=1.0):
+    """Return the value and the gradients of embeddings and fields, of a factor times the loss."""
+    x = embeddings.detach().clone().requires_grad_()
+    value = loss(x, labels)
+    (value * factor).backward()
+    gradient, loss.fields.grad = loss.fields.grad, None
+    return [value.detach(), x.grad, gradient]
+
+
+def assert_equal_to(results, expected, relative=1e-10):
+    """Hold each number to a share of the largest of its tensor."""
+    for name, a, b in zip(("value", "embeddings", "fields"), results, expected, strict=True):
+        assert a.dtype == b.dtype, name
+        assert a.shape == b.shape, name
+        largest = b.abs().max().item()
+        torch.testing.assert_close(
+            a, b, rtol=relative, atol=relative * largest, msg=lambda text, n=name: f"{n}: {text}"
+        )
+
+
+def errors(results, truth):
+    """Return how far each is from the truth, over its size."""
+    far = []
+    for result, true in zip(results, truth, strict=True):
+        gap = (result.double().cpu() - true.cpu()).norm().item()
+        far.append(gap / max(true.norm().item(), 1e-300))
+    return far
+
+
+def assert_within_budget(results, plain, truth, slack):
+    """Let a kernel err as the plain formula does in the same precision, plus a slack."""
+    names = ("value", "embeddings", "fields")
+    pairs = zip(names, errors(results, truth), errors(plain, truth), strict=True)
+    for name, error, allowed in pairs:
+        assert error <= allowed + slack, f"{name}: {error:.3g}, the plain formula {allowed:.3g}"

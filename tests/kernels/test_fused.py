@@ -1,0 +1,320 @@
+"""The fused kernels, one statement after the other, in Triton's interpreter.
+
+The interpreter must be chosen before triton is imported, so this file is also a program: it takes
+every case with the kernels, on the CPU, and saves what comes of them.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.append(str(Path(__file__).parent.parent))  # when run as a program
+from budgets import (
+    GENTLE,
+    MEAN_FIELD,
+    assert_equal_to,
+    assert_within_budget,
+    clustered,
+    errors,
+    found,
+    with_fields,
+)
+
+from weiss.kernels.problem import Problem, Shard
+from weiss.kernels.streaming import stream
+from weiss.membership import members_of_a_batch
+
+PATHS = ("small", "large")
+BATCHES = {
+    "a few": {"shape": (17, 23, 8)},
+    "many of one class": {"shape": (70, 130, 33), "same": 40},
+    "few samples": {"shape": (5, 200, 16)},
+    "one of everything": {"shape": (1, 1, 3)},
+    "more samples than classes": {"shape": (12, 3, 40)},
+    "all classes": {"shape": (9, 9, 5), "all_classes": True},
+    "zero vectors": {"shape": (9, 20, 5), "zeros": True},
+}
+
+
+def batch_of(shape, same=0, all_classes=False, zeros=False):
+    embeddings, labels, fields = clustered(*shape, same=same)
+    if all_classes:
+        labels = torch.arange(len(labels)).flip(0)
+    if zeros:
+        embeddings[2] = 0.0
+        fields[labels[3]] = 0.0
+        fields[-1] = 0.0
+    return embeddings, labels, fields
+
+
+def _cases():
+    """Yield names of cases, and what they are: everything that the kernels are asked.
+
+    The interpreter is slow, so what two losses share is not asked of both.
+    """
+    for name in MEAN_FIELD:
+        for path in PATHS:
+            here = {"name": name, "path": path}
+            for average in ("classes", "samples"):
+                yield f"{name}, {path}, {average}", {**here, "batch": "a few", "average": average}
+            average = "classes" if path == "small" else "samples"
+            its_own = {"mf_contrastive": "small", "mf_binomial": "large", "mf_cwms": path}
+            for batch in BATCHES:
+                if batch != "a few" and (its_own[name] == path or batch == "many of one class"):
+                    yield (
+                        f"{name}, {path}, {batch}",
+                        {**here, "batch": batch, "average": average},
+                    )
+        a_few = {"name": name, "path": "small", "batch": "a few"}
+        for dtype in (torch.float16, torch.bfloat16):
+            yield f"{name}, {dtype}", {**a_few, "dtype": dtype}
+        yield f"{name}, large, factor", {**a_few, "path": "large", "factor": -2.5}
+        yield f"{name}, constraint", {**a_few, "more": {"reg_weight": 0.7}}
+    yield "int32 labels", {**a_few, "labels": torch.int32}
+    yield "unchecked", {**a_few, "more": {"check": False}}
+
+
+CASES = dict(_cases())
+STRIDES = {
+    "a slice of columns": lambda x: torch.cat([x, x, x], dim=1)[:, x.shape[1] : 2 * x.shape[1]],
+    "a transposed matrix": lambda x: x.T.contiguous().T,
+    "every other row": lambda x: x.repeat_interleave(2, dim=0)[::2],
+}
+WRONG = {
+    "too large": lambda x, labels: (x, labels.index_fill(0, torch.tensor([3]), 23)),
+    "negative": lambda x, labels: (x, labels.index_fill(0, torch.tensor([0]), -1)),
+    "nan": lambda x, labels: (x.index_fill(0, torch.tensor([2]), torch.nan), labels),
+    "infinite": lambda x, labels: (x.index_fill(0, torch.tensor([16]), torch.inf), labels),
+}
+WANTED = [
+    ("mf_contrastive", "small", "embeddings"),
+    ("mf_contrastive", "large", "fields"),
+    ("mf_binomial", "small", "nothing"),
+    ("mf_cwms", "small", "embeddings"),
+    ("mf_cwms", "small", "fields"),
+    ("mf_cwms", "large", "embeddings"),
+    ("mf_cwms", "large", "fields"),
+    ("mf_cwms", "large", "nothing"),
+]
+REACHES = {"mf_contrastive": {}, "mf_cwms": {"beta": 30.0, "delta": 0.1}, "mf_binomial": {}}
+
+
+def computed(
+    impl,
+    name,
+    batch,
+    path=None,
+    average="classes",
+    factor=1.0,
+    dtype=torch.float32,
+    labels=torch.int64,
+    more=None,
+    precision=None,
+):
+    """Compute a case; with `precision` in that, from the same numbers."""
+    embeddings, classes, fields = batch_of(**BATCHES[batch])
+    embeddings = embeddings.to(dtype)
+    if precision is not None:
+        embeddings, fields = embeddings.to(precision), fields.to(precision)
+    settings = {**GENTLE[name], "average": average, "impl": impl, **(more or {})}
+    return found(with_fields(name, fields, **settings), embeddings, classes.to(labels), factor)
+
+
+def one_wanted(impl, name, wanted, path=None):
+    """Compute with one of two gradients wanted, or none."""
+    embeddings, labels, fields = batch_of(**BATCHES["a few"])
+    loss = with_fields(name, fields, impl=impl, **GENTLE[name])
+    x = embeddings.requires_grad_(wanted == "embeddings")
+    loss.fields.requires_grad_(wanted == "fields")
+    value = loss(x, labels)
+    if wanted != "nothing":
+        value.backward()
+    return [value.detach(), x.grad, loss.fields.grad]
+
+
+def strided(impl, name, how):
+    embeddings, labels, fields = batch_of(**BATCHES["a few"])
+    loss = with_fields(name, fields, impl=impl, **GENTLE[name])
+    x = STRIDES[how](embeddings).detach().requires_grad_()
+    assert x.stride() != embeddings.stride()
+    value = loss(x, labels)
+    return [value.detach(), *torch.autograd.grad(value, [x, loss.fields])]
+
+
+def refusal(impl, name, what):
+    embeddings, labels, fields = batch_of(**BATCHES["a few"])
+    loss = with_fields(name, fields, impl=impl)
+    with pytest.raises(ValueError, match="must") as caught:
+        loss(*WRONG[what](embeddings, labels))
+    return str(caught.value)
+
+
+def again(name):
+    """Go back twice through one graph."""
+    embeddings, labels, fields = batch_of(**BATCHES["a few"])
+    loss = with_fields(name, fields, impl="triton", **GENTLE[name])
+    x = embeddings.requires_grad_()
+    value = loss(x, labels)
+    factors = (torch.ones(()), torch.full((), 3.0))
+    return [torch.autograd.grad(value, [x, loss.fields], by, True) for by in factors]
+
+
+def near_pairs(kernel, name, precision, wants=(True, True)):
+    """Call a kernel that skips, on a batch of which a part is near."""
+    embeddings, labels, fields = clustered(23, 90, 11, same=5)
+    loss = with_fields(name, fields.to(precision), **REACHES[name])
+    x = embeddings.to(precision)
+    problem = Problem(loss.interactions, "cosine", "classes", skips=True)
+    members = members_of_a_batch(labels, x, 90, "", check=True)
+    wanted = dict(zip(("wants_embeddings", "wants_fields"), wants, strict=True))
+    return kernel(problem, x, loss.fields, members, Shard(0, 90), **wanted)
+
+
+# The program
+
+
+def _interpret(path):
+    """Take every case with the kernels."""
+    from weiss.kernels import fused, screened
+
+    torch.set_num_threads(1)
+    # Fewer programs of smaller steps: more would do nothing, slowly, and a batch would be one step.
+    fused.PROGRAMS, fused.CHUNK = 3, 64
+    large = fused.LARGE
+    results = {}
+
+    def choose(way, batch="a few"):
+        samples, classes, _ = BATCHES[batch]["shape"]
+        fused.LARGE = 0 if way == "large" else large
+        fused.BLOCK = max(samples * classes // 3, 1)  # the last block is not full
+
+    for case, settings in CASES.items():
+        choose(settings["path"], settings["batch"])
+        results[case] = computed("triton", **settings)
+    for name, way, wanted in WANTED:
+        choose(way)
+        results[name, way, wanted] = one_wanted("triton", name, wanted)
+    choose("small")
+    for how in STRIDES:
+        results[how] = strided("triton", "mf_contrastive", how)
+    for what in WRONG:
+        results[what] = refusal("triton", "mf_contrastive", what)
+    results["again"] = again("mf_contrastive")
+    screened.TILE, screened.LISTS_PAY = (16, 32, 16), 2.0
+    for name in MEAN_FIELD:
+        results[name, "near"] = near_pairs(screened.screened, name, torch.float32)
+    for wants in ((True, False), (False, True)):
+        results[wants] = near_pairs(screened.screened, "mf_cwms", torch.float32, wants)
+    screened.LEAST_ROOM = 1
+    results["no room"] = near_pairs(screened.screened, "mf_contrastive", torch.float32)
+    listed = {
+        key: list(value) if hasattr(value, "visited") else value for key, value in results.items()
+    }
+    torch.save(listed, path)
+
+
+@pytest.fixture(scope="module")
+def interpreted(tmp_path_factory):
+    """What the kernels make of every case."""
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("triton is not installed")
+    path = tmp_path_factory.mktemp("interpreted") / "cases.pt"
+    done = subprocess.run(
+        [sys.executable, __file__, str(path)],
+        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return torch.load(path)
+
+
+# The tests
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_errors_are_those_of_the_plain_formula(interpreted, case):
+    settings = CASES[case]
+    truth = computed("reference", **settings, precision=torch.float64)
+    plain = computed("reference", **settings)
+    assert [a.dtype for a in interpreted[case]] == [a.dtype for a in plain]
+    assert all(tensor.isfinite().all() for tensor in interpreted[case])
+    if truth[1].norm() < 1e-6:  # the only class there is, and a sample close to it
+        truth[1:], plain[1:], interpreted[case][1:] = (
+            [t + 1 for t in tensors] for tensors in (truth[1:], plain[1:], interpreted[case][1:])
+        )
+    # The interpreter cuts bits off a bfloat16, where a GPU rounds.
+    cut = torch.finfo(torch.bfloat16).eps / 2 if plain[1].dtype == torch.bfloat16 else 0.0
+    assert_within_budget(interpreted[case], plain, truth, slack=5e-6 + cut)
+
+
+@pytest.mark.parametrize(("name", "path", "wanted"), WANTED)
+def test_either_gradient_may_be_wanted_alone(interpreted, name, path, wanted):
+    results, expected = interpreted[name, path, wanted], one_wanted("reference", name, wanted)
+    for a, b in zip(results, expected, strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5 * b.abs().max().item())
+
+
+@pytest.mark.parametrize("how", STRIDES)
+def test_rows_may_lie_anywhere(interpreted, how):
+    expected = strided("reference", "mf_contrastive", how)
+    assert_equal_to(interpreted[how], expected, relative=2e-5)
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_values_are_refused_in_the_same_words(interpreted, what):
+    assert interpreted[what] == refusal("reference", "mf_contrastive", what)
+
+
+def test_a_kept_graph_can_be_gone_back_through_again(interpreted):
+    once, thrice = interpreted["again"]
+    expected = interpreted["mf_contrastive, small, classes"][1:]
+    for a, b, c in zip(once, thrice, expected, strict=True):
+        assert a.equal(c)
+        torch.testing.assert_close(b, 3 * a)
+
+
+@pytest.mark.parametrize("name", MEAN_FIELD)
+def test_over_a_list_of_near_pairs_errors_are_those_of_float32(interpreted, name):
+    truth = near_pairs(stream, name, torch.float64)
+    plain = near_pairs(stream, name, torch.float32)
+    results = interpreted[name, "near"]
+    assert 0 < results[3] < 23 * 90
+    assert_within_budget(results[:3], plain[:3], truth[:3], slack=5e-6)
+
+
+def test_of_a_list_either_gradient_may_be_wanted_alone(interpreted):
+    both = interpreted["mf_cwms", "near"]
+    no_fields, only_fields = interpreted[True, False], interpreted[False, True]
+    assert no_fields[2] is None
+    assert only_fields[1] is None
+    assert no_fields[1].equal(both[1])
+    assert only_fields[2].equal(both[2])
+    assert no_fields[0].equal(both[0])
+
+
+def test_a_list_without_room_is_given_up(interpreted):
+    assert interpreted["no room"] is None
+
+
+def test_the_budget_would_notice_a_digit():
+    """A kernel that kept six bits less would be seen."""
+    truth = computed("reference", "mf_cwms", "a few", precision=torch.float64)
+    plain = computed("reference", "mf_cwms", "a few")
+    coarse = [tensor * (1 + 1e-5) for tensor in plain]
+    assert max(errors(plain, truth)) < 5e-6
+    with pytest.raises(AssertionError, match="the plain formula"):
+        assert_within_budget(coarse, plain, truth, slack=5e-6)
+
+
+if __name__ == "__main__":
+    _interpret(sys.argv[1])

@@ -1,0 +1,562 @@
+"""Block by block the losses are the plain formula, which autograd differentiates."""
+
+import copy
+import os
+import subprocess
+import sys
+import warnings
+from dataclasses import dataclass
+
+import loops
+import pytest
+import torch
+from budgets import (
+    GENTLE,
+    MEAN_FIELD,
+    assert_equal_to,
+    assert_within_budget,
+    clustered,
+    found,
+    with_fields,
+)
+from torch.nn.functional import one_hot, relu
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from weiss import MeanFieldLoss
+from weiss.interactions import Interactions, LogLink, closed_form_of, rate
+from weiss.kernels import choice, constraint, dispatch, streaming
+from weiss.losses import BinomialDeviance, ClassWiseMultiSimilarity, Contrastive
+
+KINDS = ["cosine", "euclidean"]
+AVERAGES = ["classes", "samples"]
+CONSTRAINTS = [
+    {},
+    {"reg_weight": 0.7},
+    {"reg_weight": 0.7, "reg_scale": "released"},
+]
+LABELS = {
+    "indices": {},
+    "multi-hot": {},
+    "padding": {"max_labels_per_sample": 4, "check": False},
+    "indices, unchecked": {"check": False},
+    "multi-hot, unchecked": {"check": False},
+}
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Cut everything in many blocks, the last of them not full."""
+    monkeypatch.setitem(streaming.ELEMENTS, "cpu", 30)
+    monkeypatch.setitem(constraint.WIDTH, "cpu", 4)
+
+
+def every_loss(names=MEAN_FIELD):
+    return pytest.mark.parametrize("name", names)
+
+
+def double_batch(batch, num_classes, size, labels_each=None, **more):
+    """Return `clustered` in float64; with multi-hot labels, of up to so many classes a sample."""
+    embeddings, labels, fields = clustered(batch, num_classes, size, **more)
+    if labels_each is not None:
+        hot = one_hot(labels, num_classes)
+        for turn in range(1, labels_each):
+            # Every other sample has this many classes, and the rest fewer.
+            hot[turn % 2 :: 2] |= one_hot((labels + turn) % num_classes, num_classes)[turn % 2 :: 2]
+        labels = hot
+    return embeddings.double(), labels, fields.double()
+
+
+def assert_streams(name, embeddings, labels, fields, relative=1e-10, **arguments):
+    """Hold the streaming kernel to the plain formula."""
+    results = [
+        found(with_fields(name, fields, impl=impl, **arguments), embeddings, labels)
+        for impl in ("streaming", "reference")
+    ]
+    assert_equal_to(*results, relative=relative)
+
+
+@every_loss()
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("average", AVERAGES)
+@pytest.mark.parametrize("given", LABELS)
+def test_many_blocks_are_the_plain_formula(name, kind, average, given, small_blocks):
+    labels_each = None if given.startswith("indices") else 3
+    batch = double_batch(13, 11, 5, labels_each, same=4)
+    for reg in CONSTRAINTS:
+        arguments = {**GENTLE[name], "distance": kind, "average": average, **LABELS[given], **reg}
+        assert_streams(name, *batch, **arguments)
+
+
+@every_loss()
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_block_is_the_plain_formula(name, kind):
+    batch = double_batch(40, 300, 7, same=9)
+    assert_streams(name, *batch, distance=kind, reg_weight=0.7, **GENTLE[name])
+
+
+@every_loss()
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("labels_each", [None, 2])
+def test_gradients_are_those_of_the_value(name, kind, labels_each, small_blocks):
+    embeddings, labels, fields = loops.random_batch(3, labels_each=labels_each)
+    rates = {} if "contrastive" in name else {"alpha": 2.0, "beta": 5.0, "delta": 0.6}
+    loss = with_fields(name, fields, impl="streaming", distance=kind, reg_weight=0.5, **rates)
+
+    def value(x, m):
+        return torch.func.functional_call(loss, {"fields": m}, (x, labels))
+
+    assert torch.autograd.gradcheck(value, (embeddings.requires_grad_(), fields.requires_grad_()))
+
+
+SHAPES = {
+    "one sample": (torch.tensor([2]), 5, 3),
+    "one class": (torch.tensor([0, 0, 0]), 1, 3),
+    "one sample of one class": (torch.tensor([0]), 1, 3),
+    "one dimension": (torch.tensor([0, 3, 3]), 5, 1),
+    "one number of everything": (torch.tensor([0]), 1, 1),
+    "one class present": (torch.full((9,), 3), 6, 4),
+    "all classes present": (torch.arange(12) % 6, 6, 4),
+    "all classes present once": (torch.arange(6).flip(0), 6, 4),
+    "one sample each": (torch.tensor([8, 1, 5, 0]), 9, 4),
+    "many samples of one class": (torch.tensor([4] * 50 + [1, 7, 7]), 8, 4),
+    "the last class": (torch.tensor([7, 7]), 8, 4),
+}
+
+
+@every_loss()
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_awkward_shapes_are_the_plain_formula(name, kind, shape, small_blocks):
+    labels, num_classes, size = SHAPES[shape]
+    generator = torch.Generator().manual_seed(1)
+    fields = torch.randn(num_classes, size, generator=generator).double()
+    embeddings = fields[labels] + 0.5 * torch.randn(len(labels), size, generator=generator).double()
+    for given in (labels, one_hot(labels, num_classes)):
+        for arguments in ({}, {"check": False, "max_labels_per_sample": 1}):
+            for average in AVERAGES:
+                more = {"distance": kind, "average": average, "reg_weight": 0.3, **arguments}
+                results = [
+                    found(with_fields(name, fields, impl=impl, **more), embeddings, given)
+                    for impl in ("streaming", "reference")
+                ]
+                # In one dimension cosines are 1 or -1, and gradients zero up to rounding.
+                for a, b in zip(*results, strict=True):
+                    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
+
+
+@every_loss()
+@pytest.mark.parametrize("kind", KINDS)
+def test_zero_vectors_and_equal_points_are_the_plain_formula(name, kind, small_blocks):
+    embeddings, labels, fields = double_batch(10, 12, 4)
+    embeddings[3], fields[labels[5]], fields[11] = 0.0, 0.0, 0.0
+    embeddings[7], embeddings[8] = fields[labels[7]], fields[(labels[8] + 1) % 12]
+    batch = (embeddings, labels, fields)
+    assert_streams(name, *batch, distance=kind, reg_weight=0.7, **GENTLE[name])
+
+
+@every_loss()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("shape", [(255, 507, 123), (7, 1000, 33)], ids=str)
+def test_errors_are_those_of_the_plain_formula(name, dtype, shape, monkeypatch):
+    monkeypatch.setitem(streaming.ELEMENTS, "cpu", shape[0] * 100)
+    embeddings, labels, fields = clustered(*shape, same=5)
+    embeddings = embeddings.to(dtype)
+    wide = torch.float32
+    for dtype_of_fields in {wide, dtype}:
+        fields = fields.to(dtype_of_fields)
+        for kind in KINDS:
+            more = {**GENTLE[name], "distance": kind, "reg_weight": 0.1}
+            exact = with_fields(name, fields.double(), impl="reference", **more)
+            truth = found(exact, embeddings.double(), labels)
+            assert all(tensor.any() for tensor in truth)
+            results, plain = (
+                found(with_fields(name, fields, impl=impl, **more), embeddings, labels)
+                for impl in ("streaming", "reference")
+            )
+            assert [r.dtype for r in results] == [wide, dtype, dtype_of_fields]
+            # Two parts of a gradient are rounded before they are added.
+            slack = 1e-6 if dtype_of_fields == wide else 2 * torch.finfo(dtype).eps
+            assert_within_budget(results, plain, truth, slack)
+
+
+@every_loss(["mf_cwms", "mf_binomial"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_any_rate_and_offset_gives_a_finite_loss_and_gradient(name, kind, dtype, small_blocks):
+    embeddings, labels, fields = clustered(12, 7, 8)
+    for alpha in (1e-6, 80.0, 1e4):
+        for beta in (1e-6, 80.0, 1e4):
+            for delta in (-1e3, 0.2, 1e3, 1e9):
+                rates = {"alpha": alpha, "beta": beta, "delta": delta, "distance": kind}
+                loss = with_fields(
+                    name, fields.to(dtype), impl="streaming", reg_weight=0.1, **rates
+                )
+                results = found(loss, embeddings.to(dtype), labels)
+                assert all(tensor.isfinite().all() for tensor in results), rates
+
+
+@pytest.mark.parametrize("margin", [-1.0, 0.0, 2.5, 1e9])
+def test_any_margin_gives_a_finite_loss_and_gradient(margin, small_blocks):
+    embeddings, labels, fields = clustered(12, 7, 8)
+    for margins in ({"neg_margin": margin}, {"pos_margin": margin}):
+        loss = with_fields("mf_contrastive", fields, impl="streaming", **margins)
+        assert all(tensor.isfinite().all() for tensor in found(loss, embeddings, labels))
+
+
+# Any loss of the derivation
+
+
+@dataclass(frozen=True)
+class SquaredHinge(Interactions):
+    margin: float = 0.6
+
+    def attraction(self, dist):
+        return dist.square()
+
+    def repulsion(self, dist):
+        return relu(self.margin - dist).square()
+
+
+@dataclass(frozen=True)
+class Gauss(Interactions):
+    """Attraction without a logarithm, repulsion of Gaussians within one."""
+
+    gamma: float = rate(3.0)
+
+    @property
+    def repulsion_link(self):
+        return LogLink(self.gamma)
+
+    def attraction(self, dist):
+        return dist.exp()
+
+    def repulsion(self, dist):
+        return -self.gamma * dist.square()
+
+
+@dataclass(frozen=True)
+class Inverted(Interactions):
+    """A logarithm of attractions, repulsion without one."""
+
+    @property
+    def attraction_link(self):
+        return LogLink(0.5)
+
+    def attraction(self, dist):
+        return dist.sin()
+
+    def repulsion(self, dist):
+        return 1 / (0.1 + dist)
+
+
+@dataclass(frozen=True)
+class Indifferent(Interactions):
+    """Its repulsion does not look at the distance, and so has no slope."""
+
+    def attraction(self, dist):
+        return dist
+
+    def repulsion(self, dist):
+        return torch.ones_like(dist)
+
+
+@dataclass(frozen=True)
+class Steeper(Contrastive):
+    def repulsion(self, dist):
+        return 3 * super().repulsion(dist)
+
+
+class Doubled:
+    def repulsion(self, dist):
+        return 2 * super().repulsion(dist)
+
+
+@dataclass(frozen=True)
+class Mixed(Doubled, Contrastive):
+    """What changes the energy is not in the class itself."""
+
+
+CUSTOM = [SquaredHinge(), Gauss(), Inverted(), Indifferent(), Steeper(neg_margin=0.5), Mixed()]
+
+
+@pytest.mark.parametrize("interactions", CUSTOM, ids=lambda given: type(given).__name__)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("labels_each", [None, 3])
+def test_any_loss_of_the_derivation_streams(interactions, kind, labels_each, small_blocks):
+    embeddings, labels, fields = double_batch(13, 11, 5, labels_each, same=4)
+    for average in AVERAGES:
+        for reg in CONSTRAINTS:
+            results = []
+            for impl in ("streaming", "reference"):
+                more = {"impl": impl, "average": average, "distance": kind, **reg}
+                loss = MeanFieldLoss(interactions, 11, 5, **more).double()
+                loss.load_state_dict({"fields": fields})
+                results.append(found(loss, embeddings, labels))
+            assert_equal_to(*results)
+
+
+@pytest.mark.parametrize("known", [Contrastive, ClassWiseMultiSimilarity, BinomialDeviance])
+@pytest.mark.parametrize(
+    "changed", ["attraction", "repulsion", "attraction_link", "repulsion_link"]
+)
+def test_who_changes_an_energy_or_a_link_has_no_closed_form(known, changed):
+    assert closed_form_of(known()) is not None
+    child = type("Child", (known,), {changed: getattr(known, changed)})
+    assert closed_form_of(child()) is None
+    assert closed_form_of(type("Grandchild", (child,), {})()) is None
+
+
+def test_who_changes_something_else_keeps_the_closed_form():
+    child = type("Child", (Contrastive,), {"repulsion_range": 1.0})
+    assert closed_form_of(child(0.1, 0.4)) == closed_form_of(Contrastive(0.1, 0.4))
+
+
+def test_who_inherits_another_energy_has_no_closed_form():
+    assert closed_form_of(Mixed()) is None
+
+
+# What autograd may do with it
+
+
+@every_loss()
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("wanted", ["embeddings", "fields"])
+def test_either_gradient_may_be_wanted_alone(name, kind, wanted, small_blocks):
+    embeddings, labels, fields = double_batch(13, 11, 5, same=4)
+    gradients = []
+    for impl in ("streaming", "reference"):
+        loss = with_fields(name, fields, impl=impl, distance=kind, reg_weight=0.7, **GENTLE[name])
+        x = embeddings.clone().requires_grad_(wanted == "embeddings")
+        loss.fields.requires_grad_(wanted == "fields")
+        loss(x, labels).backward()
+        assert (x.grad is None) == (wanted == "fields")
+        assert (loss.fields.grad is None) == (wanted == "embeddings")
+        gradients.append(x.grad if wanted == "embeddings" else loss.fields.grad)
+    torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-12)
+
+
+@every_loss()
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_gradients_the_value_is_the_same(name, kind, small_blocks):
+    embeddings, labels, fields = double_batch(13, 11, 5, same=4)
+    streams, plain = (
+        with_fields(name, fields, impl=impl, distance=kind, reg_weight=0.7, **GENTLE[name])
+        for impl in ("streaming", "reference")
+    )
+    expected = plain(embeddings, labels).detach()
+    with torch.no_grad():
+        value = streams(embeddings, labels)
+    assert not value.requires_grad
+    torch.testing.assert_close(value, expected, rtol=1e-12, atol=0)
+    with torch.inference_mode():
+        torch.testing.assert_close(streams(embeddings, labels).item(), expected.item())
+    streams.fields.requires_grad_(False)
+    assert not streams(embeddings, labels).requires_grad
+
+
+@every_loss()
+@pytest.mark.parametrize("factor", [-2.5, 0.0, 1.0, 1024.0])
+def test_gradients_follow_what_is_done_to_the_loss(name, factor, small_blocks):
+    batch = double_batch(13, 11, 5, same=4)
+    results = [
+        found(with_fields(name, batch[2], impl=impl, **GENTLE[name]), *batch[:2], factor)
+        for impl in ("streaming", "reference")
+    ]
+    assert_equal_to(*results)
+
+
+@every_loss()
+def test_a_kept_graph_can_be_gone_back_through_again(name, small_blocks):
+    embeddings, labels, fields = double_batch(13, 11, 5, same=4)
+    loss = with_fields(name, fields, impl="streaming", **GENTLE[name])
+    _, *expected = found(loss, embeddings, labels)
+    x = embeddings.clone().requires_grad_()
+    value = loss(x, labels)
+    first = torch.autograd.grad(value, [x, loss.fields], retain_graph=True)
+    again = torch.autograd.grad(value, [x, loss.fields], 3 * torch.ones_like(value), True)
+    value.backward()
+    for a, b, c, d in zip(first, again, (x.grad, loss.fields.grad), expected, strict=True):
+        assert a.equal(d)
+        assert c.equal(d)
+        torch.testing.assert_close(b, 3 * d, rtol=1e-14, atol=0)
+    with pytest.raises(RuntimeError, match="second time"):
+        value.backward()
+
+
+@every_loss()
+def test_gradients_add_up_over_backward_passes(name, small_blocks):
+    first, second = double_batch(13, 11, 5, same=4), double_batch(13, 11, 5, seed=1)
+    grads = []
+    for impl in ("streaming", "reference"):
+        loss = with_fields(name, first[2], impl=impl, **GENTLE[name])
+        x = first[0].clone().requires_grad_()
+        value = loss(x, first[1])
+        value.backward(retain_graph=True)
+        value.backward()
+        loss(second[0], second[1]).backward()
+        grads.append((x.grad, loss.fields.grad))
+    for a, b in zip(*grads, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
+
+
+@every_loss()
+@pytest.mark.parametrize(
+    "of",
+    [
+        "the loss",
+        "a function of the loss",
+    ],
+)
+def test_a_second_derivative_is_refused(name, of, small_blocks):
+    """Never left out without a word, as of the penalty on a gradient beside the loss."""
+    embeddings, labels, fields = double_batch(13, 11, 5)
+    loss = with_fields(name, fields, impl="streaming", **GENTLE[name])
+    x = embeddings.requires_grad_()
+    value = loss(x, labels)
+    if of != "the loss":
+        value = value.square()
+
+    def penalised():
+        (gradient,) = torch.autograd.grad(value, x, create_graph=True)
+        (loss(x, labels) + gradient.square().sum()).backward()
+
+    with pytest.raises(RuntimeError, match="twice|once|second"):
+        penalised()
+
+
+@every_loss()
+@pytest.mark.parametrize("kind", KINDS)
+def test_inputs_and_parameters_are_never_changed(name, kind, small_blocks):
+    embeddings, labels, fields = double_batch(13, 11, 5)
+    loss = with_fields(name, fields, impl="streaming", distance=kind, reg_weight=0.7)
+    x = embeddings.clone().requires_grad_()
+    given, state = labels.clone(), copy.deepcopy(loss.state_dict())
+    (3 * loss(x, given)).backward()
+    assert x.detach().equal(embeddings)
+    assert given.equal(labels)
+    assert loss.fields.detach().equal(state["fields"])
+
+
+@every_loss()
+def test_rows_may_lie_anywhere(name, small_blocks):
+    embeddings, labels, fields = double_batch(13, 11, 5)
+    loss = with_fields(name, fields, impl="streaming")
+    wide = torch.cat([embeddings, embeddings], dim=1)[:, :5]
+    for strided in (wide, embeddings.T.contiguous().T):
+        x = strided.requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(x, labels), x)
+        torch.testing.assert_close(gradient, found(loss, embeddings, labels)[1])
+
+
+@every_loss()
+@pytest.mark.parametrize("check", [True, False])
+def test_a_compiled_training_loop_takes_the_same_steps(name, check, monkeypatch):
+    monkeypatch.setattr(choice, "COMPILED", 0)
+    monkeypatch.setattr(choice, "SMALL", 0)
+    streamed = []
+
+    def stream(*arguments, **more):
+        streamed.append(True)
+        return streaming.stream(*arguments, **more)
+
+    monkeypatch.setattr(dispatch, "stream", stream)
+    images, labels, fields = double_batch(13, 11, 5)
+    states = []
+    for compiles in (True, False):
+        torch.manual_seed(0)
+        network = torch.nn.Linear(5, 5).double()
+        loss = with_fields(
+            name, fields, check=check, impl="auto" if compiles else "reference", **GENTLE[name]
+        )
+
+        def step(x, y, network=network, loss=loss):
+            return loss(network(x), y)
+
+        optimizer = torch.optim.SGD([*network.parameters(), loss.fields], lr=0.1)
+        with warnings.catch_warnings(action="ignore"):  # the compiler's own imports warn
+            torch._dynamo.reset()
+            taken = torch.compile(step, backend="aot_eager") if compiles else step
+            for _ in range(3):
+                optimizer.zero_grad()
+                taken(images, labels).backward()
+                optimizer.step()
+        states.append([*network.state_dict().values(), loss.fields.detach()])
+    assert len(streamed) == 3
+    for a, b in zip(*states, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+# Memory
+
+
+class LargestTensor(TorchDispatchMode):
+    """Remember the largest tensor any operation returns."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        result = function(*arguments, **(keywords or {}))
+        for tensor in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(tensor, torch.Tensor):
+                self.numel = max(self.numel, tensor.numel())
+        return result
+
+
+@every_loss()
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("arguments", [{}, {"check": False}, {"reg_weight": 1.0}], ids=str)
+def test_nothing_of_size_batch_by_classes_is_formed(name, kind, arguments, monkeypatch):
+    monkeypatch.setitem(streaming.ELEMENTS, "cpu", 4096)
+    monkeypatch.setitem(constraint.WIDTH, "cpu", 64)
+    embeddings, labels, fields = clustered(64, 2000, 4)
+    loss = with_fields(name, fields, impl="streaming", distance=kind, **arguments)
+    x = embeddings.requires_grad_()
+    with LargestTensor() as largest:
+        loss(x, labels).backward()
+    assert largest.numel == fields.numel()
+
+
+@every_loss()
+@pytest.mark.parametrize("kind", KINDS)
+def test_with_many_classes_nothing_is_larger_than_the_fields(name, kind):
+    embeddings, labels, fields = clustered(64, 100_000, 16)
+    loss = with_fields(name, fields, distance=kind)
+    x = embeddings.requires_grad_()
+    with LargestTensor() as largest:
+        loss(x, labels).backward()
+    assert largest.numel == fields.numel()
+
+
+MEMORY = """
+import resource, sys, torch, weiss
+from weiss.kernels.choice import choose
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def step(loss, size):
+    x = torch.randn(256, size, requires_grad=True)
+    loss(x, torch.randint(loss.num_classes, (256,))).backward()
+step(weiss.make_loss(sys.argv[1], 5000, 8), 8)  # loads the library's kernels
+loss = weiss.make_loss(sys.argv[1], 1_000_000, 128)
+loss.fields.data[0] = 0
+before = peak()
+step(loss, 128)
+assert loss.fields.grad.any()
+print(peak() - before - loss.fields.grad.numel() * 4)
+"""
+
+
+@pytest.mark.slow
+@every_loss()
+def test_a_million_classes_need_no_gigabyte_beyond_the_fields_and_their_gradient(name):
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY, name],
+        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 1e9
