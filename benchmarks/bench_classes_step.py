@@ -8,11 +8,14 @@ events inside the same steps: network forward | loss, forward and backward | net
 network's optimiser | fields' optimiser. Median of the steps after a warm-up.
 
     python benchmarks/bench_classes_step.py            # needs a GPU with some 30 GiB
+    python benchmarks/bench_classes_step.py --smoke    # CPU, tiny, keeps nothing
 """
 
 import argparse
-import itertools
+import gc
 import statistics
+import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,64 +31,87 @@ from weiss.touched_rows import TouchedRowsAdamW
 from weiss.training.graphs import can_be_recorded, recorded
 from weiss.training.stepping import autocast
 
+WAYS = (("float32", False), ("float32", True), ("bfloat16", False))
+"""Precision of the loss's products, and whether the optimiser leaves idle rows alone."""
 PHASES = ("network forward", "loss", "network backward", "network's optimiser", "fields' optimiser")
+
+
+def mark(marks: list[Any]) -> None:
+    """Note the moment: of the GPU, or of the clock."""
+    if torch.cuda.is_available():
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        marks.append(event)
+    else:
+        marks.append(time.perf_counter())
+
+
+def between(marks: list[Any]) -> list[float]:
+    """Return the milliseconds between moments."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+        return [a.elapsed_time(b) for a, b in pairwise(marks)]
+    return [1e3 * (b - a) for a, b in pairwise(marks)]
 
 
 def measure(
     loss_name: str, products: str, touched: bool, arguments: argparse.Namespace
 ) -> dict[str, float]:
     """Return the median milliseconds of each phase of a step."""
-    device = torch.device("cuda")
+    device = torch.device("cpu" if arguments.smoke else "cuda")
     changes = {
-        "backbone.name": "resnet50_v1",
+        "backbone.name": arguments.backbone,
         "backbone.weights": "none",
         "train.batch_size": arguments.batch,
-        "train.precision": "bf16",
-        "augment.size": 224,
+        "train.precision": "fp32" if arguments.smoke else "bf16",
+        "augment.size": arguments.size,
     }
     recipe = recipe_from("cub_resnet50", [f"{key}={value}" for key, value in changes.items()])
     torch.manual_seed(0)
     model = make_backbone(
-        "resnet50_v1", embedding_size=512, weights="scratch", freeze_bn="statistics"
+        arguments.backbone, embedding_size=512, weights="scratch", freeze_bn="statistics"
     )
     model = model.to(device).to(memory_format=torch.channels_last).train()
-    samples, fields, labels = lifelike(arguments.batch, arguments.classes, 512, loss_name, "cuda")
+    samples, fields, labels = lifelike(
+        arguments.batch, arguments.classes, 512, loss_name, str(device)
+    )
     with torch.device("meta"):
         loss = weiss.make_loss(loss_name, arguments.classes, 512, check=False, products=products)
     loss.fields = torch.nn.Parameter(fields)
-    precision = autocast("bf16", device)
+    precision = autocast(recipe.train.precision, device)
     forward: Any = model
     if can_be_recorded(model, recipe, Processes(), device):
         forward = recorded(model, recipe, precision, device)
-    network = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    network = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=not arguments.smoke)
     if touched:
         of_fields: torch.optim.Optimizer = TouchedRowsAdamW([loss.fields], lr=1e-6)
     else:
-        of_fields = torch.optim.AdamW([loss.fields], lr=1e-6, fused=True)
-    shape = (arguments.batch, 224, 224, 3)
+        of_fields = torch.optim.AdamW([loss.fields], lr=1e-6, fused=not arguments.smoke)
+    shape = (arguments.batch, arguments.size, arguments.size, 3)
     images = 255 * torch.rand(shape, device=device).permute(0, 3, 1, 2)
     times: list[list[float]] = []
     for _ in range(arguments.steps):
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(6)]
+        marks: list[Any] = []
         network.zero_grad(set_to_none=True)
         of_fields.zero_grad(set_to_none=True)
-        events[0].record()
+        mark(marks)
         with precision():
             embeddings = forward(images)
-        events[1].record()
+        mark(marks)
         # An untrained network says nothing of trained fields: the samples stand in for its output.
         given = samples.detach().requires_grad_()
         loss(given, labels).backward()
-        events[2].record()
+        mark(marks)
         embeddings.backward(given.grad.to(embeddings.dtype))
-        events[3].record()
+        mark(marks)
         network.step()
-        events[4].record()
+        mark(marks)
         of_fields.step()
-        events[5].record()
-        torch.cuda.synchronize()
-        times.append([a.elapsed_time(b) for a, b in itertools.pairwise(events)])
-    medians = [statistics.median(column) for column in zip(*times[3:], strict=True)]
+        mark(marks)
+        times.append(between(marks))
+    medians = [
+        statistics.median(column) for column in zip(*times[arguments.steps // 5 :], strict=True)
+    ]
     return dict(zip(PHASES, medians, strict=True))
 
 
@@ -95,12 +121,18 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--classes", type=int, default=1_000_000)
     parser.add_argument("--steps", type=int, default=15)
+    parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--backbone", default="resnet50_v1")
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--smoke", action="store_true", help="tiny, and keeps nothing")
     arguments = parser.parse_args()
+    if arguments.smoke:
+        arguments.batch, arguments.classes, arguments.steps = 4, 300, 2
+        arguments.size, arguments.backbone = 64, "resnet18"
     torch.set_float32_matmul_precision("high")
     rows = []
     for loss_name in ("mf_contrastive", "mf_cwms"):
-        for products, touched in (("float32", False), ("float32", True), ("bfloat16", False)):
+        for products, touched in WAYS[: 2 if arguments.smoke else 3]:
             found = measure(loss_name, products, touched, arguments)
             ours = found["loss"] + found["fields' optimiser"]
             share = ours / sum(found.values())
@@ -114,9 +146,13 @@ def main() -> None:
             row |= {f"{name} ms": round(value, 3) for name, value in found.items()}
             row |= {"batch": arguments.batch, "num_classes": arguments.classes}
             rows.append(row)
+            gc.collect()
             torch.cuda.empty_cache()
-    print(hardware("cuda"))
-    keep(arguments.out, "classes-step", "cuda", rows)
+    idle, every = (row["fields' optimiser ms"] for row in rows[1::-1])
+    print(f"TouchedRowsAdamW: {every / idle:.2f} times the speed of AdamW on these fields")
+    if not arguments.smoke:
+        print(hardware("cuda"))
+        keep(arguments.out, "classes-step", "cuda", rows)
 
 
 if __name__ == "__main__":

@@ -115,10 +115,9 @@ def test_torchrun_trains_one_run_that_only_the_main_process_speaks_of(run, tmp_p
     assert Run(folder).result()["test"].keys() == Run(whole).result()["test"].keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "more",
-    [{"optim__touched_rows": "true"}, pytest.param({}, marks=pytest.mark.slow)],
-    ids=["touched rows", "all rows"],
+    "more", [{"optim__touched_rows": "true"}, {}], ids=["touched rows", "all rows"]
 )
 def test_a_run_goes_on_in_any_number_of_processes_that_share_its_classes(
     run, tmp_path, stripes, more
