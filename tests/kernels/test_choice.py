@@ -231,3 +231,22 @@ def test_shards_of_any_size_choose_alike():
 def test_shards_are_fused_where_kernels_run():
     assert chosen(batch=1, num_classes=1, chooser=choose_for_shards) == "triton"
     assert chosen(interactions=Cubic(), chooser=choose_for_shards) == "streaming"
+
+
+@has_triton
+def test_where_no_kernel_runs_one_is_told_once_and_plain_pytorch_computes(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    choice._why_kernels_fail.cache_clear()
+    device = torch.device("cpu")  # on which Triton finds no driver
+    with pytest.warns(UserWarning, match="Triton does not work on this machine .*plain PyTorch"):
+        why = choice._why_kernels_fail(device)
+    assert why.startswith("Triton does not work on this machine")
+    assert choice._why_kernels_fail(device) == why  # without another warning, which would fail here
+    choice._why_kernels_fail.cache_clear()
+
+
+def test_old_gpus_stream(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    choice._why_kernels_fail.cache_clear()
+    assert "compute capability 8.0" in choice._why_kernels_fail(torch.device("cuda:0"))
+    choice._why_kernels_fail.cache_clear()

@@ -7,6 +7,7 @@
 """
 
 import os
+import warnings
 from functools import cache
 from importlib.util import find_spec
 
@@ -133,8 +134,29 @@ def why_not_triton(
         return f"fields must be float32 and embeddings not float64; they are {fields_CD.dtype}"
     if not _has_triton():
         return "Triton is not installed (pip install 'weiss[triton]')"
-    if fields_CD.device.type != "cuda" and not _interprets():
+    if _interprets():
+        return None
+    if fields_CD.device.type != "cuda":
         return f"the fields are on {fields_CD.device.type}, not on a CUDA device"
+    return _why_kernels_fail(fields_CD.device)
+
+
+@cache
+def _why_kernels_fail(device: torch.device) -> str | None:
+    """Return why no kernel runs on a device, in words; None if one does. Asked once."""
+    if torch.version.hip is not None:
+        return "its kernels were never tried on AMD's GPUs"
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        return "its kernels need compute capability 8.0 or higher"
+    try:
+        from weiss.kernels.fused import scale_in_place
+
+        one = torch.ones((), device=device)
+        scale_in_place([one], one)
+    except Exception as error:  # a missing C compiler, a driver too old: Triton's own words
+        reason = f"Triton does not work on this machine ({type(error).__name__}: {error})"
+        warnings.warn(f"{reason}; plain PyTorch computes the loss, more slowly.", stacklevel=2)
+        return reason
     return None
 
 

@@ -68,7 +68,7 @@ def averages(
     weight = tl.where(BY_SAMPLES, present / batch, 1.0 / tl.maximum(size, 1).to(tl.float32))
     log_mean = top + tl.log(tl.maximum(total, 1e-37)) + tl.log(weight)[:, None]
     log_mean = tl.where(here[None, :] & (size > 0)[:, None], log_mean, 0.0)
-    at = k[:, None] * batch + j[None, :]
+    at = k.to(tl.int64)[:, None] * batch + j[None, :]
     tl.store(table + at, log_mean, mask=(k < batch)[:, None] & (j < batch)[None, :])
 
 
@@ -248,7 +248,8 @@ def couple(
         top = higher
     log_mean = top + tl.log(tl.maximum(total, 1e-37)) + log_weight
     both = counted & ~is_own
-    back = tl.load(table + j[None, :] * batch + k[:, None], mask=both, other=EMPTY)
+    back_at = j.to(tl.int64)[None, :] * batch + k[:, None]
+    back = tl.load(table + back_at, mask=both, other=EMPTY)
     highest = tl.maximum(log_mean, back)
     sum_of_both = highest + tl.log(tl.exp(log_mean - highest) + tl.exp(back - highest))
     log_mean = tl.where(both, sum_of_both, log_mean)

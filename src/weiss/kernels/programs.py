@@ -251,7 +251,7 @@ def _of_samples(
         m_at = c.to(tl.int64)[:, None] * D + d[None, :]
         m = tl.load(fields + m_at, mask=here[:, None] & in_row[None, :], other=0.0)
         total = tl.dot(h, m, total, input_precision=PRECISION)
-    at = part * batch * D + i[:, None] * D + d[None, :]
+    at = (part.to(tl.int64) * batch + i)[:, None] * D + d[None, :]
     tl.store(parts + at, total, mask=live[:, None] & in_row[None, :])
 
 
@@ -285,7 +285,7 @@ def finish_batch(
         in_row = column < D
         total = tl.zeros((WIDTH,), tl.float32)
         for part in range(0, num_parts):
-            at = part * batch * D + row * D + column
+            at = (tl.cast(part, tl.int64) * batch + row) * D + column
             total += tl.load(parts + at, mask=in_row, other=0.0)
         direction = tl.load(unit + row * D + column, mask=in_row, other=0.0).to(tl.float32)
         found = (total - direction * tl.sum(direction * total, 0)) * tl.load(inverse + row)
