@@ -368,3 +368,12 @@ def test_a_schedule_that_turns_weights_around_is_refused():
 def test_without_triton_the_portable_version_is_used(monkeypatch):
     monkeypatch.setattr(touched_rows.importlib.util, "find_spec", lambda _: None)
     assert not touched_rows._runs_triton.__wrapped__(0)
+
+
+def test_the_state_of_another_optimiser_is_refused():
+    fields = torch.nn.Parameter(torch.ones(3, 2))
+    plain = torch.optim.AdamW([fields])
+    fields.sum().backward()
+    plain.step()
+    with pytest.raises(ValueError, match="must be of a TouchedRowsAdamW; .*fresh state"):
+        TouchedRowsAdamW([fields]).load_state_dict(plain.state_dict())

@@ -254,6 +254,14 @@ def closed_form_of(interactions: Interactions) -> ClosedForm | None:
     numbers = {
         declared.name: getattr(interactions, declared.name) for declared in fields(interactions)
     }
+    needed = {"pos_margin", "neg_margin"} if kind == "hinge" else {"alpha", "beta", "delta"}
+    if not needed <= numbers.keys():
+        raise TypeError(
+            f"{type(interactions).__name__} must have the hyper-parameters "
+            f"{', '.join(sorted(needed))} for form={kind!r}; "
+            f"it has {', '.join(numbers) or 'none'}. "
+            "Leave form out for energies of another kind."
+        )
     if kind == "hinge":
         return ClosedForm(kind, numbers["pos_margin"], numbers["neg_margin"])
     delta = numbers["delta"]

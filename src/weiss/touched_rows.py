@@ -133,7 +133,13 @@ class TouchedRowsAdamW(torch.optim.Optimizer):
                 state["decayed"].copy_(state["decay"].expand(len(parameter)))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up a state, as in any optimiser."""
+        """Take up a state, as in any optimiser; one of this kind."""
+        for group in state_dict["param_groups"]:
+            if "touched_rows" not in group:
+                raise ValueError(
+                    f"the state must be of a {type(self).__name__}; it is of another optimiser, "
+                    "which does not know when each row was touched. Begin with a fresh state."
+                )
         super().load_state_dict(state_dict)
         # What torch brought to the parameter's dtype has lost digits: taken from the source again.
         parameters = [p for group in self.param_groups for p in group["params"]]

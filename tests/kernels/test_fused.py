@@ -164,11 +164,13 @@ def again(name):
     return [torch.autograd.grad(value, [x, loss.fields], by, True) for by in factors]
 
 
-def near_pairs(kernel, name, precision, wants=(True, True)):
+def near_pairs(kernel, name, precision, wants=(True, True), by_columns=False):
     """Call a kernel that skips, on a batch of which a part is near."""
     embeddings, labels, fields = clustered(23, 90, 11, same=5)
     loss = with_fields(name, fields.to(precision), **REACHES[name])
     x = embeddings.to(precision)
+    if by_columns:
+        x = x.T.contiguous().T  # the same numbers, laid out otherwise
     problem = Problem(loss.interactions, "cosine", "classes", skips=True)
     members = members_of_a_batch(labels, x, 90, "", check=True)
     wanted = dict(zip(("wants_embeddings", "wants_fields"), wants, strict=True))
@@ -208,6 +210,9 @@ def _interpret(path):
     screened.TILE, screened.LISTS_PAY = (16, 32, 16), 2.0
     for name in MEAN_FIELD:
         results[name, "near"] = near_pairs(screened.screened, name, torch.float32)
+    results["by columns"] = near_pairs(
+        screened.screened, "mf_contrastive", torch.float32, by_columns=True
+    )
     for wants in ((True, False), (False, True)):
         results[wants] = near_pairs(screened.screened, "mf_cwms", torch.float32, wants)
     screened.LEAST_ROOM = 1
@@ -281,6 +286,11 @@ def test_a_kept_graph_can_be_gone_back_through_again(interpreted):
     for a, b, c in zip(once, thrice, expected, strict=True):
         assert a.equal(c)
         torch.testing.assert_close(b, 3 * a)
+
+
+def test_lists_do_not_depend_on_how_a_batch_lies_in_memory(interpreted):
+    rows, columns = interpreted["mf_contrastive", "near"], interpreted["by columns"]
+    assert all(torch.equal(a, b) for a, b in zip(rows, columns, strict=True))
 
 
 @pytest.mark.parametrize("name", MEAN_FIELD)

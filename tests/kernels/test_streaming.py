@@ -560,3 +560,67 @@ def test_a_million_classes_need_no_gigabyte_beyond_the_fields_and_their_gradient
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 1e9
+
+
+@pytest.mark.parametrize("name", MEAN_FIELD)
+def test_a_factor_that_half_precision_cannot_say_reaches_the_gradients(name):
+    """As a gradient scaler multiplies the loss: what is small is scaled before it is rounded."""
+    embeddings, labels, fields = clustered(64, 500, 16)
+    x, factor = (50 * embeddings).half(), 2.0**17
+    results = [
+        found(with_fields(name, fields, impl=impl, **GENTLE[name]), x, labels, factor)
+        for impl in ("streaming", "reference")
+    ]
+    (_, x_streamed, fields_streamed), (_, x_plain, fields_plain) = results
+    assert fields_streamed.isfinite().all()
+    torch.testing.assert_close(fields_streamed, fields_plain, rtol=1e-3, atol=1e-3)
+    assert x_streamed.dtype == torch.float16
+    assert ((x_streamed == 0) == (x_plain == 0)).float().mean() > 0.99
+    torch.testing.assert_close(x_streamed, x_plain, rtol=2e-2, atol=2e-2 * x_plain.abs().max())
+
+
+class Reaching(Interactions):
+    """Not a dataclass: any two of it compare equal."""
+
+    def __init__(self, far):
+        object.__setattr__(self, "far", far)
+
+    def attraction(self, dist):
+        return dist
+
+    def repulsion(self, dist):
+        return (self.far - dist).relu()
+
+
+def test_interactions_that_compare_equal_are_not_mixed_up():
+    embeddings, labels, fields = clustered(13, 60, 5)
+    assert Reaching(0.2) == Reaching(0.9)
+    for far in (0.2, 0.9):
+        values = []
+        for impl in ("streaming", "reference"):
+            loss = MeanFieldLoss(Reaching(far), 60, 5, impl=impl)
+            loss.load_state_dict({"fields": fields})
+            values.append(loss(embeddings, labels))
+        torch.testing.assert_close(*values)
+
+
+def test_a_loss_whose_settings_change_is_described_anew():
+    embeddings, labels, fields = clustered(13, 60, 5)
+    loss = with_fields("mf_cwms", fields, impl="streaming")
+    loss(embeddings, labels)
+    loss.average, loss.reg_weight = "samples", 0.5
+    changed = with_fields("mf_cwms", fields, impl="reference", average="samples", reg_weight=0.5)
+    torch.testing.assert_close(loss(embeddings, labels), changed(embeddings, labels))
+
+
+def test_a_form_without_its_hyper_parameters_is_refused():
+    @dataclass(frozen=True)
+    class Nameless(Interactions, form="hinge"):
+        def attraction(self, dist):
+            return dist
+
+        def repulsion(self, dist):
+            return dist
+
+    with pytest.raises(TypeError, match="neg_margin, pos_margin for form='hinge'; it has none"):
+        closed_form_of(Nameless())

@@ -61,6 +61,11 @@ def choose(
     # With the soft constraint the plain formula has distances of all fields among each other.
     rows = len(fields_CD) if problem.reg_weight else 0
     size = max(len(embeddings_BD), rows) * len(fields_CD)
+    if problem.products == "bfloat16" and not hasattr(torch.ops.aten.mm, "dtype"):
+        raise ValueError(
+            f"products must be 'float32' for {owner} with torch {torch.__version__}, whose "
+            "products of bfloat16 have no sums in float32; got 'bfloat16'. Take torch 2.8 or newer."
+        )
     if asked == "auto" and torch.compiler.is_compiling() and size <= COMPILED:
         return "reference"
     why_not = why_not_triton(problem, embeddings_BD, fields_CD, labels)
@@ -152,7 +157,8 @@ def _why_kernels_fail(device: torch.device) -> str | None:
         from weiss.kernels.fused import scale_in_place
 
         one = torch.ones((), device=device)
-        scale_in_place([one], one)
+        with torch.cuda.device_of(one):  # type: ignore[no-untyped-call]
+            scale_in_place([one], one)
     except Exception as error:  # a missing C compiler, a driver too old: Triton's own words
         reason = f"Triton does not work on this machine ({type(error).__name__}: {error})"
         warnings.warn(f"{reason}; plain PyTorch computes the loss, more slowly.", stacklevel=2)
@@ -235,12 +241,10 @@ def why_not_skip(problem: Problem, impl: str, labels: Tensor, parts: int) -> str
 def skipping_pays(problem: Problem, embeddings_BD: Tensor, num_fields: int) -> bool:
     """Say whether asking which pairs to leave out is likely to pay.
 
-    For hinges, if there are many pairs: the reach of an exponential, in which nothing is lost to
-    rounding, is so long that trained fields are mostly within it.
+    For hinges, if there are many pairs, on a CPU. The reach of an exponential, in which nothing is
+    lost to rounding, is so long that trained fields are mostly within it. On a GPU all pairs take
+    little longer than finding those that are near, and trained fields have too many of them.
     """
-    kind = embeddings_BD.device.type
-    if problem.form is None or problem.form.kind != "hinge":
-        return False
-    if kind == "cuda" and torch.cuda.is_current_stream_capturing():
-        return False
-    return len(embeddings_BD) * num_fields >= (2**18 if kind == "cpu" else 2**26)
+    is_hinge = problem.form is not None and problem.form.kind == "hinge"
+    on_cpu = embeddings_BD.device.type == "cpu"
+    return is_hinge and on_cpu and len(embeddings_BD) * num_fields >= 2**18

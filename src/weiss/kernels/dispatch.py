@@ -57,6 +57,11 @@ def _compute(
         scale = fused.scale_in_place
 
     def work(x_BD: Tensor, y_CD: Tensor, wants_x: bool, wants_fields: bool) -> Found:
+        # Where Triton launches; for a CPU this does nothing.
+        with torch.cuda.device_of(y_CD):  # type: ignore[no-untyped-call]
+            return work_there(x_BD, y_CD, wants_x, wants_fields)
+
+    def work_there(x_BD: Tensor, y_CD: Tensor, wants_x: bool, wants_fields: bool) -> Found:
         nonlocal noticed
         wanted = {"wants_embeddings": wants_x, "wants_fields": wants_fields}
         if not len(y_CD):
@@ -119,7 +124,7 @@ def _nothing(
         shard.add_up(torch.zeros(num_slots, num_slots, dtype=dtype, device=device))
     return Found(
         torch.zeros((), dtype=dtype, device=device),
-        torch.zeros_like(embeddings_BD) if wants_embeddings else None,
+        torch.zeros_like(embeddings_BD, dtype=dtype) if wants_embeddings else None,
         torch.zeros_like(fields_CD) if wants_fields else None,
         torch.zeros((), dtype=torch.long, device=device) if problem.skips else None,
     )

@@ -38,7 +38,8 @@ def scale_in_place(gradients: list[Tensor], factor: Tensor) -> None:
     """Multiply by a number; on a CPU, where looking costs nothing, not by one."""
     if factor.device.type != "cpu" or factor.item() != 1.0:
         for gradient in gradients:
-            gradient *= factor.to(gradient.dtype)
+            # A factor for half precision may be larger than half precision can say.
+            gradient.copy_(gradient * factor.to(torch.promote_types(factor.dtype, torch.float32)))
 
 
 class _Taken(torch.autograd.Function):
@@ -48,7 +49,7 @@ class _Taken(torch.autograd.Function):
     ) -> Tensor:
         ctx.wants = tuple(learns and wanted for wanted in ctx.needs_input_grad[2:4])
         found = compute(x_BD, fields_CD, *ctx.wants)
-        ctx.compute, ctx.scale = compute, scale
+        ctx.compute, ctx.scale, ctx.dtype = compute, scale, x_BD.dtype
         ctx.gradients = [found.embeddings_BD, found.fields_CD]
         ctx.save_for_backward(x_BD, fields_CD)
         return found.value
@@ -68,4 +69,6 @@ class _Taken(torch.autograd.Function):
         wanted = [gradient for gradient in gradients if gradient is not None]
         if wanted:
             ctx.scale(wanted, by_value)
+        if gradients[0] is not None:
+            gradients[0] = gradients[0].to(ctx.dtype)
         return None, None, gradients[0], gradients[1], None

@@ -99,8 +99,7 @@ class _Work:
         self.halves = problem.products == "bfloat16"
         self.numbers = form.pull_at, form.pull_rate, form.push_at, form.push_rate
         self.kind, self.by_samples = form.kind, problem.average == "samples"
-        highest = torch.get_float32_matmul_precision() == "highest"
-        self.precision = "tf32x3" if highest else "tf32"
+        self.precision = precision()
         facts = programs.FACTS.value * self.batch + programs.NUM_FACTS.value
         self.ints = torch.empty(facts + self.num_here, dtype=torch.int32, device=self.device)
         dtype = torch.bfloat16 if self.halves else torch.float32
@@ -276,8 +275,7 @@ class _Work:
         self, parts: Tensor, num_parts: int, values: Tensor, gradient: Tensor | None
     ) -> Found:
         value = torch.empty((), device=self.device)
-        shape = self.batch, self.size
-        found = torch.empty(shape, dtype=self.x.dtype, device=self.device) if num_parts else None
+        found = self._empty(self.batch, self.size) if num_parts else None
         programs.finish_batch[(self.batch if num_parts else 1,)](
             self.unit, self.inverse_x, parts, values if found is None else found, values, value,
             self.batch, num_parts, values.shape[0], D=self.size, WIDTH=self.width, CHUNK=CHUNK,
@@ -287,6 +285,15 @@ class _Work:
 
     def _empty(self, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.float32, device=self.device)
+
+
+def precision() -> str:
+    """Return how kernels take products of float32, as torch's own are allowed to."""
+    try:
+        highest = torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:  # whoever has set it by torch's newer names may not ask by the older
+        highest = torch.backends.cuda.matmul.fp32_precision != "tf32"
+    return "tf32x3" if highest else "tf32"
 
 
 def scale_in_place(gradients: list[Tensor], factor: Tensor) -> None:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,6 +44,19 @@ class Shard:
     sum_parts: Callable[[Tensor], Tensor] = _alone
     parts: int = 1
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Shard":
+        """A copy of a loss belongs to the same processes."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Refuse to leave the processes that share the classes."""
+        if self.parts > 1:
+            raise TypeError(
+                f"the fields must be whole to be pickled; {self.parts} processes share them. Save "
+                "weiss.shards.whole_state(loss) instead."
+            )
+        return Shard, (self.first, self.num_classes)
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -66,6 +79,12 @@ class Problem:
     skips: bool = False
     reg_weight: float = 0.0
     reg_scale: str = "paper"
+
+    @property
+    def rest(self) -> tuple[object, ...]:
+        """All that is not the interactions."""
+        named = (self.distance, self.average, self.products, self.skips)
+        return (*named, self.reg_weight, self.reg_scale)
 
     @cached_property
     def form(self) -> ClosedForm | None:
@@ -96,7 +115,8 @@ class Found(NamedTuple):
 
     Attributes:
         value: the loss, a scalar; of a shard, its part of it.
-        embeddings_BD: gradient of the embeddings; of a shard, its part. None if not wanted.
+        embeddings_BD: gradient of the embeddings, in the dtype it was computed in, since a small
+            one may be about to be multiplied; of a shard, its part. None if not wanted.
         fields_CD: gradient of the fields at hand; None if not wanted.
         visited: how many (sample, class) pairs were looked at for the gradient, a 0-d tensor of
             integers; None where all were.

@@ -35,7 +35,9 @@ def measure(
     column = tl.arange(0, WIDTH)
     if tl.program_id(0) < batch:
         row = tl.program_id(0)
-        vector = tl.load(x + row * stride + column, mask=column < D, other=0.0).to(tl.float32)
+        vector = tl.load(x + row.to(tl.int64) * stride + column, mask=column < D, other=0.0).to(
+            tl.float32
+        )
         length = tl.sqrt(tl.sum(vector * vector, 0))
         scale = tl.where(length > 0, 1.0 / tl.where(length > 0, length, 1.0), 0.0)
         direction = (vector * scale).to(unit.dtype.element_ty)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from weiss.kernels import pair_programs, programs
+from weiss.kernels.fused import precision
 from weiss.kernels.geometry import CosineGeometry
 from weiss.kernels.pairs import Samples, coefficients
 from weiss.kernels.problem import Found, Problem, Shard, working_dtype
@@ -52,7 +53,8 @@ def screened(
     """
     dtype = working_dtype(embeddings_BD, fields_CD)
     fields = fields_CD.detach().contiguous()
-    geometry = CosineGeometry(embeddings_BD.detach().to(dtype), wants_embeddings, wants_fields)
+    x_BD = embeddings_BD.detach().to(dtype).contiguous()  # the programs count on it
+    geometry = CosineGeometry(x_BD, wants_embeddings, wants_fields)
     weights = BatchWeights(problem, members, dtype)
     batch, num_here, size = len(embeddings_BD), *fields.shape
     width = 1 << (size - 1).bit_length()
@@ -71,11 +73,10 @@ def screened(
         return None
     rows, columns, step = TILE
     is_absent = absent_classes(members, shard, num_here).view(torch.uint8)
-    highest = torch.get_float32_matmul_precision() == "highest"
     pair_programs.screen[(-(-batch // rows) * -(-num_here // columns),)](
         geometry.unit_BD, fields, inverse, is_absent, counts, classes, cosines, batch, num_here,
         room, least, D=size, ROWS=rows, COLUMNS=columns, STEP=step,
-        PRECISION="tf32x3" if highest else "tf32", num_warps=8, num_stages=3,
+        PRECISION=precision(), num_warps=8, num_stages=3,
     )  # fmt: skip
     part, rows_KD, column_K = present_classes(problem, geometry, weights, fields, shard, dtype)
 
@@ -112,11 +113,8 @@ def screened(
         )  # fmt: skip
         assert rows_KD is not None
         gradient_CD.index_add_(0, column_K, rows_KD)
-    gradient_BD = geometry.gradient()
-    if gradient_BD is not None:
-        gradient_BD = gradient_BD.to(embeddings_BD.dtype)
     visited = counts.sum() + batch * (num_here - is_absent.sum())
-    return Found(value + part, gradient_BD, gradient_CD, visited)
+    return Found(value + part, geometry.gradient(), gradient_CD, visited)
 
 
 def _share_near(unit_BD: Tensor, fields_CD: Tensor, inverse_C: Tensor, least: float) -> float:

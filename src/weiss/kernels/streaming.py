@@ -97,8 +97,6 @@ def stream(
         # Slots that are not here share a column with others, but add nothing to it.
         gradient_CD.index_add_(0, column_K, rows_KD.to(gradient_CD.dtype))
     gradient_BD = geometry.gradient()
-    if gradient_BD is not None:
-        gradient_BD = gradient_BD.to(embeddings_BD.dtype)
     if problem.skips:
         visited += len(x_BD) * _columns(members, shard, len(fields_CD))[1].sum()  # all of these
     return Found(value + part, gradient_BD, gradient_CD, visited if problem.skips else None)

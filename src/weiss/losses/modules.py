@@ -10,7 +10,6 @@ embeddings and of the fields. (TF32, where it is allowed, applies: see `weiss.di
 """
 
 from abc import ABC, abstractmethod
-from functools import lru_cache
 from inspect import signature
 from typing import Any, NotRequired, TypedDict, Unpack
 
@@ -69,9 +68,10 @@ class MeanFieldOptions(PairOptions):
             with ``check=False`` to do without any transfer; otherwise found in the labels.
         skip: ``"on"`` leaves (sample, class) pairs out of the gradient where it is zero (hinges) or
             below rounding (exponentials), ``"auto"`` where that is likely to pay. It asks the
-            device how many are left, once a block.
+            device how many are left; ``"auto"`` does it on a CPU only.
         products: ``"bfloat16"`` rounds the factors of the three large matrix products, on a CUDA
-            device, with sums in float32: faster, and gradients good to two or three digits.
+            device, with sums in float32: faster than float32; gradients are good to two or three
+            digits.
             Autocast never does this by itself.
     """
 
@@ -94,13 +94,6 @@ class MeanFieldArgs(MeanFieldOptions):
     distance: NotRequired[str]
 
 
-@lru_cache(maxsize=256)
-def _problem(*described: Any, skips: bool) -> Problem:
-    """Describe a loss to the kernels; once, since small problems are over before that is."""
-    interactions, distance, average, products, reg_weight, reg_scale = described
-    return Problem(interactions, distance, average, products, skips, reg_weight, reg_scale)
-
-
 class _DerivedLoss(nn.Module, ABC):
     """What both forms have in common: options, checks, precision. A form adds `_value`."""
 
@@ -121,7 +114,8 @@ class _DerivedLoss(nn.Module, ABC):
     ) -> None:
         super().__init__()
         for name in unknown:
-            known = {*signature(type(self)).parameters, *MeanFieldArgs.__annotations__}
+            options = MeanFieldArgs if isinstance(self, MeanFieldLoss) else PairArgs
+            known = {*signature(type(self)).parameters, *options.__annotations__}
             raise TypeError(
                 f"{self._owner} has no argument {name!r}.{_check.suggestion(name, known)}"
             )
@@ -292,12 +286,11 @@ class MeanFieldLoss(_DerivedLoss):
         self.fields = nn.Parameter(torch.randn(num_classes, embedding_size))
         self.shard = Shard(0, num_classes)
         self._looked_at: dict[str, Any] = {}
+        self._problems: dict[bool, Problem] = {}
 
     def _value(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         fields, shard = self.fields, self.shard
-        described: tuple[Any, ...] = (self.interactions, self.distance, self.average)
-        described += (self.products, self.reg_weight, self.reg_scale)
-        problem = _problem(*described, skips=False)
+        problem = self._problem(skips=False)
         choice = choose if shard.parts == 1 else choose_for_shards
         impl = choice(self.impl, problem, embeddings, fields, labels, self._owner)
         self._looked_at.clear()
@@ -312,11 +305,19 @@ class MeanFieldLoss(_DerivedLoss):
                 self._refuse_what_was_noticed(noticed, embeddings, labels)
             return value
         members = self._members(embeddings, labels, self.check)
-        problem = _problem(*described, skips=skips)
+        problem = self._problem(skips=skips)
         value, visited = compute(problem, embeddings, fields, members, shard)
         if visited is not None:
             self._looked_at.update(visited=visited, possible=max(len(embeddings) * len(fields), 1))
         return value
+
+    def _problem(self, skips: bool) -> Problem:
+        """Describe the loss to the kernels; anew only if it was changed, small ones are fast."""
+        known = self._problems.get(skips)
+        rest = (self.distance, self.average, self.products, skips, self.reg_weight, self.reg_scale)
+        if known is None or known.interactions is not self.interactions or known.rest != rest:
+            known = self._problems[skips] = Problem(self.interactions, *rest)
+        return known
 
     def _refuse_what_was_noticed(self, noticed: Tensor, embeddings: Tensor, labels: Tensor) -> None:
         from weiss.kernels.fused import complaints
