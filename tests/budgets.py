@@ -1,10 +1,11 @@
 """What a loss finds for a batch; and how far from the truth a kernel may be.
 
 The truth is the plain formula with autograd, in float64. A kernel in another precision may err no
-more than the plain formula in that precision does, and a little.
+more than the plain formula in that precision does, and a little. And how large tensors become.
 """
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import weiss
 
@@ -76,3 +77,16 @@ def assert_within_budget(results, plain, truth, slack):
     pairs = zip(names, errors(results, truth), errors(plain, truth), strict=True)
     for name, error, allowed in pairs:
         assert error <= allowed + slack, f"{name}: {error:.3g}, the plain formula {allowed:.3g}"
+
+
+class LargestTensor(TorchDispatchMode):
+    """Remember the largest tensor any operation returns."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        result = function(*arguments, **(keywords or {}))
+        for tensor in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(tensor, torch.Tensor):
+                self.numel = max(self.numel, tensor.numel())
+        return result

@@ -8,8 +8,8 @@ import warnings
 import loops
 import pytest
 import torch
+from budgets import LargestTensor
 from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedFakeTensorException
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import weiss
 
@@ -132,19 +132,6 @@ def test_without_checks_the_forward_pass_asks_the_device_for_nothing(name, label
 def _fake_batch(labels_each):
     labels = torch.randint(5, (7,)) if labels_each is None else torch.randint(2, (7, 5))
     return torch.randn(7, 3, requires_grad=True), labels, None
-
-
-class LargestTensor(TorchDispatchMode):
-    """Remember the largest tensor any operation returns."""
-
-    numel = 0
-
-    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
-        result = function(*arguments, **(keywords or {}))
-        for tensor in result if isinstance(result, tuple | list) else [result]:
-            if isinstance(tensor, torch.Tensor):
-                self.numel = max(self.numel, tensor.numel())
-        return result
 
 
 @every_loss(MEAN_FIELD)

@@ -13,6 +13,7 @@ import torch
 from budgets import (
     GENTLE,
     MEAN_FIELD,
+    LargestTensor,
     assert_equal_to,
     assert_within_budget,
     clustered,
@@ -20,7 +21,6 @@ from budgets import (
     with_fields,
 )
 from torch.nn.functional import one_hot, relu
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from weiss import MeanFieldLoss
 from weiss.interactions import Interactions, LogLink, closed_form_of, rate
@@ -489,19 +489,6 @@ def test_a_compiled_training_loop_takes_the_same_steps(name, check, monkeypatch)
 
 
 # Memory
-
-
-class LargestTensor(TorchDispatchMode):
-    """Remember the largest tensor any operation returns."""
-
-    numel = 0
-
-    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
-        result = function(*arguments, **(keywords or {}))
-        for tensor in result if isinstance(result, tuple | list) else [result]:
-            if isinstance(tensor, torch.Tensor):
-                self.numel = max(self.numel, tensor.numel())
-        return result
 
 
 @every_loss()

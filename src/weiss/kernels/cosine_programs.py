@@ -36,6 +36,13 @@ def softplus(x, small):
 
 
 @triton.jit
+def _with_exponent(top, total, x):
+    """Add ``e^x`` to the sum ``total e^top``; `top` stays the largest exponent so far."""
+    higher = tl.maximum(top, x)
+    return higher, total * tl.exp(top - higher) + tl.exp(x - higher)
+
+
+@triton.jit
 def averages(
     cosines, inverse, ints, table, batch, first_class, num_here, width, push_at, push_rate,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, BY_SAMPLES: tl.constexpr, BY_SLOT: tl.constexpr,
@@ -61,9 +68,7 @@ def averages(
         at = row.to(tl.int64)[:, None] * width + column[None, :]
         cos = tl.load(cosines + at, mask=live[:, None] & here[None, :], other=0.0) * scale[None, :]
         x = tl.where(live[:, None], push_rate * (push_at - 1 + cos), EMPTY)
-        higher = tl.maximum(top, x)
-        total = total * tl.exp(top - higher) + tl.exp(x - higher)
-        top = higher
+        top, total = _with_exponent(top, total, x)
     present = tl.load(ints + FACTS * batch).to(tl.float32)
     weight = tl.where(BY_SAMPLES, present / batch, 1.0 / tl.maximum(size, 1).to(tl.float32))
     log_mean = top + tl.log(tl.maximum(total, 1e-37)) + tl.log(weight)[:, None]
@@ -181,9 +186,7 @@ def interact_log(
                 valid = live[:, None] & here[None, :]
                 cos = tl.load(cosines + at, mask=valid, other=0.0) * scale[None, :]
                 x = tl.where(live[:, None], push_rate * cos + offset, EMPTY)
-                higher = tl.maximum(top, x)
-                total = total * tl.exp(top - higher) + tl.exp(x - higher)
-                top = higher
+                top, total = _with_exponent(top, total, x)
             log_mean = tl.where(absent[None, :], top + tl.log(tl.maximum(total, 1e-37)), EMPTY)
             soft = softplus(log_mean, tl.exp(-tl.abs(log_mean)))
             energies += tl.sum(soft * counts, 0)
@@ -243,9 +246,7 @@ def couple(
         cos = tl.load(cosines + at, mask=live[:, None] & here[None, :], other=0.0) * scale[None, :]
         x = rate * tl.where(is_own, (1 - pull_at) - cos, cos + (push_at - 1))
         x = tl.where(live[:, None], x, EMPTY)
-        higher = tl.maximum(top, x)
-        total = total * tl.exp(top - higher) + tl.exp(x - higher)
-        top = higher
+        top, total = _with_exponent(top, total, x)
     log_mean = top + tl.log(tl.maximum(total, 1e-37)) + log_weight
     both = counted & ~is_own
     back_at = j.to(tl.int64)[None, :] * batch + k[:, None]
