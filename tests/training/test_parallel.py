@@ -95,7 +95,7 @@ def test_torchrun_trains_one_run_that_only_the_main_process_speaks_of(run, tmp_p
     changes |= {"train__device": "auto", "train__batch_size": 8}
     whole = run("whole", **changes)
     folder = tmp_path / "together"
-    torchrun = ("torch.distributed.run", "--nproc-per-node", "2")
+    torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     done = launch(torchrun, command(stripes, folder, **changes))
     for line in ("writing to", "epoch 1/6", "epoch 6/6", "in all. Look at"):
         assert done.stdout.count(line) == 1, done.stdout
@@ -125,7 +125,7 @@ def test_a_run_goes_on_in_any_number_of_processes_that_share_its_classes(
     changes = {**FROZEN, **more, "loss__name": "mf_contrastive", "data__cache": tmp_path / "cache"}
     changes |= {"train__shard_classes": "true", "optim__lr": 1e-3}
     whole = run("whole", **changes, train__epochs=8)
-    torchrun = ("torch.distributed.run", "--nproc-per-node", "2")
+    torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     # Six epochs have 18 steps, of which all processes save the sixteenth, and the last.
     often = {**changes, "train__checkpoint_seconds": 0.001}
     launch(torchrun, command(stripes, tmp_path / "more", "--quiet", **often, train__epochs=6))
@@ -181,7 +181,7 @@ def test_a_network_with_statistics_of_its_own_is_measured_as_it_is_saved(tmp_pat
     changes = {"train__epochs": 2, "train__batch_size": 12, "data__cache": tmp_path / "cache"}
     changes |= {"train__warmup_epochs": 0}
     folder = tmp_path / "together"
-    torchrun = ("torch.distributed.run", "--nproc-per-node", "2")
+    torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     done = launch(torchrun, command(stripes, folder, **changes))
     assert "BatchNorm2d cannot be synchronised on cpu" in " ".join(done.stderr.split())
     again = evaluate_run(folder, device="cpu").summary()
