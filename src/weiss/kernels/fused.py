@@ -9,7 +9,7 @@ The plan (programs.py and cosine_programs.py have the parts):
     gradients          derivative^T x batch, derivative x fields
     finish             sums of parts, projections
 
-A **small** problem is all launches and little work: six or seven of them, the matrix products
+A **small** problem is all launches and little work: six to nine of them, the matrix products
 included. A **large** one is all matrix products, which cuBLAS does faster than anybody: a block of
 classes at a time, with one pass of `interact` over the cosines between the first product and the
 other two. In float32 the kernels split each factor in parts for the tensor cores (tf32x3), which

@@ -1,8 +1,9 @@
 """One-sided repulsion over those pairs of sample and class that repel at all.
 
 Beyond the reach of a hinge the gradient is exactly zero, and an exponential's falls below rounding
-(`Problem.reach` says by how much). In training nearly all pairs are beyond. The distances must
-still be computed to know it; what is left of the two other matrix products is a short list.
+(`Problem.reach` says by how much). For a hinge nearly all pairs are beyond, in training too; for an
+exponential only while fields are far apart. The distances must still be computed to know it; what
+is left of the two other matrix products is a short list.
 
 The list is in a fixed order and summed in that order, one term after the other, so a pair whose
 coefficient is zero may be in it or not: the sums are the same to the last bit.
