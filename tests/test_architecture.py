@@ -72,11 +72,13 @@ INSIDE = {
     "kernels": [
         "__init__",
         "dispatch",
+        "replay",
         "choice",
         "screened",
         "fused",
         "streaming",
         "constraint",
+        "half_programs",
         "pair_programs",
         "cosine_programs",
         "programs",
@@ -224,7 +226,13 @@ ONLY = {
     # Files that are themselves imported when a kernel is first used: a test below holds that.
     "triton": {
         f"kernels/{name}.py"
-        for name in ("programs", "cosine_programs", "pair_programs", "touched_rows")
+        for name in (
+            "programs",
+            "cosine_programs",
+            "half_programs",
+            "pair_programs",
+            "touched_rows",
+        )
     },
 }
 FILES = sorted(SOURCE.rglob("*.py"))

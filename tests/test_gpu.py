@@ -1,7 +1,10 @@
 """What can only be seen on a CUDA device."""
 
 import contextlib
+import copy
+import gc
 import math
+import pickle
 import warnings
 
 import pytest
@@ -364,3 +367,152 @@ def test_with_many_classes_little_is_needed_beyond_the_gradient_of_the_fields(na
     gradient = loss.fields.grad
     extra = torch.cuda.max_memory_allocated() - before
     assert extra <= 1.3 * gradient.numel() * gradient.element_size()
+
+
+# Recordings of small problems
+
+
+def recorded_loss(name="mf_cwms", times=6, **options):
+    """A loss that has been asked so often that it replays; its batch."""
+    embeddings, labels, fields = clustered(48, 70, 32, same=9)
+    loss = with_fields(name, fields, impl="triton", **GENTLE[name], **options).cuda()
+    x, labels = embeddings.cuda(), labels.cuda()
+    for _ in range(times):
+        found(loss, x, labels)
+    return loss, x, labels
+
+
+def plainly(loss, x, labels, factor=1.0):
+    """The same loss, asked for the first time."""
+    return found(copy.deepcopy(loss), x, labels, factor)
+
+
+def is_recorded(loss):
+    return bool(loss._recordings._known)
+
+
+@pytest.mark.parametrize("name", MEAN_FIELD)
+@pytest.mark.parametrize("check", [True, False])
+def test_a_replay_gives_the_bits_of_a_plain_pass(name, check):
+    loss, x, labels = recorded_loss(name, check=check)
+    assert is_recorded(loss)
+    for turn in range(3):
+        x, labels = x.roll(turn, 0) * (1 + turn), labels.roll(2 * turn)
+        for factor in (1.0, -2.5):
+            for a, b in zip(
+                found(loss, x, labels, factor), plainly(loss, x, labels, factor), strict=True
+            ):
+                assert a.equal(b)
+
+
+def test_a_replay_sees_fields_that_have_moved():
+    loss, x, labels = recorded_loss()
+    with torch.no_grad():
+        loss.fields.mul_(-0.7).add_(0.1)
+    assert all(
+        a.equal(b) for a, b in zip(found(loss, x, labels), plainly(loss, x, labels), strict=True)
+    )
+    loss.fields = torch.nn.Parameter(loss.fields.detach().flip(0).clone())
+    for _ in range(6):
+        results = found(loss, x, labels)
+    assert all(a.equal(b) for a, b in zip(results, plainly(loss, x, labels), strict=True))
+
+
+def test_passes_that_overlap_keep_their_own_gradients_and_values():
+    loss, x, labels = recorded_loss()
+    first, second = x.clone().requires_grad_(), x.flip(0).clone().requires_grad_()
+    values = [loss(first, labels), loss(second, labels)]
+    expected = [plainly(loss, batch.detach(), labels) for batch in (first, second)]
+    assert [v.item() for v in values] == [e[0].item() for e in expected]
+    loss.fields.grad = None
+    (values[0] + values[1]).backward()
+    assert first.grad.equal(expected[0][1])
+    assert second.grad.equal(expected[1][1])
+    torch.testing.assert_close(loss.fields.grad, expected[0][2] + expected[1][2])
+
+
+def test_gradients_of_replays_add_up_in_the_parameter():
+    loss, x, labels = recorded_loss()
+    loss.fields.grad = None
+    for _ in range(3):
+        loss(x, labels).backward()
+    torch.testing.assert_close(loss.fields.grad, 3 * plainly(loss, x, labels)[2])
+
+
+def test_a_replay_can_be_gone_back_through_twice():
+    loss, x, labels = recorded_loss()
+    x = x.clone().requires_grad_()
+    value = loss(x, labels)
+    (once,) = torch.autograd.grad(value, [x], retain_graph=True)
+    found(loss, x.detach().flip(0), labels)
+    (twice,) = torch.autograd.grad(2 * value, [x])
+    torch.testing.assert_close(twice, 2 * once)
+
+
+def test_other_sizes_in_between_are_computed_as_they_are():
+    loss, x, labels = recorded_loss()
+    for size in (48, 31, 48, 5, 48):
+        results = found(loss, x[:size], labels[:size])
+        expected = plainly(loss, x[:size], labels[:size])
+        assert all(a.equal(b) for a, b in zip(results, expected, strict=True))
+
+
+def test_a_recorded_loss_can_be_copied_saved_and_moved(tmp_path):
+    loss, x, labels = recorded_loss()
+    for other in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
+        assert not is_recorded(other)
+        assert found(other, x, labels)[0].equal(found(loss, x, labels)[0])
+    moved = loss.cpu()
+    moved.impl = "auto"
+    assert found(moved, x.cpu(), labels.cpu())[0].isfinite()
+
+
+def test_a_replayed_loss_can_be_part_of_a_recorded_step():
+    loss, x, labels = recorded_loss(check=False)
+    expected = plainly(loss, x, labels)
+    x = x.clone().requires_grad_()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            x.grad = loss.fields.grad = None
+            loss(x, labels).backward()
+    torch.cuda.current_stream().wait_stream(stream)
+    x.grad = loss.fields.grad = None
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        value = loss(x, labels)
+        value.backward()
+    graph.replay()
+    assert value.equal(expected[0])
+    assert x.grad.equal(expected[1])
+
+
+def test_wrong_labels_are_refused_by_a_replay_too():
+    loss, x, labels = recorded_loss()
+    with pytest.raises(ValueError, match="labels must lie in"):
+        loss(x, labels.index_fill(0, torch.tensor([3], device="cuda"), 70))
+
+
+def test_losses_that_are_gone_leave_no_recording_behind():
+    recorded_loss()
+    gc.collect()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    for _ in range(5):
+        recorded_loss()
+        gc.collect()
+    assert torch.cuda.memory_allocated() <= before + 2**20
+
+
+@pytest.mark.parametrize("labels_of", ["several of a class", "one class beyond a tile"])
+def test_narrow_products_add_up_classes_of_several_samples(labels_of):
+    embeddings, _, fields = clustered(300, 4000, 64)
+    each = 4 if labels_of == "several of a class" else 140
+    labels = torch.arange(300) // each * 7
+    loss = with_fields("mf_cwms", fields, impl="triton", products="bfloat16", **GENTLE["mf_cwms"])
+    results = found(loss.cuda(), embeddings.cuda(), labels.cuda())
+    exact = with_fields("mf_cwms", fields.double(), impl="reference", **GENTLE["mf_cwms"])
+    truth = found(exact, embeddings.double(), labels)
+    for a, b in zip(results, truth, strict=True):
+        assert (a.cpu() - b).norm() <= 3e-2 * b.norm()

@@ -136,6 +136,14 @@ def test_what_fused_kernels_do_not_know_is_streamed_or_refused_in_words(why):
 
 
 @pytest.mark.usefixtures("interpreted")
+def test_narrow_products_are_refused_where_exponents_are_too_large():
+    interactions = weiss.make_loss("mf_cwms", 5, 3, beta=300.0, delta=0.5).interactions
+    assert chosen("auto", interactions) == "triton"
+    words = "products must be 'float32'.*exponents must be at most 140 and reach 150.*'bfloat16'"
+    refused(words, interactions=interactions, products="bfloat16")
+
+
+@pytest.mark.usefixtures("interpreted")
 def test_without_triton_nothing_is_fused(monkeypatch):
     monkeypatch.setattr(choice, "_has_triton", lambda: False)
     assert chosen() == "streaming"

@@ -82,10 +82,10 @@ def _launched():
     """Names of the kernels that are launched: those that no other kernel calls."""
     from triton.runtime.jit import JITFunction
 
-    from weiss.kernels import cosine_programs, pair_programs, programs
+    from weiss.kernels import cosine_programs, half_programs, pair_programs, programs
 
     kernels = {}
-    for module in (programs, cosine_programs, pair_programs):
+    for module in (programs, cosine_programs, half_programs, pair_programs):
         for name, member in vars(module).items():
             if isinstance(member, JITFunction):
                 kernels[name] = member.src

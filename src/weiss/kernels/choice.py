@@ -19,6 +19,8 @@ from weiss.kernels.problem import Problem, Shard
 IMPLEMENTATIONS = ("auto", "reference", "streaming", "triton")
 SMALL = 2**15
 """Distances up to which the plain formula is the fastest on a CPU."""
+LARGEST_EXPONENT = 140.0
+"""Of repulsion with products of bfloat16: beside larger ones small ones would be nothing."""
 COMPILED = 2**24
 """Distances up to which a compiled program gets the plain formula, which it can fuse."""
 
@@ -135,6 +137,11 @@ def why_not_triton(
         return "its kernels do not know these interactions, which have no closed form"
     if labels.ndim > 1:
         return "its kernels take class indices, not multi-hot labels"
+    form = problem.form
+    if problem.products == "bfloat16" and form.kind == "exp":
+        exponent = form.push_rate * form.push_at
+        if exponent > LARGEST_EXPONENT:
+            return f"exponents must be at most {LARGEST_EXPONENT:g} and reach {exponent:g}"
     if fields_CD.dtype != torch.float32 or embeddings_BD.dtype == torch.float64:
         return f"fields must be float32 and embeddings not float64; they are {fields_CD.dtype}"
     if not _has_triton():

@@ -36,6 +36,36 @@ def softplus(x, small):
 
 
 @triton.jit
+def repulsion(cos, weight, push_at, push_rate, SOFT: tl.constexpr):
+    """Return energies of cosines with other classes where links are linear; their derivatives."""
+    return _energy_beyond(cos + (push_at - 1), push_rate, weight, SOFT)
+
+
+@triton.jit
+def linear_energy(cos, is_own, weight, pull_at, pull_rate, push_at, push_rate, SOFT: tl.constexpr):
+    """Return energies of cosines where links are linear, and their derivatives."""
+    beyond = tl.where(is_own, (1 - pull_at) - cos, cos + (push_at - 1))
+    rate = tl.where(is_own, pull_rate, push_rate)
+    energy, slope = _energy_beyond(beyond, rate, weight, SOFT)
+    return energy, tl.where(is_own, -slope, slope)
+
+
+@triton.jit
+def _energy_beyond(beyond, rate, weight, SOFT: tl.constexpr):
+    """Return the energy of what lies beyond a margin: a hinge, or a soft one; its derivative."""
+    if SOFT:
+        x = rate * beyond
+        small = tl.exp(-tl.abs(x))
+        part = 1.0 / (1 + small)
+        energy = softplus(x, small) / rate * weight
+        slope = tl.where(x > 0, part, small * part) * weight
+    else:
+        energy = tl.maximum(beyond, 0.0) * weight
+        slope = tl.where(beyond > 0, weight, 0.0)
+    return energy, slope
+
+
+@triton.jit
 def _with_exponent(top, total, x):
     """Add ``e^x`` to the sum ``total e^top``; `top` stays the largest exponent so far."""
     higher = tl.maximum(top, x)
@@ -81,14 +111,14 @@ def averages(
 def interact_linear(
     cosines, slopes, labels, ints, inverse, along, values, batch, first_class, num_here, all_here,
     low, place, pull_at, pull_rate, push_at, push_rate, SOFT: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, BY_SAMPLES: tl.constexpr,
+    COLUMNS: tl.constexpr, BY_SAMPLES: tl.constexpr, ALONG: tl.constexpr,
 ):  # fmt: skip
     """Linear links: every cosine for itself; a program has COLUMNS classes, a share of the batch.
 
     From cosines (times the length of the field) to the loss, and its derivative by each of them
-    over the length of the field. `along` gets what a field's gradient loses to normalisation, in as
-    many parts as the batch has shares. The classes are a block of all that are here, from class
-    `low` on; its values go to `place`.
+    over the length of the field. With ALONG, `along` gets what a field's gradient loses to
+    normalisation, in as many parts as the batch has shares. The classes are a block of all that are
+    here, from class `low` on; its values go to `place`.
     """
     c = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     here = c < num_here
@@ -108,24 +138,17 @@ def interact_linear(
         weight = tl.where(live, weight, 0.0)[:, None]
         cos = cos * scale[None, :]
         is_own = own[:, None] == c[None, :]
-        beyond = tl.where(is_own, (1 - pull_at) - cos, cos + (push_at - 1))
-        if SOFT:
-            rate = tl.where(is_own, pull_rate, push_rate)
-            x = rate * beyond
-            small = tl.exp(-tl.abs(x))
-            energy = softplus(x, small) / rate * weight
-            part = 1.0 / (1 + small)
-            slope = tl.where(x > 0, part, small * part) * weight
-        else:
-            energy = tl.maximum(beyond, 0.0) * weight
-            slope = tl.where(beyond > 0, weight, 0.0)
-        by_cos = tl.where(is_own, -slope, slope)
+        energy, by_cos = linear_energy(
+            cos, is_own, weight, pull_at, pull_rate, push_at, push_rate, SOFT
+        )
         energies += tl.sum(energy, 0)
-        sums += tl.sum(by_cos * cos, 0)
+        if ALONG:
+            sums += tl.sum(by_cos * cos, 0)
         by_cos = by_cos * scale[None, :]
         tl.store(slopes + at, by_cos.to(slopes.dtype.element_ty), mask=valid)
-    part_at = along + tl.program_id(1).to(tl.int64) * all_here + low
-    tl.store(part_at + c, sums * scale * scale, mask=here)
+    if ALONG:
+        part_at = along + tl.program_id(1).to(tl.int64) * all_here + low
+        tl.store(part_at + c, sums * scale * scale, mask=here)
     number = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
     tl.store(values + place + number, tl.sum(tl.where(here, energies, 0.0), 0))
 
@@ -134,6 +157,7 @@ def interact_linear(
 def interact_log(
     cosines, slopes, ints, inverse, along, values, batch, num_here, all_here, low, place,
     push_at, push_rate, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BY_SAMPLES: tl.constexpr,
+    ALONG: tl.constexpr,
 ):  # fmt: skip
     """Logarithmic links, as `interact_linear`, between present classes and those absent.
 
@@ -172,7 +196,8 @@ def interact_log(
             part = shares / (1 + small)
             slope = tl.where(x > 0, part, small * part)
             energies += tl.sum(softplus(x, small) * counts, 0)
-            sums += tl.sum(slope * cos, 0)
+            if ALONG:
+                sums += tl.sum(slope * cos, 0)
             stored = (slope * scale[None, :]).to(slopes.dtype.element_ty)
             tl.store(slopes + at, stored, mask=valid)
         else:
@@ -198,11 +223,13 @@ def interact_log(
                 cos = tl.load(cosines + at, mask=valid, other=0.0) * scale[None, :]
                 slope = tl.exp(push_rate * cos + offset - soft) * shares
                 slope = tl.where(valid & absent[None, :], slope, 0.0)
-                sums += tl.sum(slope * cos, 0)
+                if ALONG:
+                    sums += tl.sum(slope * cos, 0)
                 stored = (slope * scale[None, :]).to(slopes.dtype.element_ty)
                 tl.store(slopes + at, stored, mask=valid)
-    part_at = along + tl.program_id(1).to(tl.int64) * all_here + low
-    tl.store(part_at + c, sums * scale * scale, mask=here)
+    if ALONG:
+        part_at = along + tl.program_id(1).to(tl.int64) * all_here + low
+        tl.store(part_at + c, sums * scale * scale, mask=here)
     total_energy = tl.sum(tl.where(here, energies, 0.0), 0) * share / push_rate
     number = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
     tl.store(values + place + number, total_energy)
@@ -276,8 +303,8 @@ def couple(
 
 @triton.jit(do_not_specialize=["low"])
 def put_coupled(
-    inverse, ints, coupled, parts, slopes, along, batch, first_class, num_here, tiles, low,
-    ROWS: tl.constexpr,
+    inverse, ints, coupled, parts, slopes, along, batch, first_class, num_here, stride, tiles, low,
+    ROWS: tl.constexpr, ALONG: tl.constexpr,
 ):  # fmt: skip
     """Put the slopes of present classes into their columns of a block; one program a slot."""
     j = tl.program_id(0)
@@ -289,10 +316,11 @@ def put_coupled(
             i = start + tl.arange(0, ROWS)
             live = i < batch
             slope = tl.load(coupled + i.to(tl.int64) * batch + j, mask=live, other=0.0) * scale
-            to = i.to(tl.int64) * num_here + column
+            to = i.to(tl.int64) * stride + column
             tl.store(slopes + to, slope.to(slopes.dtype.element_ty), mask=live)
-        total = 0.0
-        for tile in range(0, tiles):
-            total += tl.load(parts + tile * batch + j)
-        # The other parts of `along` are zero here: `interact_log` has left this column alone.
-        tl.store(along + low + column, total * scale * scale)
+        if ALONG:
+            total = 0.0
+            for tile in range(0, tiles):
+                total += tl.load(parts + tile * batch + j)
+            # The other parts of `along` are zero here: `interact_log` has left this column alone.
+            tl.store(along + low + column, total * scale * scale)

@@ -8,7 +8,8 @@ from torch import Tensor
 from weiss.interactions import LogLink
 from weiss.kernels.constraint import constraint
 from weiss.kernels.function import differentiable, scale_in_place
-from weiss.kernels.problem import Found, Problem, Shard, working_dtype
+from weiss.kernels.problem import Found, Noticed, Problem, Shard, working_dtype
+from weiss.kernels.replay import Recordings
 from weiss.kernels.streaming import stream
 from weiss.membership import Membership
 
@@ -19,7 +20,8 @@ def compute(
     fields_CD: Tensor,
     classes: Membership | Tensor,
     shard: Shard,
-) -> tuple[Tensor, Tensor | None]:
+    recordings: Recordings | None = None,
+) -> tuple[Tensor, Tensor | Noticed | None]:
     """Compute a mean-field loss, its soft constraint included.
 
     Args:
@@ -29,6 +31,7 @@ def compute(
         classes: of the batch: grouped, for the streaming kernels, or plain indices ``(B,)`` for
             the fused ones, which group them themselves.
         shard: where the fields belong.
+        recordings: what this loss has recorded (`weiss.kernels.replay`); None to record nothing.
 
     Returns:
         The loss, as ``shard.sum_parts`` makes it of the shards' parts, and so the gradient of the
@@ -38,8 +41,8 @@ def compute(
     if torch.compiler.is_compiling():
         # Not for a compiler to look into: it works on blocks, in place.
         uncompiled = torch.compiler.disable(_compute)  # type: ignore[no-untyped-call]
-        return uncompiled(problem, embeddings_BD, fields_CD, classes, shard)  # type: ignore[no-any-return]
-    return _compute(problem, embeddings_BD, fields_CD, classes, shard)
+        return uncompiled(problem, embeddings_BD, fields_CD, classes, shard, recordings)  # type: ignore[no-any-return]
+    return _compute(problem, embeddings_BD, fields_CD, classes, shard, recordings)
 
 
 def _compute(
@@ -48,8 +51,9 @@ def _compute(
     fields_CD: Tensor,
     classes: Membership | Tensor,
     shard: Shard,
-) -> tuple[Tensor, Tensor | None]:
-    noticed: Tensor | None = None
+    recordings: Recordings | None,
+) -> tuple[Tensor, Tensor | Noticed | None]:
+    noticed: Tensor | Noticed | None = None
     scale = scale_in_place
     if isinstance(classes, Tensor) or (problem.skips and fields_CD.device.type != "cpu"):
         from weiss.kernels import fused
@@ -67,7 +71,9 @@ def _compute(
         if not len(y_CD):
             found = _nothing(problem, x_BD, y_CD, classes, shard, **wanted)
         elif isinstance(classes, Tensor):
-            found, noticed = fused.fuse(problem, x_BD, y_CD, classes, shard, **wanted)
+            # What is added to a recording's gradient would be in its memory.
+            fuse = fused.fuse if recordings is None or problem.reg_weight else recordings.fuse
+            found, noticed = fuse(problem, x_BD, y_CD, classes, shard, **wanted)
         else:
             found = _listed(problem, x_BD, y_CD, classes, shard, **wanted)
             noticed = found.visited

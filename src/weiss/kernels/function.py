@@ -3,7 +3,8 @@
 A kernel returns the loss together with its gradients. They wait for the backward pass, which
 multiplies them by what arrives and hands them on, so that no second copy of the fields' gradient
 is ever made. They can be handed on once; if a graph is kept for another backward pass, that pass
-computes them again.
+computes them again. Gradients that are only lent (see `weiss.kernels.replay`) are copied when they
+are multiplied, and computed again if they are gone.
 """
 
 from collections.abc import Callable
@@ -50,7 +51,8 @@ class _Taken(torch.autograd.Function):
         ctx.wants = tuple(learns and wanted for wanted in ctx.needs_input_grad[2:4])
         found = compute(x_BD, fields_CD, *ctx.wants)
         ctx.compute, ctx.scale, ctx.dtype = compute, scale, x_BD.dtype
-        ctx.gradients = [found.embeddings_BD, found.fields_CD]
+        # Not the value: the graph would hold what holds the graph.
+        ctx.gradients, ctx.holds = [found.embeddings_BD, found.fields_CD], found.holds
         ctx.save_for_backward(x_BD, fields_CD)
         return found.value
 
@@ -62,13 +64,17 @@ class _Taken(torch.autograd.Function):
                 "this loss can be differentiated once, not twice (create_graph=True): its gradient "
                 "is put together by hand. For second derivatives build it with impl='reference'."
             )
-        gradients, ctx.gradients = ctx.gradients, None
-        if gradients is None:
+        gradients, holds, ctx.gradients = ctx.gradients, ctx.holds, None
+        if gradients is None or not (holds is None or holds()):
             found = ctx.compute(*ctx.saved_tensors, *ctx.wants)
-            gradients = [found.embeddings_BD, found.fields_CD]
-        wanted = [gradient for gradient in gradients if gradient is not None]
-        if wanted:
-            ctx.scale(wanted, by_value)
+            gradients, holds = [found.embeddings_BD, found.fields_CD], found.holds
+        wanted = [place for place in (0, 1) if gradients[place] is not None]
+        if holds is not None:
+            copies = torch._foreach_mul([gradients[place] for place in wanted], by_value)
+            for place, copy in zip(wanted, copies, strict=True):
+                gradients[place] = copy
+        elif wanted:
+            ctx.scale([gradients[place] for place in wanted], by_value)
         if gradients[0] is not None:
             gradients[0] = gradients[0].to(ctx.dtype)
         return None, None, gradients[0], gradients[1], None

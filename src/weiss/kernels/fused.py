@@ -14,6 +14,8 @@ included. A **large** one is all matrix products, which cuBLAS does faster than 
 classes at a time, with one pass of `interact` over the cosines between the first product and the
 other two. In float32 the kernels split each factor in parts for the tensor cores (tf32x3), which
 keeps the digits of float32; whoever allows TF32 (``torch.set_float32_matmul_precision``) gets it.
+Products of **bfloat16** are so fast that this one pass would be most of the time: there cosines
+become slopes in the kernel that computes them, and are never written (half_programs.py).
 
 The normalisation of fields and batch is folded in (see `geometry`). Nothing is asked of the
 device, sums run in a fixed order, and nothing is added up by atomics: a CUDA graph can hold it, and
@@ -23,18 +25,28 @@ results are the same on every run.
 import torch
 from torch import Tensor
 
-from weiss.kernels import cosine_programs, programs
-from weiss.kernels.problem import Found, Problem, Shard
+from weiss.kernels import cosine_programs, half_programs, programs
+from weiss.kernels.problem import Found, Noticed, Problem, Shard
 
 LARGE = 2**24
 """Distances from which on matrix products are cuBLAS's."""
 BLOCK, SMALL_BLOCK = 2**27, 2**20
 """Distances in a block of a large problem: a quarter as many as its fields have entries, so that
 memory stays that of their gradient, within these bounds; half as many where they are copied."""
+ALIGNED = 128
+"""Blocks of a large problem have a multiple of so many classes."""
 CHUNK = 1024
-SIDE, ACROSS, STEP, TILE = 64, 64, 32, 32
+SIDE, ACROSS, STEP, TILE = 32, 128, 32, 32
 PARTS = 16
 """Sums over blocks that are kept apart until the end: one for a block, as long as they are few."""
+HALF = torch.bfloat16
+"""What the factors of products are rounded to on request."""
+HALF_TILE = {"ROWS": 64, "COLUMNS": 128, "STEP": 64, "num_warps": 4, "maxnreg": 168}
+"""How their cosines are cut up, and registers so few that three programs share a processor."""
+SHARES = 66
+"""Programs that share the classes of a tile whose samples belong together."""
+LARGEST_EXPONENT = 80.0
+"""The sum of a batch of exponentials up to here is finite in float32 and in bfloat16."""
 PROGRAMS = 1056
 """Programs that go over whatever there is, in turns."""
 
@@ -48,7 +60,7 @@ def fuse(
     *,
     wants_embeddings: bool,
     wants_fields: bool,
-) -> tuple[Found, Tensor]:
+) -> tuple[Found, Noticed]:
     """Compute the loss and its gradients; arguments as of `weiss.kernels.streaming.stream`.
 
     Args:
@@ -61,25 +73,16 @@ def fuse(
         wants_fields: compute the gradient of the fields.
 
     Returns:
-        What was found, and what was noticed on the way, for `complaints`.
+        What was found, and what was noticed about the batch.
     """
     work = _Work(problem, embeddings_BD.detach(), fields_CD.detach(), labels_B, shard)
-    if work.halves or work.batch * work.num_here > LARGE:
+    if work.halves:
+        found = work.in_halves(wants_embeddings, wants_fields)
+    elif work.batch * work.num_here > LARGE:
         found = work.large(wants_embeddings, wants_fields)
     else:
         found = work.small(wants_embeddings, wants_fields)
-    return found, work.ints
-
-
-def complaints(noticed: Tensor, batch: int) -> list[int]:
-    """Say what `fuse` noticed about a batch of so many samples; waits for the device.
-
-    Returns:
-        How many labels are too large, how many negative, how many vectors not finite.
-    """
-    low = programs.FACTS.value * batch + 1
-    found: list[int] = noticed[low : low + 3].tolist()
-    return found
+    return found, work.noticed
 
 
 class _Work:
@@ -102,27 +105,28 @@ class _Work:
         self.precision = precision()
         facts = programs.FACTS.value * self.batch + programs.NUM_FACTS.value
         self.ints = torch.empty(facts + self.num_here, dtype=torch.int32, device=self.device)
-        dtype = torch.bfloat16 if self.halves else torch.float32
+        low = programs.FACTS.value * self.batch + 1
+        self.noticed = Noticed(self.ints[low : low + 3])
+        dtype = HALF if self.halves else torch.float32
         self.unit = torch.empty(self.batch, self.size, dtype=dtype, device=self.device)
         self.inverse_x, self.inverse = self._empty(self.batch), self._empty(self.num_here)
-        # What normalisation takes of each field, in parts for shares of a large batch.
         self.splits = max(1, min(self.batch // 256, 8))
-        self.along = self._empty(self.splits, self.num_here)
 
     def small(self, wants_x: bool, wants_fields: bool) -> Found:
         """Everything in kernels of our own."""
         self._measure(fields=True)
         cosines = self._empty(self.batch, self.num_here)
+        # What normalisation takes of each field, in parts for shares of a larger batch.
+        along = self._empty(self.splits, self.num_here)
         self._rank(cosines)
         columns = 32 if self.num_here < 4096 else 64
         blocks = _tiles(self.num_here, columns) * self.splits
         values = self._empty(blocks + self._num_coupled_values())
         self._couple(cosines, self.inverse, values[blocks:], by_slot=False)
-        self._interact(0, self.num_here, cosines, cosines, values, 0, columns)
+        self._interact(0, self.num_here, cosines, values, 0, columns, along)
         gradient = torch.empty_like(self.fields) if wants_fields else None
         num_parts, parts = 0, values
-        if wants_x:
-            # Enough programs to fill a GPU, each with a few hundred classes at least.
+        if wants_x:  # enough programs to fill a GPU, each with a few hundred classes at least
             num_parts = max(1, min(32, self.num_here // 256))
             parts = self._empty(num_parts, self.batch, self.size)
         share = _tiles(_tiles(self.num_here, max(num_parts, 1)), STEP) * STEP
@@ -131,7 +135,7 @@ class _Work:
         tiles = field_tiles + num_parts * _tiles(self.batch, SIDE) * across
         if tiles:
             programs.gradients[(tiles,)](
-                self.unit, self.fields, cosines, self.along, gradient, parts, self.batch,
+                self.unit, self.fields, cosines, along, gradient, parts, self.batch,
                 self.num_here, self.splits, field_tiles, share, D=self.size, SIDE=SIDE,
                 ACROSS=ACROSS, STEP=STEP, PRECISION=self.precision,
             )  # fmt: skip
@@ -139,50 +143,104 @@ class _Work:
 
     def large(self, wants_x: bool, wants_fields: bool) -> Found:
         """Blocks of classes, with the matrix products of the library."""
-        self._measure(fields=not self.halves)
+        self._measure(fields=True)
         self._rank(None)
+        self.noticed = self.noticed.sent()
         columns = 256
         elements = max(min(self.num_here * self.size // 4, BLOCK), SMALL_BLOCK)
-        elements = elements // 2 if self.halves else elements
         width = max(min(elements // self.batch, self.num_here), 1)
+        # Rows that begin at odd places cost the products half their speed.
+        width = max(width // ALIGNED * ALIGNED, min(width, ALIGNED))
         programs_each = _tiles(width, columns) * self.splits
         blocks = _tiles(self.num_here, width) * programs_each
         values = torch.zeros(blocks + self._num_coupled_values(), device=self.device)
         if self.kind == "exp":
             self._couple_present(values[blocks:])
         space = self._empty(self.batch * width)
-        narrow = torch.empty_like(space, dtype=torch.bfloat16) if self.halves else space
-        copy = narrow.new_empty(width, self.size) if self.halves else self.fields
         gradient = torch.empty_like(self.fields) if wants_fields else None
         num_parts = min(_tiles(self.num_here, width), PARTS) if wants_x else 0
         parts = self._empty(num_parts, self.batch, self.size) if wants_x else values
-        here, low = 0, 0
-        blocks_of_fields = self.fields.split(width)  # type: ignore[no-untyped-call]
-        blocks_of_gradient = blocks_of_fields if gradient is None else gradient.split(width)  # type: ignore[no-untyped-call]
-        blocks_of_parts = parts.unbind() if wants_x else ()
-        for number, factors in enumerate(blocks_of_fields):
-            if here != factors.shape[0]:
-                here = factors.shape[0]
-                cosines = space[: self.batch * here].view(self.batch, here)
-                slopes = narrow[: self.batch * here].view(self.batch, here)
-                slopes_t, copied = slopes.T, copy[:here]
-            if self.halves:
-                factors = copied
-                self._lengths(self.fields, self.inverse, copied, here, low)
-            _multiply(self.unit, factors.T, cosines)
-            self._interact(low, here, cosines, slopes, values, number * programs_each, columns)
+        for number, low in enumerate(range(0, self.num_here, width)):
+            factors = self.fields[low : low + width]
+            here = len(factors)
+            cosines = space[: self.batch * here].view(self.batch, here)
+            torch.mm(self.unit, factors.T, out=cosines)
+            self._interact(low, here, cosines, values, number * programs_each, columns)
             if wants_x:
-                _multiply(slopes, factors, blocks_of_parts[number % PARTS], adds=number >= PARTS)
+                _multiply(cosines, factors, parts[number % PARTS], adds=number >= PARTS)
             if gradient is not None:
-                _multiply(slopes_t, self.unit, blocks_of_gradient[number])
-                programs.finish_fields[(_tiles(here, 8),)](
-                    self.fields, self.along, gradient, here, self.num_here, self.splits, low,
-                    D=self.size, WIDTH=self.width, ROWS=8,
-                )  # fmt: skip
-            low += here
+                of_block = gradient[low : low + here]
+                torch.mm(cosines.T, self.unit, out=of_block)
+                self._finish_fields(factors, of_block, here, low)
         return self._finish(parts, num_parts, values, gradient)
 
+    def in_halves(self, wants_x: bool, wants_fields: bool) -> Found:
+        """Blocks of classes again, but cosines are slopes before they are written."""
+        self._measure(fields=False)
+        self._rank(None)
+        self.noticed = self.noticed.sent()
+        # Slopes and a copy of the fields: a quarter of what the fields' gradient takes.
+        width = int(0.5 * self.num_here * self.size / (self.batch + self.size))
+        width = max(min(width, 2 * BLOCK // self.batch), SMALL_BLOCK // self.batch, 1)
+        width = _tiles(min(width, self.num_here), ALIGNED) * ALIGNED
+        num_blocks = _tiles(self.num_here, width)
+        place = self._num_coupled_values()
+        values = self._empty(place + num_blocks * self._num_meetings(width))
+        slopes = self.unit.new_empty(self.batch, width)
+        copy = self.unit.new_empty(width, self.size)
+        gradient = torch.empty_like(self.fields) if wants_fields else None
+        num_parts = min(num_blocks, PARTS) if wants_x else 0
+        parts = self._empty(num_parts, self.batch, self.size) if wants_x else values
+        for number in range(num_blocks):
+            low = number * width
+            here = min(width, self.num_here - low)
+            self._lengths(self.fields, self.inverse, copy, here, low)
+            place = self._meet(low, here, copy, slopes, values, place)
+            if self.kind == "exp":
+                if number == 0:  # not sooner: its many small launches pass while others work
+                    self._couple_present(values)
+                self._put_coupled(low, here, slopes)
+            if wants_x:
+                part, adds = parts[number % PARTS], number >= PARTS
+                _multiply(slopes[:, :here], copy[:here], part, adds=adds)
+            if gradient is not None:
+                of_block = gradient[low : low + here]
+                _multiply(slopes[:, :here].T, self.unit, of_block)
+                self._finish_fields(copy, of_block, here, low)
+        return self._finish(parts, num_parts, values[:place], gradient)
+
     # The launches
+
+    def _num_meetings(self, width: int) -> int:
+        """Return how many programs `_meet` has for a block, and so how many values."""
+        row_tiles = _tiles(self.batch, HALF_TILE["ROWS"])
+        together = 2 * row_tiles * SHARES if self.kind == "exp" else 0
+        return row_tiles * _tiles(width, HALF_TILE["COLUMNS"]) + together
+
+    def _meet(
+        self, low: int, here: int, copy: Tensor, slopes: Tensor, values: Tensor, place: int
+    ) -> int:
+        """Compute the slopes of a block; return where the next may put its values."""
+        row_tiles = _tiles(self.batch, HALF_TILE["ROWS"])
+        num_tiles = row_tiles * _tiles(here, HALF_TILE["COLUMNS"])
+        width, tile = slopes.shape[1], {"BY_SAMPLES": self.by_samples, "D": self.size, **HALF_TILE}
+        if self.kind != "exp":
+            half_programs.meet_linear[(num_tiles,)](
+                self.unit, copy, slopes, self.labels, self.ints, self.inverse, values, self.batch,
+                self.shard.first, here, width, low, place, *self.numbers,
+                SOFT=self.kind == "softplus", **tile,
+            )  # fmt: skip
+            return place + num_tiles
+        push, shared = self.numbers[2:], (row_tiles, SHARES)
+        shift = max(push[0] * push[1] - LARGEST_EXPONENT, 0.0)
+        given = (self.unit, copy, slopes, self.ints, self.inverse, values, self.batch, here, width)
+        half_programs.meet_log[(num_tiles,)](*given, low, place, *push, **tile)
+        place += num_tiles
+        tile.pop("maxnreg", None)  # the others need more registers
+        half_programs.meet_log_together[shared](*given, low, place, *push, shift, **tile)
+        place += row_tiles * SHARES
+        half_programs.meet_log_across[shared](*given, low, place, *push, shift, **tile)
+        return place + row_tiles * SHARES
 
     def _measure(self, *, fields: bool) -> None:
         rows = 8 if fields else CHUNK
@@ -195,7 +253,8 @@ class _Work:
     def _lengths(
         self, fields: Tensor, inverse: Tensor, copy: Tensor | None, num_here: int, low: int
     ) -> None:
-        programs.lengths[(_tiles(num_here, 8),)](
+        rows = num_here if copy is None else _tiles(num_here, ALIGNED) * ALIGNED
+        programs.lengths[(_tiles(rows, 8),)](
             fields, inverse, fields if copy is None else copy, num_here, low,
             D=self.size, WIDTH=self.width, ROWS=8, COPIES=copy is not None,
         )  # fmt: skip
@@ -247,29 +306,41 @@ class _Work:
         )  # fmt: skip
 
     def _interact(
-        self, low: int, here: int, cosines: Tensor, slopes: Tensor, values: Tensor, place: int,
-        columns: int,
+        self, low: int, here: int, cosines: Tensor, values: Tensor, place: int, columns: int,
+        along: Tensor | None = None,
     ) -> None:  # fmt: skip
+        """Turn the cosines of a block into slopes, in place."""
         grid = (_tiles(here, columns), self.splits)
         first, (pull_at, pull_rate, push_at, push_rate) = self.shard.first, self.numbers
         rows = max(2048 // columns, 8)
         if self.kind != "exp":
             cosine_programs.interact_linear[grid](
-                cosines, slopes, self.labels, self.ints, self.inverse, self.along, values,
+                cosines, cosines, self.labels, self.ints, self.inverse, along, values,
                 self.batch, first, here, self.num_here, low, place, pull_at, pull_rate, push_at,
                 push_rate, SOFT=self.kind == "softplus", ROWS=rows, COLUMNS=columns,
-                BY_SAMPLES=self.by_samples,
+                BY_SAMPLES=self.by_samples, ALONG=along is not None,
             )  # fmt: skip
             return
         cosine_programs.interact_log[grid](
-            cosines, slopes, self.ints, self.inverse, self.along, values, self.batch, here,
+            cosines, cosines, self.ints, self.inverse, along, values, self.batch, here,
             self.num_here, low, place, push_at, push_rate, ROWS=rows, COLUMNS=columns,
-            BY_SAMPLES=self.by_samples,
+            BY_SAMPLES=self.by_samples, ALONG=along is not None,
         )  # fmt: skip
+        self._put_coupled(low, here, cosines, along)
+
+    def _put_coupled(
+        self, low: int, here: int, slopes: Tensor, along: Tensor | None = None
+    ) -> None:
         cosine_programs.put_coupled[(self.batch,)](
-            self.inverse, self.ints, self.coupled, self.coupled_parts, slopes, self.along,
-            self.batch, first, here, len(self.coupled_parts), low, ROWS=CHUNK,
+            self.inverse, self.ints, self.coupled, self.coupled_parts, slopes, along, self.batch,
+            self.shard.first, here, slopes.shape[1], len(self.coupled_parts), low, ROWS=CHUNK,
+            ALONG=along is not None,
         )  # fmt: skip
+
+    def _finish_fields(self, fields: Tensor, gradient: Tensor, here: int, low: int) -> None:
+        programs.finish_fields[(_tiles(here, 8),)](
+            fields, self.inverse, gradient, here, low, D=self.size, WIDTH=self.width, ROWS=8
+        )
 
     def _finish(
         self, parts: Tensor, num_parts: int, values: Tensor, gradient: Tensor | None
@@ -307,10 +378,10 @@ def scale_in_place(gradients: list[Tensor], factor: Tensor) -> None:
 
 def _multiply(left: Tensor, right: Tensor, out: Tensor, *, adds: bool = False) -> None:
     """Write a matrix product in float32, or add it, whatever the precision of its factors."""
-    if left.dtype == torch.float32 and adds:
-        out.addmm_(left, right)
-    elif left.dtype == torch.float32:
-        torch.mm(left, right, out=out)
+    if left.dtype == torch.float32:
+        torch.addmm(out, left, right, beta=int(adds), out=out)
+    elif left.device.type == "cpu":  # where kernels are interpreted
+        out.copy_(left.float() @ right.float() + (out if adds else 0.0))
     elif adds:
         out += torch.mm(left, right, out_dtype=torch.float32)
     else:

@@ -120,12 +120,44 @@ class Found(NamedTuple):
         fields_CD: gradient of the fields at hand; None if not wanted.
         visited: how many (sample, class) pairs were looked at for the gradient, a 0-d tensor of
             integers; None where all were.
+        holds: says whether the gradients are still there, where they are only lent and something
+            else will be written in their place; None where they are the receiver's own.
     """
 
     value: Tensor
     embeddings_BD: Tensor | None
     fields_CD: Tensor | None
     visited: Tensor | None = None
+    holds: Callable[[], bool] | None = None
+
+
+class Noticed(NamedTuple):
+    """What a kernel noticed about a batch on the way.
+
+    Attributes:
+        counts: int32 ``(3,)``: labels that are too large, that are negative, vectors not finite.
+        ready: an event after which the counts are on the host; None where they are on the device.
+    """
+
+    counts: Tensor
+    ready: Any = None
+
+    def sent(self) -> "Noticed":
+        """Begin to copy the counts: whoever asks need not wait for what is launched next."""
+        if not self.counts.is_cuda or torch.cuda.is_current_stream_capturing():
+            return self
+        counts = torch.empty(3, dtype=torch.int32, pin_memory=True)
+        counts.copy_(self.counts, non_blocking=True)
+        ready: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        ready.record()
+        return Noticed(counts, ready)
+
+    def complaints(self) -> list[int]:
+        """Return the counts; waits for them."""
+        if self.ready is not None:
+            self.ready.synchronize()
+        counts: list[int] = self.counts.tolist()
+        return counts
 
 
 def working_dtype(embeddings_BD: Tensor, fields_CD: Tensor) -> torch.dtype:

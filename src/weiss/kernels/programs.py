@@ -77,7 +77,7 @@ def lengths(
 ):  # fmt: skip
     """One over the length of each field of a block, which begins with field `low`.
 
-    COPIES also writes the block in another precision.
+    COPIES also writes the block in another precision, and zeros where there are no fields.
     """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
@@ -88,7 +88,7 @@ def lengths(
     scales = tl.where(length > 0, 1.0 / tl.where(length > 0, length, 1.0), 0.0)
     tl.store(inverse + low + rows, scales, mask=rows < num_here)
     if COPIES:
-        tl.store(copy + at, vectors.to(copy.dtype.element_ty), mask=inside)
+        tl.store(copy + at, vectors.to(copy.dtype.element_ty), mask=(column < D)[None, :])
 
 
 @triton.jit
@@ -259,19 +259,22 @@ def _of_samples(
 
 @triton.jit(do_not_specialize=["low"])
 def finish_fields(
-    fields, along, gradient, num_here, all_here, splits, low, D: tl.constexpr,
-    WIDTH: tl.constexpr, ROWS: tl.constexpr,
+    fields, inverse, gradient, num_here, low, D: tl.constexpr, WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Take from the gradient of a block, in place, what belongs to the lengths of fields."""
+    """Take from the gradient of a block, in place, what lies along its fields.
+
+    `fields` and `gradient` begin with the block, `inverse` with all.
+    """
     c = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     d = tl.arange(0, WIDTH)
     here = c < num_here
-    c = c + low
-    lost = _lost(along, c, here, splits, all_here, ROWS)
+    scale = tl.load(inverse + low + c, mask=here, other=0.0)
     at = c.to(tl.int64)[:, None] * D + d[None, :]
     mask = here[:, None] & (d < D)[None, :]
-    field = tl.load(fields + at, mask=mask, other=0.0)
+    field = tl.load(fields + at, mask=mask, other=0.0).to(tl.float32)
     total = tl.load(gradient + at, mask=mask, other=0.0)
+    lost = tl.sum(total * field, 1) * scale * scale
     tl.store(gradient + at, total - lost[:, None] * field, mask=mask)
 
 

@@ -26,7 +26,8 @@ from weiss.kernels.choice import (
     with_skipping,
 )
 from weiss.kernels.dispatch import compute
-from weiss.kernels.problem import PRODUCTS, Problem, Shard
+from weiss.kernels.problem import PRODUCTS, Noticed, Problem, Shard
+from weiss.kernels.replay import Recordings
 from weiss.losses.derivation import AVERAGES, mean_field_loss, pair_loss, soft_constraint
 from weiss.membership import Membership, members_of_a_batch
 from weiss.optim import FIELD_LR_SCALE
@@ -287,6 +288,7 @@ class MeanFieldLoss(_DerivedLoss):
         self.shard = Shard(0, num_classes)
         self._looked_at: dict[str, Any] = {}
         self._problems: dict[bool, Problem] = {}
+        self._recordings = Recordings()
 
     def _value(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         fields, shard = self.fields, self.shard
@@ -300,9 +302,9 @@ class MeanFieldLoss(_DerivedLoss):
         if impl == "reference":
             return self._reference(embeddings, self._members(embeddings, labels, self.check))
         if impl == "triton" and not skips:
-            value, noticed = compute(problem, embeddings, fields, labels, shard)
-            if self.check and noticed is not None:
-                self._refuse_what_was_noticed(noticed, embeddings, labels)
+            value, noticed = compute(problem, embeddings, fields, labels, shard, self._recordings)
+            if self.check and isinstance(noticed, Noticed) and any(noticed.complaints()):
+                self._members(embeddings, labels, check=True)  # which says what is wrong
             return value
         members = self._members(embeddings, labels, self.check)
         problem = self._problem(skips=skips)
@@ -318,12 +320,6 @@ class MeanFieldLoss(_DerivedLoss):
         if known is None or known.interactions is not self.interactions or known.rest != rest:
             known = self._problems[skips] = Problem(self.interactions, *rest)
         return known
-
-    def _refuse_what_was_noticed(self, noticed: Tensor, embeddings: Tensor, labels: Tensor) -> None:
-        from weiss.kernels.fused import complaints
-
-        if any(complaints(noticed, len(labels))):
-            self._members(embeddings, labels, check=True)  # which says what is wrong
 
     @property
     def skipped_share(self) -> float | None:
