@@ -1,0 +1,39 @@
+"""Runs made in no time, to be exported: any network with random weights, as if it had trained."""
+
+import warnings
+from pathlib import Path
+
+import torch
+from tiny import tiny_recipe, write_stripes
+
+from weiss.config import recipe_from, to_toml
+from weiss.runs import Kept, Run, build_backbone, build_loss
+from weiss.training import train
+from weiss.training.experiment import with_sizes
+
+NAMES = ("ant", "bee", "cat")
+
+
+def trained_run(folder, **changes):
+    """Train for an epoch on stripes; seconds."""
+    data = write_stripes(Path(folder) / "data")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        train(tiny_recipe(data, train__epochs=1, **changes), Path(folder) / "run", quiet=True)
+    return Run(Path(folder) / "run")
+
+
+def random_run(folder, recipe, *settings):
+    """Write the folder of a run whose network is random, statistics of its layers included."""
+    recipe = recipe_from(recipe, settings)
+    run = Run(folder)
+    torch.manual_seed(0)
+    model = build_backbone(recipe.as_dict()["backbone"])
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.running_mean.uniform_(-0.1, 0.1)
+            module.running_var.uniform_(0.5, 2.0)
+    loss = build_loss(recipe.as_dict()["loss"], len(NAMES), model.embedding_size)
+    run.write_recipe(to_toml(with_sizes(recipe, model.input).as_dict()))
+    run.write_model(Kept.now(model, loss, {"epoch": 4, "metrics": {}, "class_names": NAMES}))
+    return run
