@@ -1,0 +1,181 @@
+"""Stores of a catalogue: how long to build, how long to search, how much is found.
+
+Vectors as networks make them: classes of twenty items, clusters on the sphere, in groups of twenty
+classes. The queries are further items of the same classes. The rival is comparing everything with
+numpy: one product with all vectors and a selection, in the same process with as many threads. Its
+answers are also the truth for the recall. Milvus is Milvus Lite, a file by a server in this
+process; a real server was not measured.
+
+Time: the median of single queries and of batches of 32 after a warm-up, k = 10, a store and the
+rival in turns. Building includes what a store measures of itself; for Milvus not the graph, which
+it builds in the background: 25 s for 100,000 items are waited before its searches are timed.
+Required are 20 ms for a search in 100,000 items, which is why milliseconds are kept here.
+
+    python benchmarks/bench_catalogue.py
+    python benchmarks/bench_catalogue.py --sizes 100000 --dimensions 512 --stores flat,ivf
+    python benchmarks/bench_catalogue.py --smoke
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from record import RESULTS, hardware, keep
+
+from weiss.catalogue.faiss_store import FaissStore
+from weiss.catalogue.milvus_store import MilvusStore
+from weiss.catalogue.stores import Store
+
+K, BATCH, QUERIES = 10, 32, 320
+STORES = ("flat", "ivf", "hnsw", "milvus")
+LARGE = ("ivf", "hnsw")
+"""The stores that are also measured on more than the first size."""
+Array = np.ndarray[Any, Any]
+
+
+def embeddings(count: int, dimension: int) -> Array:
+    """Make unit vectors float32 ``(count, dimension)`` in classes and groups of classes."""
+    rng = np.random.default_rng(0)
+
+    def around(centres: Array, spread: float) -> Array:
+        noise = rng.standard_normal(centres.shape, dtype=np.float32) / np.sqrt(dimension)
+        vectors = centres + np.float32(spread) * noise
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+    groups = around(np.zeros((1 + count // 400, dimension), np.float32), 1.0)
+    classes = around(groups[rng.integers(len(groups), size=1 + count // 20)], 0.7)
+    return around(classes[rng.integers(len(classes), size=count)], 0.7)
+
+
+def brute_force(vectors: Array) -> Callable[[Array], Array]:
+    """Return a search that compares everything with numpy and gives similarities, best first."""
+
+    def search(queries: Array) -> Array:
+        sim_QN = queries @ vectors.T
+        best = np.argpartition(sim_QN, -K, axis=1)[:, -K:]
+        return -np.sort(-np.take_along_axis(sim_QN, best, 1), axis=1)
+
+    return search
+
+
+def build(kind: str, vectors: Array, folder: Path) -> Store:
+    """Make a store of a kind with ids from 0."""
+    ids = np.arange(len(vectors))
+    if kind != "milvus":
+        return FaissStore.build(ids, vectors, kind=kind)
+    store = MilvusStore(str(folder / "bench.db"), f"items {len(vectors)}", vectors.shape[1])
+    store.add(ids, vectors)
+    return store
+
+
+def settle(store: Store, seconds: float) -> None:
+    """Wait while Milvus builds its graph behind the scenes; it does not say when it is done."""
+    if isinstance(store, MilvusStore):
+        time.sleep(seconds)
+
+
+def milliseconds(
+    searches: list[Callable[[Array], Any]], queries: Array, at_once: int
+) -> list[float]:
+    """Return the median time of each search with so many queries.
+
+    They take turns, so that whatever else the machine does happens to all of them.
+    """
+    times: list[list[float]] = [[] for _ in searches]
+    for search in searches:
+        search(queries[:at_once])
+    for start in range(0, len(queries), at_once):
+        if sum(map(sum, times)) > 12 and len(times[0]) >= 5:
+            break
+        for search, own in zip(searches, times, strict=True):
+            begun = time.perf_counter()
+            search(queries[start : start + at_once])
+            own.append(time.perf_counter() - begun)
+    return [1e3 * statistics.median(own) for own in times]
+
+
+def measure(
+    size: int, dimension: int, kinds: list[str], folder: Path, num_queries: int
+) -> list[dict[str, Any]]:
+    """Measure the rival and some stores on one size and print a line of each."""
+    everything = embeddings(size + num_queries, dimension)
+    vectors, queries = everything[:size].copy(), everything[size:].copy()
+    rival = brute_force(vectors)
+    worst = np.concatenate(
+        [rival(queries[start : start + BATCH])[:, -1] for start in range(0, num_queries, BATCH)]
+    )
+    print(f"{size:,} items of {dimension} dimensions")
+    rows = []
+    for kind in kinds:
+        begun = time.perf_counter()
+        store = build(kind, vectors, folder)
+        seconds = time.perf_counter() - begun
+        settle(store, size / 4000)
+        searches = [rival, partial(store.search, k=K)]
+        (one, ours_one), (many, ours_many) = (
+            milliseconds(searches, queries, at_once) for at_once in (1, BATCH)
+        )
+        _, similarities = store.search(queries, K)
+        recall = float(np.mean(similarities >= worst[:, None] - 1e-6))
+        print(
+            f"  {kind:>6}: built in {seconds:6.2f} s; {ours_one:7.3f} ms, {ours_many:7.2f} ms a "
+            f"batch of {BATCH} (numpy {one:.2f} and {many:.1f}); recall@{K} {recall:.4f}"
+        )
+        print(f"          {store.describe()}")
+        rows.append(
+            {
+                "store": kind,
+                "items": size,
+                "dimensions": dimension,
+                "search_over_numpy": round(ours_one / one, 5),
+                "batch_over_numpy": round(ours_many / many, 5),
+                "build_over_numpy_search": round(1e3 * seconds / one, 1),
+                "recall_at_10": round(recall, 4),
+                # The requirement is one by the clock.
+                "search_ms": round(ours_one, 3),
+                "batch_ms": round(ours_many, 2),
+                "seconds": round(seconds, 3),
+            }
+        )
+        if isinstance(store, MilvusStore):
+            store.drop()
+    return rows
+
+
+def main() -> None:
+    """Measure, print, and keep the result."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--sizes", default="100000,200000")
+    parser.add_argument("--dimensions", type=int, default=128)
+    parser.add_argument("--stores", default=",".join(STORES))
+    parser.add_argument("--smoke", action="store_true", help="small sizes, nothing is kept")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    kinds = arguments.stores.split(",")
+    for unknown in set(kinds) - set(STORES):
+        parser.error(f"--stores must be of {', '.join(STORES)}; got {unknown!r}.")
+    sizes = [1500, 3000] if arguments.smoke else [int(size) for size in arguments.sizes.split(",")]
+    dimensions = 16 if arguments.smoke else arguments.dimensions
+    print(f"{hardware('cpu')}; torch {torch.__version__}")
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number, size in enumerate(sizes):
+            some = kinds if number == 0 else [kind for kind in kinds if kind in LARGE]
+            count = 64 if arguments.smoke else QUERIES
+            rows += measure(size, dimensions, some, Path(folder), count)
+    for row in rows:
+        ratio = 1 / max(row["search_over_numpy"], 1e-5)
+        print(f"{row['store']} of {row['items']:,}: {ratio:.2f} times the speed of numpy")
+    if not arguments.smoke:
+        keep(arguments.out, f"catalogue-{dimensions}", "cpu", rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,399 @@
+"""The store inside Weiss: a faiss index in memory or mapped from a file (faiss only here).
+
+Below 100,000 items every vector is compared: exact, and fast enough. From there on an inverted file
+(IVF): vectors in lists by their nearest centre, of which a search reads the few nearest. It was
+chosen over a graph (HNSW) by measurement on two cores, see ``benchmarks/bench_catalogue.py``: it is
+built several times faster, items can leave it, and it comes out the same every time. A graph can be
+asked for: items that leave it are masked, and it is built again when a quarter of it is masked.
+
+How much an approximate search reads is not guessed. It is raised until the recall, measured on a
+sample of the store's own items, each without itself, reaches `AIM`; both are kept with the file.
+
+Places: faiss numbers vectors from 0; the id of the vector at a place stands in an array.
+Dimensions: n items, q queries, D embedding size.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weiss._check import count, one_of
+from weiss.catalogue.recall import sample, share_found, similarity_at
+from weiss.catalogue.store_files import read_facts, write_store
+from weiss.catalogue.vectors import best_first, item_ids, new_items, refuse_known, unit_vectors
+
+Array = np.ndarray[Any, Any]
+
+EXACT_BELOW = 100_000
+"""With fewer items every vector is compared."""
+PROMISE, AIM = 0.98, 0.99
+"""The recall@10 that is promised, and the one aimed at: queries are less like items than items."""
+SAMPLE, DEPTHS = 500, (10, 100)
+"""Items the recall is measured with, and the k for which the search effort is set."""
+KINDS = ("auto", "flat", "ivf", "hnsw")
+LINKS, CARE = 32, 80
+"""A graph's links of an item, and how many candidates are kept when one is linked."""
+CANDIDATES = (32, 4096)
+"""The fewest and the most candidates of a search in a graph that are tried."""
+
+
+class FaissStore:
+    """Vectors of unit length, searched by cosine similarity.
+
+    Threads may search together, but not while one of them adds or removes.
+
+    Args:
+        dimension: D.
+        kind: ``"flat"`` is exact, ``"ivf"`` and ``"hnsw"`` are not; ``"auto"`` is flat, then ivf.
+
+    Example:
+        >>> store = FaissStore(2)
+        >>> store.add(np.array([7, 9]), np.eye(2, dtype=np.float32))
+        >>> ids, similarities = store.search(np.array([[0.6, 0.8]], dtype=np.float32), k=3)
+        >>> ids.tolist(), len(store)
+        ([[9, 7, -1]], 2)
+    """
+
+    def __init__(self, dimension: int, *, kind: str = "auto") -> None:
+        self.dimension = count("dimension", dimension, "FaissStore")
+        self._wanted = one_of("kind", kind, KINDS, "FaissStore")
+        self._is_mapped, self.kind = False, "flat"
+        self._ids: Array
+        self._rebuild(np.empty(0, np.int64), np.empty((0, self.dimension), np.float32))
+
+    @classmethod
+    def build(cls, ids: Array, vectors: Array, *, kind: str = "auto") -> "FaissStore":
+        """Make a store of many items at once, which is faster than adding them.
+
+        The ids are int64 ``(n,)``, the vectors float32 ``(n, D)`` of unit length.
+        """
+        vectors = np.asarray(vectors)
+        if vectors.ndim != 2:
+            raise ValueError(
+                f"vectors must have shape (n, D) for FaissStore; got {vectors.shape}. Pass rows."
+            )
+        store = cls(vectors.shape[1], kind=kind)
+        store._rebuild(*new_items(ids, vectors, store.dimension, "FaissStore"))
+        return store
+
+    def __len__(self) -> int:
+        """Return how many items there are."""
+        return self._size
+
+    def add(self, ids: Array, vectors: Array) -> None:
+        """Add vectors ``(n, D)`` under ids ``(n,)``; if one is there already none is added.
+
+        The store is built again, from what it holds, by the call that brings it to 100,000 items
+        (kind ``"auto"``) and by each that doubles an IVF's items. Its effort is measured again
+        when a tenth has changed.
+        """
+        self._must_be_writable()
+        ids, vectors = new_items(ids, vectors, self.dimension, "FaissStore")
+        refuse_known(ids[self._places(ids) >= 0], "FaissStore")
+        if len(ids):
+            self._put(ids, vectors)
+            self._keep_up(len(ids))
+
+    def remove(self, ids: Array) -> int:
+        """Remove items and return how many of ``ids`` ``(n,)`` were there.
+
+        An IVF is built again when half of its items have left it, a graph when a quarter have.
+        """
+        self._must_be_writable()
+        places = self._places(item_ids(ids, "FaissStore"))
+        places = places[places >= 0]
+        if not len(places):
+            return 0
+        if self.kind != "hnsw":  # which cannot: its links go through every vector
+            self._index.remove_ids(places)
+        self._ids[places] = -1
+        if self.kind == "flat":  # whose vectors close ranks
+            self._ids = self._ids[self._ids >= 0]
+        self._note_ids()
+        self._keep_up(len(places))
+        return len(places)
+
+    def search(self, queries: Array, k: int) -> tuple[Array, Array]:
+        """Find the k most similar items of each query ``(q, D)``.
+
+        Returns:
+            ids int64 ``(q, k)`` and cosine similarities float32 ``(q, k)``, best first, equal ones
+            by id; id -1 and minus infinity where the store has fewer than k items.
+        """
+        queries = unit_vectors("queries", queries, self.dimension, "FaissStore")
+        k = count("k", k, "FaissStore.search")
+        wanted = min(k, len(self))
+        if wanted == 0 or len(queries) == 0:
+            nothing = np.empty((len(queries), 0), np.int64)
+            return best_first(nothing, nothing, k)
+        places, similarities = self._nearest(queries, wanted, self._effort(wanted))
+        return best_first(np.where(places < 0, -1, self._ids[places]), similarities, k)
+
+    def recall(self, queries: Array | None = None, k: int = 10) -> float:
+        """Measure which share of the k nearest items a search finds, against exact search.
+
+        Args:
+            queries: ``(q, D)``; without them a sample of the items, each not finding itself.
+            k: how many neighbours.
+        """
+        k = count("k", k, "FaissStore.recall")
+        k = min(k, len(self) - (queries is None))
+        if k < 1:
+            return 1.0
+        _, vectors = self.contents()
+        if queries is None:
+            rows = sample(len(vectors), SAMPLE)
+            worst = similarity_at(vectors[rows], vectors, [k + 1])[k + 1]
+            return self._recall_of_items(rows, vectors, worst, k, self._effort(k))
+        queries = unit_vectors("queries", queries, self.dimension, "FaissStore")
+        worst = similarity_at(queries, vectors, [k])[k]
+        ids, similarities = self.search(queries, k)
+        return share_found(similarities, ids >= 0, worst, k)
+
+    def contents(self) -> tuple[Array, Array]:
+        """Return a copy of all ids int64 ``(n,)`` and vectors float32 ``(n, D)``."""
+        there = self._ids >= 0
+        if self.kind != "ivf":
+            return self._ids[there], self._index.reconstruct_n(0, len(there))[there]
+        vectors = np.empty((len(there), self.dimension), np.float32)
+        lists = self._index.invlists
+        for number in range(lists.nlist):
+            if size := lists.list_size(number):
+                places = _faiss().rev_swig_ptr(lists.get_ids(number), size)
+                codes = _faiss().rev_swig_ptr(lists.get_codes(number), size * lists.code_size)
+                vectors[places] = codes.view(np.float32).reshape(size, self.dimension)
+        return self._ids[there], vectors[there]
+
+    def describe(self) -> str:
+        """Say in one line what kind of store it is, why, and how it is set."""
+        items = f"{len(self):,} items of {self.dimension} dimensions"
+        if self.kind == "flat":
+            why = f" (below {EXACT_BELOW:,} items that is fast)" if self._wanted == "auto" else ""
+            return f"faiss flat: exact search over {items}{why}"
+        why = "as was asked for"
+        if self.kind == "hnsw":
+            read = f"{LINKS} links an item, {self._effort(10):,} candidates for 10 neighbours"
+        else:
+            read = f"{self._effort(10):,} of {self._index.nlist:,} lists read for 10 neighbours"
+        if self._wanted == "auto":
+            why = (
+                f"from {EXACT_BELOW:,} items on, since it is built faster than a graph, and shrinks"
+            )
+        measured = "recall not measured"
+        if self._recalls:
+            depth, share = next(iter(self._recalls.items()))
+            measured = f"recall@{depth} {share:.3f} against exact search on its own items"
+            measured += "" if share >= PROMISE else f", less than the {PROMISE} aimed at"
+        return f"faiss {self.kind} over {items}: {read}; {measured}; {why}"
+
+    def save(self, path: str | Path) -> None:
+        """Write the store to one file, which is then whole or as it was before."""
+        facts = {
+            "kind": self.kind,
+            "wanted": self._wanted,
+            "built": self._built,
+            "changed": self._changed,
+            "efforts": self._efforts,
+            "recalls": self._recalls,
+        }
+        write_store(path, lambda to: _faiss().write_index(self._index, str(to)), self._ids, facts)
+
+    @classmethod
+    def load(
+        cls, path: str | Path, *, dimension: int | None = None, mapped: bool = False
+    ) -> "FaissStore":
+        """Read a store that `save` wrote.
+
+        Args:
+            path: the file.
+            dimension: D that the store must have.
+            mapped: leave vectors in the file until they are searched; no changes are possible.
+
+        Raises:
+            ValueError: the file is damaged, no such file, or of another dimension.
+        """
+        path = Path(path)
+        facts, ids = read_facts(path)
+        try:
+            index = _faiss().read_index(str(path), _faiss().IO_FLAG_MMAP_IFC if mapped else 0)
+        except RuntimeError as error:
+            raise ValueError(
+                f"{path.name} must be an index this version of faiss reads; it does not. "
+                "Install a newer faiss-cpu, or make the index again."
+            ) from error
+        if dimension is not None and index.d != dimension:
+            raise ValueError(
+                f"{path.name} must hold vectors of {dimension} dimensions; it holds {index.d}. "
+                "It belongs to another model: make the index again."
+            )
+        store = cls.__new__(cls)
+        store.dimension, store.kind, store._wanted = index.d, facts["kind"], facts["wanted"]
+        store._index, store._ids, store._is_mapped = index, ids, mapped
+        store._built, store._changed = facts["built"], facts["changed"]
+        store._efforts = {int(k): effort for k, effort in facts["efforts"].items()}
+        store._recalls = {int(k): share for k, share in facts["recalls"].items()}
+        store._note_ids()
+        return store
+
+    def _rebuild(self, ids: Array, vectors: Array) -> None:
+        """Make the index anew of ids ``(n,)`` and vectors ``(n, D)``, of the kind that fits."""
+        self.kind = self._kind_for(len(ids))
+        self._ids = np.empty(0, np.int64)
+        self._built, self._changed = len(ids), 0
+        self._efforts: dict[int, int] = {}
+        self._recalls: dict[int, float] = {}
+        if self.kind == "flat":
+            self._index: Any = _faiss().IndexFlatIP(self.dimension)
+        elif self.kind == "ivf":
+            self._index = _trained_lists(vectors)
+        else:
+            product = _faiss().METRIC_INNER_PRODUCT
+            self._index = _faiss().IndexHNSWFlat(self.dimension, LINKS, product)
+            self._index.hnsw.efConstruction = CARE
+        self._put(ids, vectors)
+        self._set_effort(vectors)
+
+    def _kind_for(self, size: int) -> str:
+        """Return the kind a store of this size should have; it goes back to flat late."""
+        if size == 0:
+            return "flat"  # nothing to find centres of
+        if self._wanted != "auto":
+            return self._wanted
+        is_small = size < (EXACT_BELOW if self.kind == "flat" else EXACT_BELOW // 2)
+        return "flat" if is_small else "ivf"
+
+    def _put(self, ids: Array, vectors: Array) -> None:
+        """Hand vectors ``(n, D)`` to faiss at the places after the last."""
+        first = len(self._ids)
+        if self.kind == "ivf":
+            self._index.add_with_ids(vectors, np.arange(first, first + len(ids)))
+        elif self.kind == "hnsw":
+            # Threads would link items in the order in which they happen to come.
+            threads = _faiss().omp_get_max_threads()
+            _faiss().omp_set_num_threads(1)
+            try:
+                self._index.add(vectors)
+            finally:
+                _faiss().omp_set_num_threads(threads)
+        else:
+            self._index.add(vectors)
+        self._ids = np.concatenate([self._ids, ids])
+        self._note_ids()
+
+    def _note_ids(self) -> None:
+        """Find out again what follows from the ids."""
+        there = self._ids >= 0
+        self._size = int(there.sum())
+        self._order: Array | None = None
+        # The graph is told which places count, one bit each.
+        self._bits = None if there.all() else np.packbits(there, bitorder="little")
+
+    def _places(self, ids: Array) -> Array:
+        """Return where each id is, int64 ``(n,)``, or -1."""
+        if not len(self._ids):
+            return np.full(len(ids), -1)
+        if self._order is None:
+            self._order = np.argsort(self._ids, kind="stable")
+        at = np.searchsorted(self._ids, ids, sorter=self._order)
+        places = self._order[np.minimum(at, len(self._ids) - 1)]
+        return np.where(self._ids[places] == ids, places, -1)
+
+    def _keep_up(self, changed: int) -> None:
+        """Build again or measure again when the store is no longer what it was built as."""
+        self._changed += changed
+        size, places = len(self), len(self._ids)
+        is_outgrown = self.kind == "ivf" and not self._built <= 2 * size <= 4 * self._built
+        # Lists give up a vector but not its number; a graph gives up neither.
+        is_hollow = (places - size) * (4 if self.kind == "hnsw" else 2) > places
+        if self._kind_for(size) != self.kind or is_outgrown or is_hollow:
+            self._rebuild(*self.contents())
+        elif self.kind != "flat" and 10 * self._changed > size:
+            self._set_effort(self.contents()[1])
+
+    def _must_be_writable(self) -> None:
+        if self._is_mapped:
+            raise ValueError(
+                "a FaissStore must be in memory to be changed; this one is mapped from a file. "
+                "Load it with mapped=False."
+            )
+
+    def _effort(self, k: int) -> int:
+        """Return how much to read for k neighbours: lists of an IVF, candidates in a graph."""
+        for depth, effort in self._efforts.items():
+            if k <= depth:
+                return effort
+        deepest = max(self._efforts, default=1)
+        return self._efforts.get(deepest, 1) * math.ceil(k / deepest)
+
+    def _nearest(self, queries: Array, k: int, effort: int) -> tuple[Array, Array]:
+        """Return places and similarities ``(q, k)``; all k are found if k items are there."""
+        if self.kind == "flat":
+            similarities, places = self._index.search(queries, k)
+            return places, similarities
+        selected: dict[str, Any] = {}
+        if self.kind == "ivf":
+            limit = self._index.nlist
+            settings = _faiss().SearchParametersIVF(nprobe=min(effort, limit))
+        else:
+            if self._bits is not None:
+                selected = {"sel": _faiss().IDSelectorBitmap(self._bits)}
+            limit = len(self._ids)
+            candidates = min(max(effort, k), limit)
+            settings = _faiss().SearchParametersHNSW(efSearch=candidates, **selected)
+        similarities, places = self._index.search(queries, k, params=settings)
+        short = np.flatnonzero(places[:, -1] < 0)
+        if len(short) and effort < limit:
+            places[short], similarities[short] = self._nearest(queries[short], k, 4 * effort)
+        elif len(short):  # a graph in pieces: compare every vector
+            settings = _faiss().SearchParameters(**selected)
+            found = self._index.storage.search(queries[short], k, params=settings)
+            similarities[short], places[short] = found
+        return places, similarities
+
+    def _set_effort(self, vectors: Array) -> None:
+        """Raise the effort until the recall on a sample of the vectors, all there are, is right."""
+        self._changed, self._efforts, self._recalls = 0, {}, {}
+        depths = sorted({min(depth, len(self) - 1) for depth in DEPTHS} - {0, -1})
+        if self.kind == "flat" or not depths:
+            return
+        rows = sample(len(vectors), SAMPLE)
+        # Nothing is nearer to an item than itself: its k-th neighbour has one rank more.
+        worst = similarity_at(vectors[rows], vectors, [depth + 1 for depth in depths])
+        effort, limit = (1, self._index.nlist) if self.kind == "ivf" else CANDIDATES
+        for depth in depths:
+            while True:
+                share = self._recall_of_items(rows, vectors, worst[depth + 1], depth, effort)
+                self._efforts[depth], self._recalls[depth] = effort, share
+                if share >= AIM or effort >= limit:
+                    break
+                effort = min(limit, max(effort + 1, effort * 3 // 2))
+
+    def _recall_of_items(
+        self, rows: Array, vectors: Array, worst: Array, k: int, effort: int
+    ) -> float:
+        """Return the recall when items look for others; ``worst`` is their k-th neighbour's."""
+        places, similarities = self._nearest(vectors[rows], k + 1, effort)
+        own = np.flatnonzero(self._ids >= 0)[rows]
+        return share_found(similarities, places != own[:, None], worst, k)
+
+
+def _faiss() -> Any:
+    """Return the library, late because loading it takes a while; its own types are incomplete."""
+    import faiss
+
+    return faiss
+
+
+def _trained_lists(vectors: Array) -> Any:
+    """Return an empty IVF index with centres found from a sample of vectors ``(n, D)``."""
+    dimension = vectors.shape[1]
+    # About twice the root: as many centres to compare as there are vectors in a list or two.
+    lists = max(1, min(round(2 * math.sqrt(len(vectors))), len(vectors)))
+    centres = _faiss().IndexFlatIP(dimension)
+    index = _faiss().IndexIVFFlat(centres, dimension, lists, _faiss().METRIC_INNER_PRODUCT)
+    index.cp.spherical, index.cp.niter, index.cp.seed = True, 10, 0
+    index.cp.min_points_per_centroid = 1  # few items are no reason to print a warning
+    index.train(vectors[sample(len(vectors), 64 * lists)])
+    return index

@@ -1,0 +1,135 @@
+"""What was found for some pictures, as one HTML file that needs nothing else.
+
+It looks like a report (`weiss.report.style`): light and dark, wide and narrow, no scripts.
+"""
+
+import base64
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weiss.catalogue.items import Hit, Threshold
+from weiss.catalogue.searching import Catalogue
+from weiss.catalogue.thumbnails import media_type, picture_file, small_picture
+from weiss.files import replacing
+from weiss.report.style import CSS
+
+Array = np.ndarray[Any, Any]
+# Nothing may be fetched, whatever ends up in the page.
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+MORE_CSS = """
+.hits { display: grid; grid-template-columns: repeat(auto-fill, minmax(8.5rem, 1fr)); gap: .8rem;
+        margin: 0; padding: 0; list-style: none; }
+.hit { font-size: .82rem; line-height: 1.35; color: var(--soft); }
+.hit img { display: block; width: 100%; aspect-ratio: 1; object-fit: contain; border-radius: 6px;
+           background: var(--tint); border: 3px solid var(--line); }
+.hit img.small { image-rendering: pixelated; }
+.hit.match img { border-color: var(--right); }
+.hit b { color: var(--ink); font-weight: 600; }
+.asked { display: flex; flex-wrap: wrap; gap: 1rem; align-items: center; margin: 0 0 1.2rem; }
+.asked img { max-width: 10rem; max-height: 10rem; min-width: 4rem; border-radius: 6px;
+             border: 3px double var(--ink); }
+.asked p { margin: 0; flex: 1 1 14rem; }
+.basis { margin-top: 2rem; color: var(--soft); font-size: .9rem; }
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """A picture and what was found for it.
+
+    Attributes:
+        name: what to call the picture.
+        pixels: uint8 ``(height, width, 1 or 3)``.
+        hits: best first.
+    """
+
+    name: str
+    pixels: Array
+    hits: Sequence[Hit]
+
+
+def verdict(hits: Sequence[Hit], threshold: Threshold | None) -> str:
+    """Say in a line whether something was found, and how sure that is."""
+    if not hits:
+        return "nothing was found: the index has no other item"
+    best = hits[0]
+    if threshold is None:
+        return f"the nearest has similarity {best.similarity:.3f}; the index has no threshold"
+    rate = (
+        f"threshold {threshold.similarity:.3f}, which {100 * threshold.false_match_rate:.1f} % of "
+        "strangers reach"
+    )
+    if not best.is_match:
+        return f"no match: the nearest has similarity {best.similarity:.3f}, below the {rate}"
+    count = sum(bool(hit.is_match) for hit in hits)
+    number = f"{count} matches" if count > 1 else "a match"
+    return f"{number}: the nearest has similarity {best.similarity:.3f}, above the {rate}"
+
+
+def write_gallery(path: str | Path, catalogue: Catalogue, searches: Sequence[Search]) -> None:
+    """Write a page with each picture and what was found for it.
+
+    Args:
+        path: the HTML file; its folder is made.
+        catalogue: where it was found, for the small pictures.
+        searches: what was asked and found.
+    """
+    sections = "".join(_section(catalogue, search) for search in searches)
+    title = _text(f"Search in {catalogue.name}")
+    lead = f"{len(catalogue):,} images, nearest first by the cosine of their embeddings."
+    threshold = catalogue.threshold
+    basis = ""
+    if threshold is not None:
+        words = f"✓ marks a match. The threshold was measured on {threshold.basis}."
+        basis = f'<p class="basis">{_text(words)}</p>'
+    page = (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{title}</title>\n<style>{CSS}{MORE_CSS}</style>\n</head>\n<body>\n<main>\n"
+        f'<h1>{title}</h1>\n<p class="lead">{lead}</p>\n{sections}{basis}'
+        "</main>\n</body>\n</html>\n"
+    )
+    with replacing(path) as temporary:
+        temporary.write_bytes(page.encode("utf-8", "replace"))
+
+
+def _section(catalogue: Catalogue, search: Search) -> str:
+    kept, height, width = small_picture(search.pixels)
+    picture = _data(media_type(height), picture_file(kept, height, width))
+    name = _text(search.name)
+    hits = "".join(_hit(catalogue, hit, rank) for rank, hit in enumerate(search.hits, 1))
+    return (
+        f'<h2>{name}</h2>\n<div class="asked"><img src="{picture}" alt="the query: {name}">'
+        f"<p>{_text(verdict(search.hits, catalogue.threshold))}.</p></div>\n"
+        f'<ol class="hits">\n{hits}</ol>\n'
+    )
+
+
+def _hit(catalogue: Catalogue, hit: Hit, rank: int) -> str:
+    kind, content = catalogue.thumbnail_type(hit.item.id), catalogue.thumbnail(hit.item.id)
+    classes = _text(", ".join(hit.item.class_names))
+    name = _text(hit.item.name)
+    look = ' class="small"' if kind == "image/png" else ""
+    match = " match" if hit.is_match else ""
+    sign = "✓ " if hit.is_match else ""
+    return (
+        f'<li class="hit{match}"><img{look} src="{_data(kind, content)}" '
+        f'alt="number {rank}: {classes or name}">{sign}<b>{classes}</b> {hit.similarity:.3f}'
+        f"<br>{name}</li>\n"
+    )
+
+
+def _text(given: str) -> str:
+    """Return plain text for a page: markup is escaped, control characters are shown as such."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\N{REPLACEMENT CHARACTER}", escape(given))
+
+
+def _data(kind: str, content: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"

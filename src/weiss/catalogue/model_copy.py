@@ -1,0 +1,91 @@
+"""The model of an index: a copy of the run's, small enough to travel, without paths of the machine.
+
+It is a run folder of its own: `Run`, `network_of_run` and `weiss export` take it.
+"""
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from weiss.config import recipe_from_dict, to_toml
+from weiss.data import DATASETS
+from weiss.distances import unit
+from weiss.files import replacing
+from weiss.runs import CARD, MODEL, RECIPE, RESULT, Run
+from weiss.training import outcome
+
+Array = np.ndarray[Any, Any]
+PLACES = re.compile(r"^(?:[A-Za-z]:[\\/]|[~/\\]).*[/\\]")
+"""The folders in front of a file's name, from the root of a machine or somebody's home on."""
+
+
+def copy_model(run: Run, folder: Path) -> list[str]:
+    """Copy recipe, network, fields, result and card of a run.
+
+    Args:
+        run: what to copy.
+        folder: where to; it is made.
+
+    Returns:
+        The names of the files.
+    """
+    copy = Run(folder)
+    nested = without_places(run.recipe())
+    copy.write_recipe(to_toml(nested))
+    with replacing(folder / MODEL) as temporary:
+        shutil.copyfile(run.folder / MODEL, temporary)
+    names = [RECIPE, MODEL]
+    if run.is_finished():
+        result = run.result()
+        result["data"] = _data_name(str(result.get("data", "")))
+        copy.write_card(outcome.card(recipe_from_dict(nested), result))
+        copy.write_result(result)
+        names += [CARD, RESULT]
+    return names
+
+
+def without_places(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Return a recipe that says nothing of where things lay on the machine.
+
+    Example:
+        >>> without_places({"data": {"name": "/home/me/photos", "root": "/data"}})
+        {'data': {'name': 'photos'}}
+    """
+    found: dict[str, Any] = {}
+    for key, value in recipe.items():
+        if isinstance(value, dict):
+            found[key] = without_places(value)
+        else:
+            found[key] = PLACES.sub("", value) if isinstance(value, str) else value
+    if isinstance(found.get("data"), dict):
+        data = {k: v for k, v in found["data"].items() if k not in ("root", "cache")}
+        if "name" in data:
+            data["name"] = _data_name(data["name"])
+        found["data"] = data
+    return found
+
+
+def mean_fields(run: Run) -> tuple[Array, tuple[str, ...]]:
+    """Return the mean fields ``(m, D)`` of unit length and their classes; m is 0 without any."""
+    recipe = recipe_from_dict(run.recipe())
+    facts = run.model_facts() or {}
+    size = recipe.backbone.embedding_size
+    if not recipe.loss.has_fields:
+        return np.zeros((0, size), dtype=np.float32), ()
+    fields = run.loss().fields
+    assert isinstance(fields, nn.Parameter)
+    vectors = unit(fields.detach().float()).numpy()
+    return vectors, tuple(str(name) for name in facts["class_names"])
+
+
+def trained_classes(run: Run) -> frozenset[str]:
+    """Return the names of the classes that the network trained on."""
+    return frozenset(str(name) for name in (run.model_facts() or {}).get("class_names", ()))
+
+
+def _data_name(name: str) -> str:
+    return name if name in DATASETS else Path(name).name or "photos"

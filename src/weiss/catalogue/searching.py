@@ -1,0 +1,290 @@
+"""An opened index: embed pictures, find what is near them, look at what is there.
+
+Dimensions: n items, q queries, D embedding size.
+"""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weiss._check import count as a_count
+from weiss.catalogue.derived import store_of
+from weiss.catalogue.folder import MEND, IndexFolder, Manifest
+from weiss.catalogue.items import (
+    DamagedIndexError,
+    Hit,
+    Item,
+    Map,
+    OtherModelError,
+    Threshold,
+    UnknownItemError,
+)
+from weiss.catalogue.mapping import read_map
+from weiss.catalogue.milvus_store import MilvusStore
+from weiss.catalogue.segments import OpenSegment, alive_rows, open_segments
+from weiss.catalogue.stores import Store
+from weiss.networks import Network, network_of_file, network_of_run
+from weiss.training.preparation import refuse_absent_device
+
+Array = np.ndarray[Any, Any]
+
+
+class Catalogue:
+    """An index as it was when it was opened; updates of the folder do not disturb it.
+
+    Made by `open`. `embed` and `search` are for one thread at a time each, which locks of their own
+    see to; everything else may be called from anywhere.
+
+    Attributes:
+        name: what the collection is called.
+        embedding_size: D.
+        channels: how pictures are decoded for `embed`, 3: RGB, as items were. A network for grey
+            makes grey of it.
+        short_side: `embed` reduces larger pictures to this shorter side first; to decode them so
+            at once changes nothing and takes less memory.
+        threshold: from which similarity on a hit is a match; None if none could be set.
+        facts: what is known of it, for JSON: ``name``, ``num_items``, ``num_classes``, ``made``,
+            ``updated``, ``model``, ``data`` and ``scores`` (dicts), ``store`` (one line),
+            ``threshold`` (dict or None), ``threshold_why`` (words). No paths of the machine.
+
+    Example:
+        >>> catalogue = Catalogue.open("characters")  # doctest: +SKIP
+        >>> vectors = catalogue.embed([weiss.images.decode("photo.jpg")])  # doctest: +SKIP
+        >>> catalogue.search(vectors, k=3)[0][0].item.name  # doctest: +SKIP
+        'U+0041/3.png'
+    """
+
+    channels = 3
+
+    def __init__(
+        self,
+        folder: IndexFolder,
+        manifest: Manifest,
+        network: Network,
+        segments: Sequence[OpenSegment],
+        removed: Array,
+        store: Store,
+        map: Map,
+    ) -> None:
+        self._folder, self._manifest, self._network = folder, manifest, network
+        self._segments, self._removed, self._store, self._map = segments, removed, store, map
+        self._firsts = np.array([segment.first for segment in segments], dtype=np.int64)
+        self._ids, self._by_class = _directory(segments, removed)
+        self._embedding, self._searching = threading.Lock(), threading.Lock()
+        self.name = manifest.name
+        self.embedding_size = int(manifest.model["embedding_size"])
+        self.short_side = network.preprocessing.short_side
+        known = manifest.threshold
+        names = ("similarity", "false_match_rate", "true_match_rate", "basis")
+        self.threshold = None if known is None else Threshold(**{key: known[key] for key in names})
+        self.facts: dict[str, Any] = {
+            "name": manifest.name,
+            "num_items": len(self._ids),
+            "num_classes": len(self._by_class),
+            "made": manifest.made,
+            "updated": manifest.updated,
+            "model": {key: manifest.model[key] for key in manifest.model if key != "folder"},
+            "data": manifest.data,
+            "scores": manifest.scores,
+            "store": manifest.store["says"],
+            "threshold": None if known is None else {key: known[key] for key in names},
+            "threshold_why": manifest.threshold_why,
+        }
+
+    @classmethod
+    def open(
+        cls, folder: str | Path, *, device: str = "auto", onnx: str | Path | None = None
+    ) -> "Catalogue":
+        """Open an index.
+
+        Args:
+            folder: the index folder.
+            device: where to embed pictures.
+            onnx: embed by this ONNX file instead of the index's own network; it must be an export
+                of the same model.
+
+        Raises:
+            FileNotFoundError: there is no index.
+            DamagedIndexError: it is not whole.
+            OtherModelError: the ONNX file is of another model.
+        """
+        refuse_absent_device(device, "device")
+        index = IndexFolder(folder)
+        # Before anything large is read: a file of another model is the likeliest mistake.
+        network = None if onnx is None else network_of_file(onnx, device)
+
+        def read(manifest: Manifest) -> "Catalogue":
+            own = network
+            try:
+                if own is None:
+                    own = network_of_run(index.path(manifest.model["folder"]), device)
+                _refuse_other_model(own, manifest, onnx)
+                segments, removed = open_segments(index, manifest)
+                store = store_of(index, manifest)
+                made = read_map(index.path(str(manifest.map)))
+                return cls(index, manifest, own, segments, removed, store, made)
+            except (DamagedIndexError, OtherModelError, FileNotFoundError, ImportError):
+                raise
+            except (ValueError, KeyError, TypeError) as error:
+                raise DamagedIndexError(f"the index cannot be used: {error}") from error
+
+        return index.reading(read)[1]
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return len(self._ids)
+
+    def embed(self, pixels: Sequence[Array]) -> Array:
+        """Return the embeddings ``(n, D)`` of pictures, uint8 ``(height, width, 1 or 3)`` each."""
+        if not len(pixels):
+            return np.zeros((0, self.embedding_size), dtype=np.float32)
+        with self._embedding:
+            return self._network.embed_pixels(pixels)
+
+    def search(
+        self, vectors: Array, k: int, *, leave_out: Sequence[int | None] | None = None
+    ) -> list[list[Hit]]:
+        """Return the k nearest items of each vector, best first; fewer if there are fewer.
+
+        Args:
+            vectors: float32 ``(q, D)`` of unit length.
+            k: how many.
+            leave_out: q ids, or None, of an item that a query must not find: itself.
+        """
+        a_count("k", k, "search")
+        vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+        if vectors.ndim != 2 or vectors.shape[1] != self.embedding_size:
+            raise ValueError(
+                f"vectors must have shape (q, {self.embedding_size}); got {vectors.shape}. Embed "
+                "pictures with this catalogue."
+            )
+        if leave_out is not None and len(leave_out) != len(vectors):
+            raise ValueError(
+                f"leave_out must say one id, or None, for each of the {len(vectors)} vectors; got "
+                f"{len(leave_out)}."
+            )
+        if not len(vectors):
+            return []
+        left_out = list(leave_out) if leave_out is not None else [None] * len(vectors)
+        wanted = [min(k, len(self) - (id is not None and self._has(id))) for id in left_out]
+        asked = min(k, len(self)) + (leave_out is not None)
+        while True:
+            with self._searching:
+                ids_qk, similarity_qk = self._store.search(vectors, asked)
+            found = list(map(self._hits, ids_qk, similarity_qk, left_out, wanted))
+            if all(len(hits) == most for hits, most in zip(found, wanted, strict=True)):
+                return found
+            # A database that others change may hold items that are not, or no longer, of this
+            # index: then some of those asked for were wasted.
+            with self._searching:
+                size = len(self._store)
+            if asked >= size:
+                return found
+            asked = min(2 * asked, size)
+
+    def item(self, id: int) -> Item:
+        """Return an item; UnknownItemError if there is none of that id."""
+        segment, row = self._find(id)
+        return segment.item(row)
+
+    def vector(self, id: int) -> Array:
+        """Return an item's embedding, float32 ``(D,)``."""
+        segment, row = self._find(id)
+        return np.array(segment.vectors[row])
+
+    def thumbnail(self, id: int) -> bytes:
+        """Return a small picture of an item, as the bytes of a PNG or JPEG file."""
+        segment, row = self._find(id)
+        return segment.thumbnail(row)
+
+    def thumbnail_type(self, id: int) -> str:
+        """Return the media type of an item's small picture: image/png or image/jpeg."""
+        segment, row = self._find(id)
+        return segment.thumbnail_type(row)
+
+    def classes(self) -> list[tuple[str, int]]:
+        """Return the classes that have items, by name, each with how many."""
+        return [(name, len(ids)) for name, ids in self._by_class.items()]
+
+    def items_of(self, class_name: str | None, start: int, count: int) -> list[Item]:
+        """Return some items of a class, or of all, in the order of their ids.
+
+        Args:
+            class_name: which; None for all items. A class that is not there has none.
+            start: how many to pass over.
+            count: how many at most.
+        """
+        ids = self._ids if class_name is None else self._by_class.get(class_name, self._ids[:0])
+        first = max(start, 0)
+        return [self.item(int(id)) for id in ids[first : first + max(count, 0)]]
+
+    def map(self) -> Map:
+        """Return all items, and the mean fields of the model's classes, in two dimensions."""
+        return self._map
+
+    def is_outdated(self) -> bool:
+        """Say whether the folder holds something newer; open it again to see that."""
+        try:
+            return self._folder.manifest().files != self._manifest.files
+        except (FileNotFoundError, DamagedIndexError):
+            return False
+
+    def close(self) -> None:
+        """Let go of a database, if the items are in one; nothing can be searched after."""
+        if isinstance(self._store, MilvusStore):
+            self._store.close()
+
+    def _hits(self, ids: Array, similarities: Array, left_out: int | None, k: int) -> list[Hit]:
+        hits: list[Hit] = []
+        for id, similarity in zip(ids.tolist(), similarities.tolist(), strict=True):
+            if len(hits) == k or id < 0:
+                break
+            if id == left_out or not self._has(id):
+                continue
+            similarity = min(max(similarity, -1.0), 1.0)  # the last bit may stick out
+            is_match = None if self.threshold is None else similarity >= self.threshold.similarity
+            hits.append(Hit(self.item(id), similarity, 1.0 - similarity, is_match))
+        return hits
+
+    def _has(self, id: int) -> bool:
+        if isinstance(id, bool) or not -1 < id < 2**63:
+            return False  # no number that the ids could hold
+        at = int(np.searchsorted(self._ids, id))
+        return at < len(self._ids) and int(self._ids[at]) == id
+
+    def _find(self, id: int) -> tuple[OpenSegment, int]:
+        if not self._has(id):
+            raise UnknownItemError(f"an id must be that of an item of the index; {id} is none.")
+        segment = self._segments[int(np.searchsorted(self._firsts, int(id), side="right")) - 1]
+        return segment, int(id) - segment.first
+
+
+def _refuse_other_model(network: Network, manifest: Manifest, onnx: str | Path | None) -> None:
+    must = manifest.model["fingerprint"]
+    if network.fingerprint == must:
+        return
+    if onnx is None:
+        raise DamagedIndexError(f"the model of the index is not the one it was made with. {MEND}")
+    raise OtherModelError(
+        f"an index must be searched by the model it was made with; {Path(onnx).name} is of another "
+        f"(fingerprint {network.fingerprint[:12]}, not {must[:12]}). Export that one: weiss export "
+        "RUN --out FILE.onnx"
+    )
+
+
+def _directory(segments: Sequence[OpenSegment], removed: Array) -> tuple[Array, dict[str, Array]]:
+    """Return the ids that are there, sorted; and those of each class, classes by name."""
+    ids: list[Array] = []
+    by_class: dict[str, list[int]] = {}
+    for segment in segments:
+        rows = alive_rows(segment, removed)
+        ids.append(segment.first + rows.astype(np.int64))
+        known, labels = segment.class_names(), segment.labels()
+        for row in rows.tolist():
+            for label in labels[row]:
+                by_class.setdefault(known[label], []).append(segment.first + row)
+    listed = {name: np.array(by_class[name], dtype=np.int64) for name in sorted(by_class)}
+    return np.concatenate(ids), listed

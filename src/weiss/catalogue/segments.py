@@ -1,0 +1,259 @@
+"""Segments: items that were added together, as files, and read again.
+
+Dimensions: n items of a segment, D embedding size.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weiss.catalogue.folder import IndexFolder, Manifest, Segment
+from weiss.catalogue.items import DamagedIndexError, Item
+from weiss.catalogue.thumbnails import media_type, picture_file
+from weiss.files import replacing
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some items, embedded.
+
+    Attributes:
+        rows: ``(b,)`` int64, which rows of the table they are.
+        vectors: float32 ``(b, D)`` of unit length.
+        thumbnails: uint8, small pictures one after the other.
+        places: int64 ``(b, 4)``: first byte and number of bytes of each, and if they are pixels
+            height and width.
+        digests: uint8 ``(b, 16)``, of the files' content.
+        errors: row of the table -> why it could not be embedded.
+    """
+
+    rows: Array
+    vectors: Array
+    thumbnails: Array
+    places: Array
+    digests: Array
+    errors: dict[int, str]
+
+    def write(self, path: Path) -> None:
+        """Write it to a file, which is then whole or not there."""
+        errors = json.dumps({str(row): why for row, why in self.errors.items()})
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            np.savez(
+                file,
+                allow_pickle=False,
+                rows=self.rows,
+                vectors=self.vectors,
+                thumbnails=self.thumbnails,
+                places=self.places,
+                digests=self.digests,
+                errors=np.frombuffer(errors.encode(), dtype=np.uint8),
+            )
+
+    @classmethod
+    def read(cls, path: Path) -> "Block":
+        """Read what `write` wrote."""
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
+            arrays = {name: kept[name] for name in kept.files}
+        errors = json.loads(arrays.pop("errors").tobytes())
+        return cls(errors={int(row): why for row, why in errors.items()}, **arrays)
+
+    @staticmethod
+    def summary(path: Path) -> tuple[int, dict[int, str]]:
+        """Return how many items a file holds, and its errors; vectors and pictures stay there."""
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
+            errors = json.loads(kept["errors"].tobytes())
+            return len(kept["rows"]), {int(row): why for row, why in errors.items()}
+
+
+def write_segment(
+    folder: IndexFolder,
+    first: int,
+    blocks: Iterable[Block],
+    count: int,
+    embedding_size: int,
+    names: Sequence[str],
+    classes: Sequence[tuple[str, ...]],
+) -> Segment:
+    """Write the files of a segment.
+
+    Args:
+        folder: the index folder.
+        first: the id of the first item.
+        blocks: of n items together, in order.
+        count: n.
+        embedding_size: D.
+        names: of the rows of the table that blocks speak of.
+        classes: of these rows, their class names.
+
+    Returns:
+        What the manifest says of it.
+    """
+    segment = Segment(
+        first,
+        count,
+        folder.new_name("items", ".json"),
+        folder.new_name("vectors", ".npy"),
+        folder.new_name("thumbnails", ".bin"),
+        folder.new_name("places", ".npy"),
+    )
+    places, rows, digests = [], [], []
+    with (
+        replacing(folder.path(segment.thumbnails)) as pictures_path,
+        pictures_path.open("wb") as pictures,
+        replacing(folder.path(segment.vectors)) as vectors_path,
+        vectors_path.open("wb") as vectors,
+    ):
+        header = {"descr": "<f4", "fortran_order": False, "shape": (count, embedding_size)}
+        np.lib.format.write_array_header_1_0(vectors, header)
+        for block in blocks:
+            moved = block.places.copy()
+            moved[:, 0] += pictures.tell()
+            places.append(moved)
+            rows.append(block.rows)
+            digests.append(block.digests)
+            pictures.write(block.thumbnails.data)
+            vectors.write(np.ascontiguousarray(block.vectors, dtype="<f4").data)
+    with replacing(folder.path(segment.places)) as path, path.open("wb") as file:
+        np.save(file, np.concatenate(places), allow_pickle=False)
+    rows_n = np.concatenate(rows)
+    known = sorted({name for row in rows_n for name in classes[row]})
+    number = {name: at for at, name in enumerate(known)}
+    words = {
+        "classes": known,
+        "names": [names[row] for row in rows_n],
+        "labels": [[number[name] for name in classes[row]] for row in rows_n],
+        "digests": [digest.tobytes().hex() for digest in np.concatenate(digests)],
+    }
+    with replacing(folder.path(segment.items)) as path:
+        path.write_text(json.dumps(words, ensure_ascii=False), encoding="utf-8")
+    return segment
+
+
+class OpenSegment:
+    """A segment whose files are open, so that it can be read whatever becomes of them.
+
+    Args:
+        folder: the index folder.
+        segment: what the manifest says of it.
+        embedding_size: D.
+
+    Attributes:
+        first: the id of its first item.
+        vectors: float32 ``(n, D)``, a memory map.
+        digests: n digests of the files' content.
+    """
+
+    def __init__(self, folder: IndexFolder, segment: Segment, embedding_size: int) -> None:
+        self.first, self.count = segment.first, segment.count
+        self._words = _items_of(folder.path(segment.items), segment)
+        self.digests: list[str] = self._words["digests"]
+        self.vectors = _array(folder.path(segment.vectors), (segment.count, embedding_size), "f4")
+        self._places = _array(folder.path(segment.places), (segment.count, 4), "i8")
+        self._bytes: Array = np.zeros(0, dtype=np.uint8)
+        path = folder.path(segment.thumbnails)
+        if path.stat().st_size:
+            self._bytes = np.memmap(path, dtype=np.uint8, mode="r")
+
+    def item(self, row: int) -> Item:
+        """Return an item by its place in the segment."""
+        classes = self._words["classes"]
+        labels = self._words["labels"][row]
+        names = tuple(classes[label] for label in labels)
+        return Item(self.first + row, self._words["names"][row], names)
+
+    def names(self) -> list[str]:
+        """Return the names of its items."""
+        found: list[str] = self._words["names"]
+        return found
+
+    def class_names(self) -> list[str]:
+        """Return its classes."""
+        found: list[str] = self._words["classes"]
+        return found
+
+    def labels(self) -> list[list[int]]:
+        """Return for each item which of `class_names` it belongs to."""
+        found: list[list[int]] = self._words["labels"]
+        return found
+
+    def thumbnail(self, row: int) -> bytes:
+        """Return a small picture as the bytes of a PNG or JPEG file."""
+        start, length, height, width = (int(number) for number in self._places[row])
+        kept = self._bytes[start : start + length].tobytes()
+        if start < 0 or len(kept) != length or (height and length % (height * width)):
+            raise DamagedIndexError("a small picture of the index lies outside of its file.")
+        return picture_file(kept, height, width)
+
+    def thumbnail_type(self, row: int) -> str:
+        """Return the media type of a small picture."""
+        return media_type(int(self._places[row, 2]))
+
+
+def open_segments(folder: IndexFolder, manifest: Manifest) -> tuple[list[OpenSegment], Array]:
+    """Open all segments of an index.
+
+    Returns:
+        The segments by ascending ids; and the sorted ids that are removed.
+    """
+    size = int(manifest.model["embedding_size"])
+    segments = [OpenSegment(folder, segment, size) for segment in manifest.segments]
+    removed = np.zeros(0, dtype=np.int64)
+    if manifest.removed is not None:
+        removed = np.sort(_array(folder.path(manifest.removed), None, "i8"))
+    return segments, removed
+
+
+def alive_rows(segment: OpenSegment, removed: Array) -> Array:
+    """Return which rows of a segment are not removed."""
+    ids = np.arange(segment.first, segment.first + segment.count)
+    return np.flatnonzero(~np.isin(ids, removed))
+
+
+def all_vectors(segments: Sequence[OpenSegment], removed: Array) -> tuple[Array, Array]:
+    """Return ids ``(n,)`` and vectors ``(n, D)`` of what is not removed."""
+    ids, vectors = [], []
+    for segment in segments:
+        rows = alive_rows(segment, removed)
+        ids.append(segment.first + rows.astype(np.int64))
+        whole = len(rows) == segment.count
+        vectors.append(segment.vectors if whole else segment.vectors[rows])
+    if len(vectors) == 1:
+        return ids[0], vectors[0]
+    return np.concatenate(ids), np.concatenate(vectors)
+
+
+def _items_of(path: Path, segment: Segment) -> dict[str, Any]:
+    try:
+        words: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        lengths = {len(words[key]) for key in ("names", "labels", "digests")}
+        highest = max((max(each, default=-1) for each in words["labels"]), default=-1)
+        fits = lengths == {segment.count} and highest < len(words["classes"])
+    except FileNotFoundError:
+        raise
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedIndexError(f"{path.name} of the index is damaged ({error}).") from error
+    if not fits:
+        raise DamagedIndexError(f"{path.name} of the index does not fit its manifest.")
+    return words
+
+
+def _array(path: Path, shape: tuple[int, ...] | None, kind: str) -> Array:
+    """Map an array and compare its shape and type with what they must be."""
+    try:
+        found: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise
+    except (ValueError, OSError, EOFError) as error:
+        raise DamagedIndexError(f"{path.name} of the index is damaged ({error}).") from error
+    if found.dtype != np.dtype(f"<{kind}") or (shape is not None and found.shape != shape):
+        raise DamagedIndexError(
+            f"{path.name} of the index must hold {kind} of shape {shape}; it holds {found.dtype} "
+            f"of shape {found.shape}."
+        )
+    return found

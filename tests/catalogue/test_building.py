@@ -1,0 +1,482 @@
+"""Making, adding and removing: what is embedded, what is skipped, what a crash leaves behind."""
+
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from glyph_catalogue import with_other_weights, write_glyphs
+from PIL import Image
+from tiny import begin, wait_until
+
+from weiss.catalogue import (
+    Catalogue,
+    DamagedIndexError,
+    OtherModelError,
+    UnknownItemError,
+    add_items,
+    build_index,
+    embedding,
+    remove_items,
+)
+from weiss.catalogue.folder import IndexFolder
+from weiss.data import CentreCrop, Pipeline, open_table
+from weiss.runs import Run
+
+
+def write_photo(path, seed, width=300, height=200):
+    """Write a picture of blurred noise, which is not square and has colours."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng(seed).integers(0, 255, (9, 12, 3), dtype=np.uint8)
+    Image.fromarray(noise).resize((width, height)).save(path)
+    return path
+
+
+def photos(folder, count=6):
+    for number in range(count):
+        write_photo(folder / f"class{number % 3}" / f"{number}.jpg", number)
+    return folder
+
+
+def names_of(catalogue):
+    return {item.name: item.id for item in catalogue.items_of(None, 0, 10**6)}
+
+
+def opened(folder):
+    return Catalogue.open(folder, device="cpu")
+
+
+def build(run, data, folder, **options):
+    return build_index(run, data, folder, device="cpu", quiet=True, num_workers=0, **options)
+
+
+def expected(run, table):
+    """Embed a table as an evaluation does."""
+    model = Run(run).model()
+    pipeline = Pipeline(table, keep="memory", num_workers=0)
+    crop = CentreCrop(model.input.size, model.input.resize)
+    batches = pipeline.evaluation(crop, batch_size=7)
+    return np.concatenate([model(batch.images).detach().numpy() for batch in batches])
+
+
+def test_an_item_has_the_vector_that_an_evaluation_gives_it(glyph_run, glyph_folder, catalogue):
+    from weiss.data import Assembly
+
+    table = open_table(glyph_folder, how=Assembly(split="all"))
+    vectors, ids = expected(glyph_run, table), names_of(catalogue)
+    for row in range(0, len(table), 37):
+        found = catalogue.vector(ids[table.source.name(row)])
+        np.testing.assert_allclose(found, vectors[row], atol=1e-5)
+
+
+def test_photos_of_any_size_are_cropped_as_in_an_evaluation(lost_run, tmp_path):
+    from weiss.data import Assembly
+
+    folder = photos(tmp_path / "photos")
+    write_photo(folder / "class0" / "tall.jpg", 50, width=90, height=400)
+    write_photo(folder / "class0" / "tiny.png", 51, width=20, height=30)
+    build(lost_run, folder, tmp_path / "index")
+    table = open_table(folder, how=Assembly(split="all"))
+    vectors, found = expected(lost_run, table), opened(tmp_path / "index")
+    ids = names_of(found)
+    for row in range(len(table)):
+        np.testing.assert_allclose(
+            found.vector(ids[table.source.name(row)]), vectors[row], atol=1e-5
+        )
+    # And a query of the same file is the item itself.
+    from weiss.images import decode
+
+    for name in ("class0/tall.jpg", "class0/tiny.png", "class1/1.jpg"):
+        hit = found.search(found.embed([decode(folder / name)]), 1)[0][0]
+        assert hit.item.name == name
+        assert hit.similarity == pytest.approx(1, abs=1e-5)
+
+
+def test_decoding_processes_change_nothing(glyph_run, glyph_folder, glyph_index, tmp_path):
+    build_index(
+        glyph_run, glyph_folder, tmp_path / "index", device="cpu", num_workers=2, quiet=True
+    )
+    one, two = opened(glyph_index), opened(tmp_path / "index")
+    assert names_of(one) == names_of(two)
+    for id in range(0, 320, 29):
+        np.testing.assert_allclose(one.vector(id), two.vector(id), atol=1e-6)
+        assert one.thumbnail(id) == two.thumbnail(id)
+
+
+def test_small_pictures_are_small_and_never_enlarged(lost_run, tmp_path):
+    import io
+
+    folder = tmp_path / "photos"
+    sizes = {"wide": (400, 100), "tall": (100, 900), "tiny": (20, 30), "middle": (100, 120)}
+    for number, (name, (width, height)) in enumerate(sizes.items()):
+        write_photo(folder / "all" / f"{name}.png", number, width, height)
+    build(lost_run, folder, tmp_path / "index")
+    found = opened(tmp_path / "index")
+    for name, id in names_of(found).items():
+        picture = Image.open(io.BytesIO(found.thumbnail(id)))
+        width, height = sizes[Path(name).stem]
+        scale = min(160 / max(width, height), 1)
+        assert picture.width == pytest.approx(width * scale, abs=1)
+        assert picture.height == pytest.approx(height * scale, abs=1)
+        assert found.thumbnail_type(id) == f"image/{picture.format.lower()}"
+        assert picture.format == ("PNG" if "tiny" in name else "JPEG")
+    tiny = names_of(found)["all/tiny.png"]
+    kept = np.asarray(Image.open(io.BytesIO(found.thumbnail(tiny))))
+    np.testing.assert_array_equal(kept, np.asarray(Image.open(folder / "all" / "tiny.png")))
+
+
+def test_files_that_cannot_be_read_are_left_out_and_listed(lost_run, tmp_path, capsys):
+    folder = photos(tmp_path / "photos")
+    (folder / "class1" / "broken.jpg").write_bytes(b"no image at all")
+    (folder / "class1" / "empty.png").touch()
+    whole = (folder / "class2" / "2.jpg").read_bytes()
+    (folder / "class2" / "half.jpg").write_bytes(whole[: len(whole) // 2])
+    done = build_index(lost_run, folder, tmp_path / "index", device="cpu", num_workers=0)
+    assert done.num_items == 6
+    listed = (tmp_path / "index" / "skipped.txt").read_text().splitlines()
+    assert listed == list(done.skipped)
+    assert listed[0] == "class1/broken.jpg: is no image that Pillow can read"
+    assert listed[1] == "class1/empty.png: is empty (zero bytes)"
+    assert listed[2].startswith("class2/half.jpg: cannot be decoded")
+    said = capsys.readouterr().out
+    assert "3 could not be read and are left out" in said
+    assert "class1/empty.png: is empty" in said
+    assert sorted(names_of(opened(tmp_path / "index")).values()) == list(range(6))
+
+
+def test_a_collection_of_nothing_readable_is_refused(lost_run, tmp_path):
+    (tmp_path / "photos" / "a").mkdir(parents=True)
+    (tmp_path / "photos" / "a" / "1.jpg").write_bytes(b"x")
+    with pytest.raises(
+        ValueError, match="at least one image of photos must be readable; none of 1"
+    ):
+        build(lost_run, tmp_path / "photos", tmp_path / "index")
+    assert not (tmp_path / "index" / "index.json").exists()
+
+
+def test_a_folder_without_classes_is_a_collection_too(lost_run, tmp_path):
+    for number in range(3):
+        write_photo(tmp_path / "flat" / f"{number}.jpg", number)
+    build(lost_run, tmp_path / "flat", tmp_path / "index")
+    found = opened(tmp_path / "index")
+    assert [item.class_names for item in found.items_of(None, 0, 9)] == [(), (), ()]
+    assert found.classes() == []
+    assert found.name == "flat"
+
+
+def test_images_beside_subfolders_are_refused_in_words(lost_run, tmp_path):
+    folder = photos(tmp_path / "photos")
+    write_photo(folder / "loose.jpg", 9)
+    with pytest.raises(ValueError, match="must hold images, or one subfolder a class, not both"):
+        build(lost_run, folder, tmp_path / "index")
+
+
+def test_names_never_lead_out_of_the_collection(lost_run, tmp_path):
+    for name in ("inside/a.jpg", "outside/b.jpg", "outside/c.jpg", "inside/c.jpg"):
+        write_photo(tmp_path / name, len(name))
+    rows = [
+        ("a.jpg", "one"),
+        ("../outside/b.jpg", "one|two"),
+        (str(tmp_path / "outside" / "c.jpg"), "two"),
+        (str(tmp_path / "inside" / "c.jpg"), "two"),
+    ]
+    lines = ["path,labels", *(f"{path},{labels}" for path, labels in rows)]
+    (tmp_path / "inside" / "list.csv").write_text("\n".join(lines))
+    build(lost_run, tmp_path / "inside" / "list.csv", tmp_path / "index")
+    found = opened(tmp_path / "index")
+    items = found.items_of(None, 0, 9)
+    assert [item.name for item in items] == ["a.jpg", "outside/b.jpg", "c.jpg", "c.jpg (2)"]
+    assert [item.class_names for item in items] == [("one",), ("one", "two"), ("two",), ("two",)]
+    assert found.classes() == [("one", 2), ("two", 3)]
+
+
+def test_listed_images_that_do_not_exist_are_listed_as_left_out(lost_run, tmp_path):
+    write_photo(tmp_path / "a.jpg", 0)
+    (tmp_path / "list.csv").write_text("path,label\na.jpg,x\nnowhere.jpg,x\n")
+    done = build(lost_run, tmp_path / "list.csv", tmp_path / "index")
+    assert done.num_items == 1
+    assert "nowhere.jpg" in done.skipped[0]
+
+
+def test_no_file_of_an_index_says_where_things_lay(glyph_index, glyph_run, glyph_folder, tmp_path):
+    from weiss.catalogue.model_copy import without_places
+
+    places = [str(glyph_run.parent), str(glyph_folder.parent), str(Path.home())]
+    for path in glyph_index.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            assert not [place for place in places if place.encode() in content], path
+    recipe = {
+        "data": {"name": "/home/me/photos", "root": "/data", "cache": "/tmp/x", "split": "all"},
+        "backbone": {"name": "resnet50", "weights": "/home/me/resnet.safetensors"},
+        "seed": 3,
+    }
+    assert without_places(recipe) == {
+        "data": {"name": "photos", "split": "all"},
+        "backbone": {"name": "resnet50", "weights": "resnet.safetensors"},
+        "seed": 3,
+    }
+
+
+def test_the_index_needs_its_run_no_more_and_holds_a_run_of_its_own(glyph_run, glyph_index):
+    manifest = IndexFolder(glyph_index).manifest()
+    copy = Run(glyph_index / manifest.model["folder"])
+    own, theirs = copy.model().state_dict(), Run(glyph_run).model().state_dict()
+    assert all((own[name] == theirs[name]).all() for name in theirs)
+    assert (copy.loss().fields == Run(glyph_run).loss().fields).all()
+    assert copy.is_finished()
+    assert "small for glyphs" in (copy.folder / "card.md").read_text()
+
+
+def test_the_card_names_collection_model_scores_store_and_threshold(glyph_index, catalogue):
+    card = (glyph_index / "card.md").read_text()
+    for words in ("# Index of characters", "320 images of 40 classes", "faiss flat", "MAP@R"):
+        assert words in card
+    assert f"{catalogue.threshold.similarity:.3f}" in card
+    assert catalogue.threshold.basis in card
+
+
+def test_what_is_added_is_found_and_ids_are_never_used_again(index, tmp_path):
+    more = write_glyphs(tmp_path / "more", num_classes=3, per_class=4, first=40)
+    before = names_of(opened(index))
+    done = add_items(index, more, device="cpu", quiet=True)
+    assert (done.num_added, done.num_items) == (12, 332)
+    found = opened(index)
+    new = {name: id for name, id in names_of(found).items() if name not in before}
+    assert sorted(new.values()) == list(range(320, 332))
+    assert {name: names_of(found)[name] for name in before} == before
+    for id in new.values():
+        assert found.search(found.vector(id)[None], 1)[0][0].similarity > 0.9999
+    last = next(name for name, id in new.items() if id == 331)
+    remove_items(index, [last], quiet=True)
+    add_items(index, more, device="cpu", quiet=True)
+    assert names_of(opened(index))[last] == 332
+    assert len(opened(index)) == 332
+
+
+def test_the_same_content_is_left_alone_and_another_is_refused(index, glyph_folder, tmp_path):
+    with pytest.raises(ValueError, match="all 320 items of characters are in the index already"):
+        add_items(index, glyph_folder, device="cpu", quiet=True)
+    other = write_glyphs(tmp_path / "other", num_classes=2, per_class=2)
+    write_photo(other / "U+0021" / "new.png", 1)
+    done = add_items(index, other, device="cpu", quiet=True)
+    assert (done.num_added, len(done.already)) == (1, 4)
+    before = (index / "index.json").read_bytes()
+    write_photo(other / "U+0021" / "0.png", 7)
+    with pytest.raises(ValueError, match="1 are there with another content: U\\+0021/0.png"):
+        add_items(index, other, device="cpu", quiet=True)
+    assert (index / "index.json").read_bytes() == before
+
+
+def test_items_go_by_name_by_id_and_by_class(index):
+    remove_items(index, ["U+0041/0.png", "5", "class:U+0043"], quiet=True)
+    found = opened(index)
+    names = names_of(found)
+    assert len(found) == 310
+    assert "U+0041/0.png" not in names
+    assert 5 not in names.values()
+    assert "U+0043" not in dict(found.classes())
+    assert len(found.search(np.eye(1, 32, dtype=np.float32), 400)[0]) == 310
+    assert set(found.map().ids) == set(names.values())
+
+
+def test_what_is_not_there_cannot_be_removed_and_nothing_is(index):
+    before = (index / "index.json").read_bytes()
+    for what in ("U+0041/9.png", "320", "class:nothing", "-1"):
+        with pytest.raises(UnknownItemError, match="is neither a name, nor an id"):
+            remove_items(index, ["U+0041/0.png", what], quiet=True)
+    with pytest.raises(UnknownItemError, match="Did you mean 'U\\+0041/0.png'?"):
+        remove_items(index, ["U+0041/0.pngg"], quiet=True)
+    with pytest.raises(ValueError, match="an index must keep an item; these are all 320"):
+        remove_items(index, [str(number) for number in range(320)], quiet=True)
+    assert (index / "index.json").read_bytes() == before
+
+
+def test_another_model_cannot_add(index, glyph_run, glyph_folder, tmp_path):
+    more = write_glyphs(tmp_path / "more", num_classes=1, per_class=2, first=41)
+    other = with_other_weights(glyph_run, tmp_path / "other")
+    with pytest.raises(OtherModelError, match="other is another than the one that"):
+        add_items(index, more, run=other, device="cpu", quiet=True)
+    assert add_items(index, more, run=glyph_run, device="cpu", quiet=True).num_added == 2
+
+
+def test_an_index_is_replaced_only_when_asked(index, lost_run, tmp_path):
+    folder = photos(tmp_path / "photos")
+    with pytest.raises(ValueError, match="must not hold an index yet; it does. Add to it"):
+        build(lost_run, folder, index)
+    old = opened(index)
+    build(lost_run, folder, index, replace_old=True)
+    assert len(opened(index)) == 6
+    assert min(names_of(opened(index)).values()) == 320  # ids go on
+    assert old.search(old.vector(3)[None], 1)[0][0].item.id == 3
+
+
+@pytest.mark.parametrize("damaged", ["index.json", "vectors-*.npy"])
+def test_a_damaged_index_can_be_made_again_in_its_place(index, lost_run, tmp_path, damaged):
+    path = next(index.glob(damaged))
+    path.write_bytes(path.read_bytes()[:50])
+    folder = photos(tmp_path / "photos")
+    with pytest.raises(DamagedIndexError, match="--replace"):
+        add_items(index, folder, device="cpu", quiet=True)
+    build(lost_run, folder, index, replace_old=True)
+    assert len(opened(index)) == 6
+
+
+def test_a_threshold_needs_classes_that_never_trained(glyph_run, tmp_path):
+    trained = Run(glyph_run).model_facts()["class_names"]
+    folder = write_glyphs(tmp_path / "seen", num_classes=2, per_class=2, split="train")
+    for path in list(folder.iterdir()):
+        full = next(name for name in trained if name.startswith(f"{path.name} "))
+        if "/" not in full:
+            path.rename(folder / full)
+    done = build(glyph_run, folder, tmp_path / "index")
+    # The run's own test characters stand in.
+    found = opened(tmp_path / "index")
+    assert "481 classes of the run's own test data that never trained" in found.threshold.basis
+    # The index does not have these data: what they said stays.
+    remove_items(tmp_path / "index", [0], quiet=True)
+    assert opened(tmp_path / "index").threshold == found.threshold
+    assert any("a match from similarity" in line for line in done.lines)
+
+
+def test_without_anything_held_out_there_is_no_threshold(lost_run, tmp_path):
+    done = build(lost_run, photos(tmp_path / "photos"), tmp_path / "index")
+    found = opened(tmp_path / "index")
+    assert found.threshold is None
+    assert "the run's own test data could not be opened" in found.facts["threshold_why"]
+    assert found.search(found.vector(0)[None], 1)[0][0].is_match is None
+    assert any(line.startswith("no threshold: 10 classes and 200 items") for line in done.lines)
+
+
+def broken_off(monkeypatch, after):
+    """Let embedding fail after so many pieces."""
+    real, done = embedding.Embedder.embed, []
+
+    def embed(self, store):
+        if len(done) == after:
+            raise RuntimeError("the power is gone")
+        done.append(len(store.starts))
+        return real(self, store)
+
+    monkeypatch.setattr(embedding.Embedder, "embed", embed)
+    return done
+
+
+def test_a_change_that_breaks_off_leaves_the_old_index_and_is_gone_on_with(
+    index, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(embedding, "PIECE", 16)
+    monkeypatch.setattr(embedding, "BLOCK", 32)
+    more = write_glyphs(tmp_path / "more", num_classes=20, per_class=5, first=40)
+    before = {path: path.read_bytes() for path in index.rglob("*") if path.is_file()}
+    with monkeypatch.context() as patched:
+        broken_off(patched, after=5)
+        with pytest.raises(RuntimeError, match="the power is gone"):
+            add_items(index, more, batch_size=16, device="cpu", quiet=True)
+    for path, content in before.items():
+        assert path.read_bytes() == content
+    assert len(opened(index)) == 320
+    with monkeypatch.context() as patched:
+        done = broken_off(patched, after=100)
+        add_items(index, more, batch_size=16, device="cpu", quiet=True)
+    assert sum(done) == 100 - 2 * 32  # two blocks were whole
+    assert len(opened(index)) == 420
+    assert not (index / ".building").exists()
+
+
+def test_a_change_that_breaks_off_at_its_last_step_has_changed_nothing(index, monkeypatch):
+    def no_room(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(IndexFolder, "switch", no_room)
+        with pytest.raises(OSError, match="No space left"):
+            remove_items(index, ["U+0041/0.png"], quiet=True)
+    assert "U+0041/0.png" in names_of(opened(index))
+    left = set(index.iterdir())
+    remove_items(index, ["U+0041/1.png"], quiet=True)
+    assert "U+0041/0.png" in names_of(opened(index))
+    named = {index / name.partition("/")[0] for name in IndexFolder(index).manifest().files}
+    orphans = {path for path in left if path.name.startswith("removed-")}
+    assert orphans
+    assert not orphans & set(index.iterdir()) - named
+
+
+def test_what_was_embedded_of_other_files_is_not_used(lost_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(embedding, "PIECE", 16)
+    monkeypatch.setattr(embedding, "BLOCK", 16)
+    folder = write_glyphs(tmp_path / "characters", num_classes=10, per_class=5)
+    with monkeypatch.context() as patched:
+        broken_off(patched, after=2)
+        with pytest.raises(RuntimeError, match="power"):
+            build(lost_run, folder, tmp_path / "index", batch_size=16)
+    write_photo(folder / "U+0021" / "0.png", 5)
+    (tmp_path / "index" / ".building" / "block-000001.npz").write_bytes(b"half")
+    with monkeypatch.context() as patched:
+        done = broken_off(patched, after=100)
+        build(lost_run, folder, tmp_path / "index", batch_size=16)
+    assert sum(done) == 50
+
+
+KILLED = """
+import sys
+from weiss.catalogue import build_index, embedding
+embedding.PIECE, embedding.BLOCK = 64, 64
+build_index(sys.argv[1], sys.argv[2], sys.argv[3], batch_size=64, device="cpu", num_workers=0)
+"""
+
+
+def test_a_process_that_is_killed_is_gone_on_with_to_the_same_index(
+    glyph_run, glyph_folder, tmp_path, monkeypatch
+):
+    command = [sys.executable, "-c", KILLED, str(glyph_run), str(glyph_folder)]
+    process = begin([*command, str(tmp_path / "killed")])
+    blocks = tmp_path / "killed" / ".building"
+    wait_until(lambda: (blocks / "block-000001.npz").exists() or process.poll() is not None)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "killed" / "index.json").exists()
+    whole = len(list(blocks.glob("block-*.npz")))
+    monkeypatch.setattr(embedding, "PIECE", 64)
+    monkeypatch.setattr(embedding, "BLOCK", 64)
+    with monkeypatch.context() as patched:
+        done = broken_off(patched, after=100)
+        build(glyph_run, glyph_folder, tmp_path / "killed", batch_size=64)
+    assert sum(done) == 320 - 64 * whole
+    build(glyph_run, glyph_folder, tmp_path / "whole", batch_size=64)
+    one, two = opened(tmp_path / "killed"), opened(tmp_path / "whole")
+    assert names_of(one) == names_of(two)
+    for id in range(320):
+        np.testing.assert_array_equal(one.vector(id), two.vector(id))
+        assert one.thumbnail(id) == two.thumbnail(id)
+    assert one.threshold == two.threshold
+
+
+def test_a_part_of_a_named_data_set_can_be_indexed(glyph_run, tmp_path):
+    with pytest.raises(ValueError, match="--split must be all or a part that glyphs has; 'valid'"):
+        build(glyph_run, "glyphs", tmp_path / "index", split="valid")
+    with pytest.raises(ValueError, match="--store must be faiss or milvus:ADDRESS; got 'redis'"):
+        build(glyph_run, "glyphs", tmp_path / "index", store="redis")
+    with pytest.raises(ValueError, match="--kind must be one of"):
+        build(glyph_run, "glyphs", tmp_path / "index", kind="tree")
+
+
+def test_milvus_finds_what_faiss_finds(glyph_run, glyph_folder, glyph_index, tmp_path):
+    pytest.importorskip("pymilvus")
+    folder = tmp_path / "index"
+    build(glyph_run, glyph_folder, folder, store=f"milvus:{tmp_path / 'items.db'}")
+    faiss, milvus = opened(glyph_index), opened(folder)
+    queries = np.stack([faiss.vector(id) for id in range(0, 320, 40)])
+    for one, two in zip(faiss.search(queries, 5), milvus.search(queries, 5), strict=True):
+        assert [hit.item.id for hit in one] == [hit.item.id for hit in two]
+    assert str(tmp_path) not in milvus.facts["store"]
+    milvus.close()
+    remove_items(folder, ["class:U+0041"], quiet=True)
+    more = write_glyphs(tmp_path / "more", num_classes=2, per_class=2, first=40)
+    add_items(folder, more, device="cpu", quiet=True)
+    again = opened(folder)
+    assert len(again) == 316
+    found = {hit.item.id for hit in again.search(queries[:1], 400)[0]}
+    assert found == set(names_of(again).values())
+    again.close()

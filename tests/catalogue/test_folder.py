@@ -1,0 +1,212 @@
+"""The index folder: whole or not there, one writer, nothing read outside of it."""
+
+import json
+import shutil
+import threading
+
+import pytest
+
+from weiss.catalogue import Catalogue, DamagedIndexError, remove_items
+from weiss.catalogue.folder import MANIFEST, IndexFolder
+from weiss.files import alone
+
+
+def files(folder):
+    return {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+
+
+def change_manifest(folder, change):
+    path = folder / MANIFEST
+    words = json.loads(path.read_text())
+    change(words)
+    path.write_text(json.dumps(words))
+
+
+def test_every_file_is_named_with_its_size_and_checksum(glyph_index):
+    folder = IndexFolder(glyph_index)
+    manifest = folder.manifest()
+    assert set(manifest.named()) == set(manifest.files)
+    folder.check(manifest, everything=True)
+    tops = {name.partition("/")[0] for name in manifest.files}
+    assert files(glyph_index) == tops | {MANIFEST, "card.md", "skipped.txt"}
+
+
+def test_files_that_are_replaced_stay_for_one_more_change(index):
+    before = set(IndexFolder(index).manifest().files)
+    remove_items(index, ["U+0041/0.png"], quiet=True)
+    after = set(IndexFolder(index).manifest().files)
+    gone = {name for name in before - after if "/" not in name}
+    assert gone
+    assert gone <= files(index)
+    remove_items(index, ["U+0041/1.png"], quiet=True)
+    assert not gone & files(index)
+    assert after - set(IndexFolder(index).manifest().files) <= files(index)
+
+
+def test_a_reader_whose_files_have_gone_reads_the_manifest_again(index):
+    folder = IndexFolder(index)
+    read = []
+
+    def slowly(manifest):
+        read.append(manifest.num_items)
+        if len(read) == 1:  # two changes while this one was about to open its files
+            remove_items(index, ["U+0041/0.png"], quiet=True)
+            remove_items(index, ["U+0041/1.png"], quiet=True)
+        return folder.path(manifest.map).read_bytes()
+
+    manifest, content = folder.reading(slowly)
+    assert read == [320, 318]
+    assert manifest.num_items == 318
+    assert content == folder.path(manifest.map).read_bytes()
+
+
+def test_an_open_catalogue_is_not_disturbed_by_changes(index):
+    opened = Catalogue.open(index, device="cpu")
+    vector, picture = opened.vector(0).copy(), opened.thumbnail(0)
+    name = opened.item(0).name
+    assert not opened.is_outdated()
+    remove_items(index, [name], quiet=True)
+    remove_items(index, [opened.item(1).name], quiet=True)
+    assert opened.is_outdated()
+    assert len(opened) == 320
+    assert opened.search(vector[None], 1)[0][0].item.name == name
+    assert opened.thumbnail(0) == picture
+
+
+def test_whoever_opens_an_index_while_it_changes_sees_a_whole_one(index):
+    sizes, done = [], threading.Event()
+
+    def change():
+        for number in range(12):
+            remove_items(index, [number], quiet=True)
+        done.set()
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        while not done.is_set():
+            opened = Catalogue.open(index, device="cpu")
+            first = opened.items_of(None, 0, 1)[0].id
+            assert len(opened) == 320 - first == len(opened.map().ids)
+            assert opened.search(opened.vector(first)[None], 1)[0][0].item.id == first
+            sizes.append(len(opened))
+    finally:
+        thread.join()
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(Catalogue.open(index, device="cpu")) == 308
+
+
+def test_a_device_that_is_not_there_is_no_damage(glyph_index):
+    with pytest.raises(ValueError, match="device") as refused:
+        Catalogue.open(glyph_index, device="gpu")
+    assert not isinstance(refused.value, DamagedIndexError)
+
+
+def test_one_program_at_a_time_may_change_an_index(index):
+    with alone(index / MANIFEST), pytest.raises(ValueError, match="another is at it. Wait"):
+        remove_items(index, ["U+0041/0.png"], quiet=True)
+    remove_items(index, ["U+0041/0.png"], quiet=True)
+
+
+KINDS = ["items", "vectors", "thumbnails", "places", "store", "map", "model"]
+
+
+def path_of(index, kind):
+    found = next(path for path in sorted(index.iterdir()) if path.name.startswith(f"{kind}-"))
+    return found / "model.safetensors" if found.is_dir() else found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_that_is_cut_off_is_named(index, kind):
+    path = path_of(index, kind)
+    path.write_bytes(path.read_bytes()[:-7])
+    with pytest.raises(
+        DamagedIndexError, match=f"{path.name} of the index must have [0-9,]+ bytes"
+    ):
+        Catalogue.open(index, device="cpu")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_small_file_that_was_changed_is_named(index, kind):
+    path = path_of(index, kind)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x5A
+    path.write_bytes(content)
+    with pytest.raises(DamagedIndexError, match=f"{path.name} of the index is damaged"):
+        Catalogue.open(index, device="cpu")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_that_is_missing_is_named(index, kind):
+    path_of(index, kind).unlink()
+    with pytest.raises(DamagedIndexError, match="of the index is missing. Copy the index anew"):
+        Catalogue.open(index, device="cpu")
+
+
+def test_a_large_file_is_compared_when_that_is_asked_for(index, monkeypatch):
+    from weiss.catalogue import folder as module
+
+    monkeypatch.setattr(module, "SMALL", 0)
+    path = path_of(index, "thumbnails")
+    content = bytearray(path.read_bytes())
+    content[0] ^= 1
+    path.write_bytes(content)
+    Catalogue.open(index, device="cpu")
+    folder = IndexFolder(index)
+    with pytest.raises(DamagedIndexError, match="does not match its checksum"):
+        folder.check(folder.manifest(), everything=True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["/etc/passwd", "../secret.npy", "model-12345678/../../x.npz", "items-12345678.json\n", ""],
+)
+def test_a_manifest_leads_nowhere_outside_of_its_folder(index, name):
+    def change(words):
+        words["files"][name] = words["files"][words["map"]]
+        words["map"] = name
+
+    change_manifest(index, change)
+    with pytest.raises(DamagedIndexError, match="which is no file of an index"):
+        Catalogue.open(index, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda words: words.pop("segments"), "is damaged: KeyError"),
+        (lambda words: words.update(extra=1), "is damaged: TypeError"),
+        (lambda words: words.update(format=99), "must have format 1"),
+        (lambda words: words["files"].pop(words["map"]), "which is no file of an index"),
+        (lambda words: words["segments"][0].update(count=7), "does not fit its manifest"),
+        (
+            lambda words: words["model"].pop("fingerprint"),
+            "the index cannot be used: 'fingerprint'",
+        ),
+        (lambda words: words["model"].update(embedding_size=7), "must hold f4 of shape"),
+        (lambda words: words["store"].pop("says"), "the index cannot be used: 'says'"),
+        (lambda words: words["threshold"].pop("basis"), "the index cannot be used: 'basis'"),
+    ],
+)
+def test_a_manifest_that_is_not_whole_is_refused(index, change, message):
+    change_manifest(index, change)
+    with pytest.raises(DamagedIndexError, match=message):
+        Catalogue.open(index, device="cpu")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[]", b"null"])
+def test_what_is_no_manifest_is_refused(index, content):
+    (index / MANIFEST).write_bytes(content)
+    with pytest.raises(DamagedIndexError, match="index.json of the index is damaged"):
+        Catalogue.open(index, device="cpu")
+
+
+def test_a_folder_without_an_index_is_told_with_the_nearest_name(index):
+    with pytest.raises(FileNotFoundError, match="Did you mean 'index'?"):
+        Catalogue.open(index.with_name("indx"), device="cpu")
+    (index.parent / "begun" / ".building").mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match="One has been begun there"):
+        Catalogue.open(index.parent / "begun", device="cpu")
+    file = shutil.copy(index / "card.md", index.parent / "card.md")
+    with pytest.raises(FileNotFoundError, match="INDEX must be the folder of an index"):
+        Catalogue.open(file, device="cpu")

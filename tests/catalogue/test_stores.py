@@ -1,0 +1,470 @@
+"""The laws of every store, against cosines computed one by one; then what each has of its own."""
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from weiss.catalogue import faiss_store
+from weiss.catalogue.faiss_store import FaissStore
+from weiss.catalogue.milvus_store import MilvusStore, collection_name
+from weiss.catalogue.stores import make_store, open_store
+
+D = 24
+KINDS = ("flat", "ivf", "hnsw")
+
+
+def embeddings(count, dimension=D, seed=0, spread=0.5, classes=None):
+    """Vectors as networks make them: classes are clusters on the sphere."""
+    rng = np.random.default_rng(seed)
+    centres = np.random.default_rng(99).standard_normal((classes or 1 + count // 20, dimension))
+    noise = rng.standard_normal((count, dimension))
+    vectors = centres[rng.integers(len(centres), size=count)] + spread * noise
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def by_hand(items, queries, k):
+    """Ids and cosines of the nearest items by the definition: dict id -> vector, float64."""
+    ids, cosines = [], []
+    for query in queries.astype(np.float64):
+        values = {}
+        for number, vector in items.items():
+            vector = vector.astype(np.float64)
+            values[number] = query @ vector / np.linalg.norm(query) / np.linalg.norm(vector)
+        ranked = sorted(values, key=lambda number: (-values[number], number))[:k]
+        ids.append(ranked + [-1] * (k - len(ranked)))
+        cosines.append([values[number] for number in ranked] + [-np.inf] * (k - len(ranked)))
+    return np.array(ids), np.array(cosines)
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory):
+    """A file of Milvus Lite for all tests of this process, because each one starts a server."""
+    return str(tmp_path_factory.mktemp("milvus") / "shared.db")
+
+
+@pytest.fixture(params=[*KINDS, "milvus"])
+def make(request, database):
+    """Make stores of one kind; each is empty."""
+    made = []
+
+    def empty(dimension=D):
+        if request.param != "milvus":
+            return FaissStore(dimension, kind=request.param)
+        made.append(MilvusStore(database, f"{request.node.name} {len(made)}", dimension))
+        return made[-1]
+
+    yield empty
+    for store in made:
+        store.drop()
+
+
+def test_a_search_finds_what_comparing_everything_finds(make):
+    vectors, queries = embeddings(250), embeddings(9, seed=1)
+    ids = np.arange(250) * 3 + 5
+    store = make()
+    store.add(ids, vectors)
+    found, similarities = store.search(queries, 10)
+    wanted, cosines = by_hand(dict(zip(ids, vectors, strict=True)), queries, 10)
+    assert (found.dtype, similarities.dtype) == (np.int64, np.float32)
+    share = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, wanted, strict=True)])
+    assert share >= 0.98
+    for row, hits in enumerate(found):
+        truth = vectors[(hits - 5) // 3].astype(np.float64) @ queries[row]
+        np.testing.assert_allclose(similarities[row], truth, atol=1e-5)
+    assert (np.diff(similarities, axis=1) <= 0).all()
+    np.testing.assert_allclose(similarities[:, 0], cosines[:, 0], atol=1e-5)
+
+
+def test_items_come_and_go_and_what_was_removed_is_never_found(make):
+    rng = np.random.default_rng(3)
+    vectors = embeddings(400, seed=2)
+    store, items = make(), {}
+    for step in range(8):
+        new = np.arange(step * 50, step * 50 + 50)
+        store.add(new, vectors[new])
+        items |= dict(zip(new.tolist(), vectors[new], strict=True))
+        gone = rng.choice(sorted(items), 20, replace=False)
+        assert store.remove(np.append(gone, 10_000 + step)) == 20
+        items = {number: items[number] for number in items if number not in set(gone.tolist())}
+        assert len(store) == len(items)
+        found, _ = store.search(vectors[gone], 10)
+        assert set(found.ravel().tolist()) <= set(items)
+    found, _ = store.search(vectors[sorted(items)], 1)
+    assert np.mean(found[:, 0] == sorted(items)) >= 0.98
+    assert store.remove(np.array(sorted(items))) == len(items)
+    assert len(store) == 0
+    assert (store.search(vectors[:2], 3)[0] == -1).all()
+
+
+def test_an_item_can_come_back_with_another_vector(make):
+    store = make(2)
+    store.add(np.array([1, 2, 3]), np.array([[1, 0], [0, 1], [0.6, 0.8]], np.float32))
+    assert store.remove(np.array([1])) == 1
+    assert store.remove(np.array([1])) == 0
+    store.add(np.array([1]), np.array([[0, -1]], np.float32))
+    ids, similarities = store.search(np.array([[1, 0]], np.float32), 3)
+    assert ids.tolist() == [[3, 1, 2]]
+    np.testing.assert_allclose(similarities, [[0.6, 0, 0]], atol=1e-6)
+
+
+def test_equal_items_come_by_id(make):
+    store = make(2)
+    store.add(np.array([9, 4, 7, 1]), np.array([[1, 0], [1, 0], [1, 0], [0, 1]], np.float32))
+    ids, similarities = store.search(np.array([[1, 0], [0, 1]], np.float32), 4)
+    assert ids.tolist() == [[4, 7, 9, 1], [1, 4, 7, 9]]
+    assert similarities.tolist() == [[1, 1, 1, 0], [1, 0, 0, 0]]
+
+
+def test_a_store_with_fewer_than_k_items_fills_up_with_nothing(make):
+    store = make()
+    queries = embeddings(2, seed=1)
+    for size in range(3):
+        ids, similarities = store.search(queries, 4)
+        assert ids.shape == similarities.shape == (2, 4)
+        assert ((ids >= 0).sum(1) == size).all()
+        assert (ids[:, size:] == -1).all()
+        assert np.isneginf(similarities[:, size:]).all()
+        store.add(np.array([size]), embeddings(1, seed=size))
+    assert store.search(queries[:0], 4)[0].shape == (0, 4)
+    store.add(np.empty(0, np.int64), np.empty((0, D), np.float32))
+    assert store.remove(np.array([], np.int64)) == 0
+    assert len(store) == 3
+
+
+def test_all_items_are_found_when_all_are_asked_for(make):
+    store = make()
+    store.add(np.arange(120), embeddings(120))
+    assert store.remove(np.arange(20)) == 20
+    ids, _ = store.search(embeddings(3, seed=1), 100)
+    assert (np.sort(ids, axis=1) == np.arange(20, 120)).all()
+
+
+def test_ids_are_any_whole_numbers_from_zero(make):
+    ids = np.array([2**63 - 1, 0, 2**62, 2**53 + 1, 2**31])
+    store, vectors = make(), embeddings(5)
+    store.add(ids, vectors)
+    assert store.search(vectors, 1)[0].ravel().tolist() == ids.tolist()
+    assert store.remove(ids[:1]) == 1
+    assert store.search(vectors[1:], 1)[0].ravel().tolist() == ids[1:].tolist()
+
+
+def test_an_id_is_there_once(make):
+    store, vectors = make(), embeddings(3)
+    store.add(np.array([1, 2]), vectors[:2])
+    with pytest.raises(ValueError, match="ids must be new to this .*; 2 is there already"):
+        store.add(np.array([3, 2]), vectors[:2])
+    with pytest.raises(ValueError, match="ids must differ .* 4 stands there more than once"):
+        store.add(np.array([4, 4]), vectors[:2])
+    assert len(store) == 2  # a refused call adds nothing
+
+
+NO_EMBEDDINGS = [
+    (embeddings(2) * 2, ValueError, "must have unit length .* row 0 has length 2"),
+    (np.zeros((2, D), np.float32), ValueError, "must have unit length .* length 0"),
+    (np.full((2, D), np.nan, np.float32), ValueError, "must be finite .* row 0"),
+    (np.full((2, D), np.inf, np.float32), ValueError, "must be finite .* row 0"),
+    (embeddings(2, D + 1), ValueError, rf"must have shape \(n, {D}\).*got \(2, {D + 1}\)"),
+    (embeddings(2)[0], ValueError, r"must have shape \(n, "),
+    (np.ones((2, D), int), TypeError, "must be floating point"),
+]
+
+
+def test_what_is_no_embedding_is_refused_in_words(make):
+    store = make()
+    for vectors, error, words in NO_EMBEDDINGS:
+        with pytest.raises(error, match=f"vectors {words}"):
+            store.add(np.arange(2), vectors)
+        with pytest.raises(error, match=f"queries {words}"):
+            store.search(vectors, 1)
+    assert len(store) == 0
+
+
+def test_what_is_no_id_is_refused_in_words(make):
+    store, vectors = make(), embeddings(2)
+    with pytest.raises(ValueError, match="ids must lie between 0 and .*; got -1"):
+        store.add(np.array([0, -1]), vectors)
+    with pytest.raises(ValueError, match="ids must lie between 0 and .*; got 18446744073709551615"):
+        store.add(np.array([0, 2**64 - 1], np.uint64), vectors)
+    with pytest.raises(TypeError, match="ids must be whole numbers"):
+        store.add(np.array([0.0, 1.0]), vectors)
+    with pytest.raises(ValueError, match=r"ids must have shape \(n,\)"):
+        store.remove(np.array([[1]]))
+    with pytest.raises(ValueError, match="got 3 ids and 2 vectors"):
+        store.add(np.arange(3), vectors)
+    with pytest.raises(ValueError, match="k must be at least 1"):
+        store.search(vectors, 0)
+
+
+def test_a_store_describes_itself_in_one_line_without_folders(make, tmp_path):
+    store = make()
+    store.add(np.arange(30), embeddings(30))
+    text = store.describe()
+    assert "30 items of 24 dimensions" in text
+    assert "\n" not in text
+    assert "/tmp" not in text
+
+
+# faiss: files, kinds, recall.
+
+
+@pytest.mark.parametrize("mapped", [False, True], ids=["read", "mapped"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saved_store_is_the_same_store(tmp_path, kind, mapped):
+    vectors, queries = embeddings(300), embeddings(20, seed=1)
+    store = FaissStore.build(np.arange(300) + 2**40, vectors, kind=kind)
+    store.remove(np.arange(0, 300, 9) + 2**40)
+    store.save(tmp_path / "a.faiss")
+    again = FaissStore.load(tmp_path / "a.faiss", dimension=D, mapped=mapped)
+    assert (len(again), again.kind, again.describe()) == (len(store), kind, store.describe())
+    for one, other in zip(again.search(queries, 12), store.search(queries, 12), strict=True):
+        np.testing.assert_array_equal(one, other)
+    for one, other in zip(again.contents(), store.contents(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.faiss"]
+    if mapped:
+        (tmp_path / "a.faiss").unlink()  # as when an index is written anew
+        np.testing.assert_array_equal(again.search(queries, 3)[0], store.search(queries, 3)[0])
+        with pytest.raises(ValueError, match="must be in memory to be changed"):
+            again.add(np.array([1]), vectors[:1])
+        with pytest.raises(ValueError, match="Load it with mapped=False"):
+            again.remove(np.array([1]))
+    else:
+        again.add(np.array([1]), queries[:1])
+        assert again.search(queries[:1], 1)[0] == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_file_is_refused_wherever_it_is_damaged(tmp_path, kind):
+    path = tmp_path / "a.faiss"
+    FaissStore.build(np.arange(40), embeddings(40), kind=kind).save(path)
+    whole = path.read_bytes()
+    step = len(whole) // 40
+    cut = [whole[:end] for end in range(0, len(whole), step)]
+    flipped = [
+        whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+        for at in [*range(0, len(whole), step), *range(len(whole) - 64, len(whole))]
+    ]
+    for wrong in [*cut, *flipped, whole + b"x", b"something else" * 20]:
+        path.write_bytes(wrong)
+        for mapped in (False, True):
+            with pytest.raises(ValueError, match="a.faiss must be a store written by Weiss.*again"):
+                FaissStore.load(path, mapped=mapped)
+    path.write_bytes(whole)
+    assert len(FaissStore.load(path)) == 40
+    with pytest.raises(ValueError, match="must hold vectors of 7 dimensions; it holds 24"):
+        FaissStore.load(path, dimension=7)
+    with pytest.raises(FileNotFoundError):
+        FaissStore.load(tmp_path / "none.faiss")
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "a.faiss"
+    FaissStore.build(np.arange(40), embeddings(40)).save(path)
+    before = path.read_bytes()
+    larger = FaissStore.build(np.arange(50), embeddings(50))
+    larger._ids = None  # what faiss wrote is there, the rest fails
+    with pytest.raises(AttributeError):
+        larger.save(path)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["a.faiss"]
+
+
+def test_a_store_is_exact_until_it_is_large_and_again_when_it_is_small(monkeypatch):
+    monkeypatch.setattr(faiss_store, "EXACT_BELOW", 1000)
+    vectors = embeddings(1500)
+    store = FaissStore.build(np.arange(999), vectors[:999])
+    assert store.describe() == (
+        "faiss flat: exact search over 999 items of 24 dimensions (below 1,000 items that is fast)"
+    )
+    store.add(np.arange(999, 1000), vectors[999:1000])  # the call that reaches the bound rebuilds
+    assert store.kind == "ivf"
+    assert "63 lists read" in store.describe()
+    assert "recall@10 " in store.describe()
+    store.add(np.arange(1000, 1500), vectors[1000:])
+    np.testing.assert_array_equal(store.contents()[0], np.arange(1500))
+    np.testing.assert_array_equal(store.contents()[1], vectors)
+    store.remove(np.arange(500, 1500))
+    assert (store.kind, len(store)) == ("ivf", 500)
+    store.remove(np.arange(1))
+    assert (store.kind, len(store)) == ("flat", 499)
+    assert store.recall() == 1
+    np.testing.assert_array_equal(store.search(vectors[1:500], 1)[0][:, 0], np.arange(1, 500))
+
+
+@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
+@pytest.mark.parametrize("spread", [0.1, 0.5, 3.0])
+def test_an_approximate_store_keeps_its_promise_for_new_queries(kind, spread):
+    """From tight classes to a sphere without any structure; k inside and beyond what was set."""
+    vectors = embeddings(4000, spread=spread)
+    queries = embeddings(200, seed=1, spread=spread, classes=201)
+    store = FaissStore.build(np.arange(4000), vectors, kind=kind)
+    exact = np.sort(queries @ vectors.T, axis=1)[:, ::-1]
+    for k in (1, 10, 100, 300):
+        _, similarities = store.search(queries, k)
+        share = np.mean(similarities >= exact[:, k - 1 : k] - 1e-6)
+        assert share >= 0.98, (k, store.describe())
+        assert store.recall(queries, k) == pytest.approx(share, abs=1e-3)
+    assert store.recall() >= 0.98
+
+
+def test_a_store_that_grows_into_other_clusters_measures_again():
+    rng = np.random.default_rng(0)
+    old = embeddings(2000, spread=0.05)
+    noise = rng.standard_normal((1800, D))
+    new = (noise / np.linalg.norm(noise, axis=1, keepdims=True)).astype(np.float32)
+    store = FaissStore.build(np.arange(2000), old, kind="ivf")
+    before = store._effort(10)
+    store.add(np.arange(2000, 3800), new)  # not yet twice as many: the same lists
+    assert store._built == 2000
+    assert store._effort(10) > before
+    assert store.recall(new[::10]) >= 0.98
+
+
+@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
+def test_a_store_comes_out_the_same_every_time(tmp_path, kind):
+    vectors = embeddings(3000)
+    for name in "ab":
+        FaissStore.build(np.arange(3000), vectors, kind=kind).save(tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_copies_of_one_item_neither_break_the_lists_nor_the_measurement():
+    vectors = np.repeat(embeddings(4), 300, axis=0)
+    store = FaissStore.build(np.arange(1200), vectors, kind="ivf")
+    ids, similarities = store.search(vectors[:1], 300)
+    assert sorted(ids[0].tolist()) == list(range(300))
+    np.testing.assert_allclose(similarities, 1, atol=1e-6)
+    assert store.recall() == 1
+
+
+def test_another_thread_may_search_while_torch_works():
+    """Both libraries bring threads of their own; neither may stand in the other's way."""
+    import torch
+
+    vectors = embeddings(3000)
+    store = FaissStore.build(np.arange(3000), vectors, kind="ivf")
+    wanted = store.search(vectors[:50], 10)
+    threads = torch.get_num_threads()
+    matrix = torch.randn(200, 200)
+    answers = []
+    worker = threading.Thread(
+        target=lambda: answers.extend(store.search(vectors[:50], 10) for _ in range(20))
+    )
+    worker.start()
+    products = [matrix @ matrix for _ in range(50)]
+    worker.join()
+    assert all(torch.equal(product, products[0]) for product in products)
+    assert len(answers) == 20
+    for answer in answers:
+        np.testing.assert_array_equal(answer[0], wanted[0])
+    assert torch.get_num_threads() == threads
+
+
+def test_what_no_store_can_be_built_of_is_refused():
+    with pytest.raises(ValueError, match=r"vectors must have shape \(n, D\) .*; got \(24,\)"):
+        FaissStore.build(np.arange(1), embeddings(1)[0])
+    with pytest.raises(ValueError, match="kind must be one of .*'hnsw'.*; got 'hnws'. Did you"):
+        FaissStore(3, kind="hnws")
+
+
+# Milvus: names, addresses, persistence.
+
+WRITER = """
+import sys, numpy as np
+from weiss.catalogue.milvus_store import MilvusStore
+store = MilvusStore(sys.argv[1], "shoes", 3)
+store.add(np.array([5, 6, 7]), np.eye(3, dtype=np.float32))
+store.remove(np.array([6]))
+print("written", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_milvus_file_is_opened_again_by_another_process(tmp_path, capfd):
+    path = tmp_path / "items.db"
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", WRITER, path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as writer:
+        assert writer.stdout.readline() == "written\n"
+        with pytest.raises(ValueError, match="items.db must be .* that nobody else has open"):
+            open_store(f"milvus:{path}", dimension=3, collection="shoes")
+        writer.communicate("\n")
+    assert writer.returncode == 0
+    store = open_store(f"milvus:{path}", dimension=3, collection="shoes")
+    assert len(store) == 2
+    assert store.search(np.eye(3, dtype=np.float32), 1)[0][[0, 2], 0].tolist() == [5, 7]
+    with pytest.raises(ValueError, match="collection shoes must be new or empty"):
+        make_store(f"milvus:{path}", dimension=3, collection="shoes")
+    with pytest.raises(ValueError, match="vectors of 4 dimensions.*belongs to another index"):
+        open_store(f"milvus:{path}", dimension=4, collection="shoes")
+    with pytest.raises(ValueError, match="collection hats must exist; it does not"):
+        open_store(f"milvus:{path}", dimension=3, collection="hats")
+    store.drop()
+    assert capfd.readouterr().err == ""
+
+
+def test_an_address_where_nobody_answers_is_refused_soon():
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes calls, says nothing
+        port = silent.getsockname()[1]
+        begun = time.monotonic()
+        with pytest.raises(ConnectionError, match=f"must answer at http://127.0.0.1:{port}; none"):
+            MilvusStore(f"127.0.0.1:{port}", "a", 3, patience=1)
+        assert time.monotonic() - begun < 10
+    with pytest.raises(ConnectionError, match="Start it, or check the address"):
+        MilvusStore(f"http://127.0.0.1:{port}", "a", 3, patience=1)
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path, capfd):
+    (tmp_path / "a.db").write_bytes(b"something else")
+    with pytest.raises(ValueError, match="a.db must be a Milvus Lite database, which is a folder"):
+        MilvusStore(str(tmp_path / "a.db"), "a", 3)
+    with pytest.raises(ValueError, match="the folder of b.db must exist"):
+        MilvusStore(str(tmp_path / "none" / "b.db"), "a", 3)
+    with pytest.raises(ValueError, match="must be host:port, .*got 'nonsense'"):
+        MilvusStore("nonsense", "a", 3)
+    assert capfd.readouterr().err == ""
+
+
+def test_names_of_collections_are_valid_and_stay_different():
+    names = ["shoes", "summer shoes", "summer_shoes", "7", "", "über", "a" * 300, "a" * 301]
+    made = [collection_name(name) for name in names]
+    assert len(set(made)) == len(names)
+    assert all(name.isascii() and name.isidentifier() and len(name) <= 255 for name in made)
+    assert made[0] == "shoes"
+
+
+def test_more_neighbours_than_milvus_gives_are_refused(database):
+    store = MilvusStore(database, "few", 2)
+    with pytest.raises(ValueError, match="k must be at most 16,384 for MilvusStore"):
+        store.search(np.eye(2, dtype=np.float32), 16_385)
+    store.drop()
+
+
+def test_without_pymilvus_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pymilvus", None)
+    with pytest.raises(ImportError, match=r"pip install 'weiss\[milvus\]'"):
+        MilvusStore("localhost:19530", "a", 3)
+
+
+# By address.
+
+
+def test_an_address_says_which_store(tmp_path):
+    store = make_store("faiss", dimension=2)
+    assert isinstance(store, FaissStore)
+    store.add(np.array([3]), np.array([[1, 0]], np.float32))
+    store.save(tmp_path / "a")
+    assert len(open_store("faiss", dimension=2, path=tmp_path / "a")) == 1
+    with pytest.raises(ValueError, match="path must be given for a faiss store"):
+        open_store("faiss", dimension=2)
+    for wrong in ("", "milvus:", "milvus", "Faiss", "redis:x"):
+        with pytest.raises(ValueError, match="store must be 'faiss' or 'milvus:ADDRESS'"):
+            make_store(wrong, dimension=2)
