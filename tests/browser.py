@@ -9,8 +9,8 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
 @contextmanager
-def opened(path, width):
-    """Open a file in headless Chromium; yield the page, and what it asked for or complained of."""
+def chromium():
+    """Start headless Chromium."""
     from playwright.sync_api import sync_playwright
 
     program = next((found for name in NAMES if (found := shutil.which(name))), None)
@@ -20,6 +20,14 @@ def opened(path, width):
         browser = playwright.chromium.launch(
             executable_path=program, args=["--no-sandbox", "--disable-gpu"]
         )
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def opened(path, width):
+    """Open a file in headless Chromium; yield the page, and what it asked for or complained of."""
+    with chromium() as browser:
         page = browser.new_page(viewport={"width": width, "height": 900})
         said = []
         page.on("console", lambda message: said.append(message.text))
@@ -34,7 +42,6 @@ def opened(path, width):
         )
         page.goto(path.as_uri())
         yield page, said
-        browser.close()
 
 
 def check_page(path, width):

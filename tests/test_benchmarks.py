@@ -45,3 +45,26 @@ def test_mfcwms_is_ten_times_faster_and_twenty_times_leaner_than_its_dense_form(
     )
     assert float(dense["time_over_weiss"]) >= 10
     assert float(dense["memory_over_weiss"]) >= 20
+
+
+@pytest.mark.slow
+def test_a_search_in_100_000_items_takes_20_ms_at_most_and_finds_98_percent(tmp_path):
+    script = ROOT / "benchmarks" / "bench_catalogue.py"
+    options = ["--stores", "ivf", "--sizes", "100000", "--dimensions", "512", "--out", tmp_path]
+    subprocess.run([sys.executable, script, *options], check=True)
+    (result,) = tmp_path.glob("*.csv")
+    (row,) = csv.DictReader(result.read_text().splitlines())
+    assert (row["store"], row["items"], row["dimensions"]) == ("ivf", "100000", "512")
+    assert float(row["search_ms"]) <= 20
+    assert float(row["recall_at_10"]) >= 0.98
+
+
+@pytest.mark.slow
+def test_a_server_holds_50_clients_for_a_minute_without_an_error_or_growth(tmp_path):
+    script = ROOT / "benchmarks" / "bench_serve.py"
+    subprocess.run([sys.executable, script, "--contenders", "weiss", "--out", tmp_path], check=True)
+    (result,) = tmp_path.glob("*.csv")
+    (row,) = csv.DictReader(result.read_text().splitlines())
+    assert (row["clients"], row["duration_seconds"], row["errors"]) == ("50", "60.0", "0")
+    assert int(row["requests"]) > 50
+    assert float(row["growth_mib"]) < 16

@@ -199,3 +199,35 @@ def test_pixels_that_are_no_numbers_are_refused(tmp_path):
     image = Image.fromarray(np.full((4, 4), np.nan, dtype=np.float32))
     with pytest.raises(BadImageError, match="no numbers .NaN or infinity"):
         decode(saved(image, "a.tif", tmp_path))
+
+
+def encoded(image, kind):
+    file = io.BytesIO()
+    image.save(file, kind)
+    return file.getvalue()
+
+
+def test_a_look_gives_the_size_that_decoding_gives():
+    content = encoded(Image.fromarray(PIXELS), "PNG")
+    assert images.look(content, max_pixels=2400, max_side=60) == (60, 40)
+    assert decode(content).shape == (40, 60, 3)
+
+
+@pytest.mark.parametrize("limits", [{"max_pixels": 2399}, {"max_side": 59}])
+def test_a_look_refuses_what_is_too_large(limits):
+    content = encoded(Image.fromarray(PIXELS), "PNG")
+    with pytest.raises(images.TooLargeImageError, match="has 60 x 40 pixels"):
+        images.look(content, **({"max_pixels": 10**6, "max_side": 1000} | limits))
+
+
+@pytest.mark.parametrize(("content", "why"), [(b"", "is empty"), (b"words", "is no image")])
+def test_a_look_refuses_what_is_no_image(content, why):
+    with pytest.raises(BadImageError, match=why):
+        images.look(content, max_pixels=10**6, max_side=1000)
+
+
+def test_a_format_that_was_not_asked_for_is_no_image():
+    content = encoded(Image.fromarray(PIXELS), "BMP")
+    assert decode(content, formats=("BMP",)).shape == PIXELS.shape
+    with pytest.raises(BadImageError, match="is no image that Pillow can read"):
+        decode(content, formats=("PNG", "JPEG"))

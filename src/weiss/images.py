@@ -21,6 +21,9 @@ SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".avif"),
     *(".tif", ".tiff", ".ppm", ".pgm"),
 )
+FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF", "PPM")
+"""What Pillow may take a stranger's file for: those of `SUFFIXES`. It knows one that starts another
+program (EPS), and many that nobody sends."""
 MAX_PIXELS = 178_956_970
 """Larger images are refused as decompression bombs: Pillow's own limit for an error."""
 LUMA = (0.299, 0.587, 0.114)
@@ -34,7 +37,17 @@ class BadImageError(ValueError):
     """An image that cannot be read; the message says which and why."""
 
 
-def decode(source: str | Path | bytes, channels: int = 3, short_side: int | None = None) -> "Array":
+class TooLargeImageError(BadImageError):
+    """An image of more pixels than somebody is ready to decode."""
+
+
+def decode(
+    source: str | Path | bytes,
+    channels: int = 3,
+    short_side: int | None = None,
+    *,
+    formats: tuple[str, ...] | None = None,
+) -> "Array":
     """Read an image as uint8 ``(height, width, channels)``.
 
     EXIF orientation is applied; transparent pixels are laid over white; CMYK, palettes and other
@@ -45,6 +58,7 @@ def decode(source: str | Path | bytes, channels: int = 3, short_side: int | None
         channels: 3 for RGB, 1 for grey.
         short_side: reduce the shorter side to this many pixels if it is longer, as torchvision's
             ``Resize(short_side)`` does. Never enlarges.
+        formats: what it may be, by Pillow's names; anything Pillow knows if None.
 
     Returns:
         The pixels.
@@ -52,11 +66,15 @@ def decode(source: str | Path | bytes, channels: int = 3, short_side: int | None
     Raises:
         BadImageError: empty, truncated, no image, larger than `MAX_PIXELS`, or not readable.
     """
-    return _array(read(source, channels, short_side))
+    return _array(read(source, channels, short_side, formats=formats))
 
 
 def read(
-    source: str | Path | bytes, channels: int = 3, short_side: int | None = None
+    source: str | Path | bytes,
+    channels: int = 3,
+    short_side: int | None = None,
+    *,
+    formats: tuple[str, ...] | None = None,
 ) -> Image.Image:
     """Do what `decode` does, and return an image in mode RGB or L."""
     name = "image" if isinstance(source, bytes) else str(source)
@@ -65,13 +83,39 @@ def read(
             # Pillow warns at half its limit and about odd metadata; the pixels decide here.
             warnings.simplefilter("ignore")
             file = io.BytesIO(source) if isinstance(source, bytes) else source
-            with Image.open(file) as image:
+            with Image.open(file, formats=formats) as image:
                 _refuse_bomb(image)
                 image.load()
                 return _upright(image, channels, short_side)
     # Decoders raise whatever they stumble over: OSError, SyntaxError, struct.error, zlib.error.
     except Exception as error:
         raise BadImageError(f"{name}: {_reason(source, error)}") from error
+
+
+def look(content: bytes, *, max_pixels: int, max_side: int) -> tuple[int, int]:
+    """Return width and height of a stranger's image, from its header alone: nothing is decoded.
+
+    Args:
+        content: the bytes of a file in one of `FORMATS`.
+        max_pixels: the largest width times height.
+        max_side: the largest width, and the largest height.
+
+    Raises:
+        TooLargeImageError: it says to be larger.
+        BadImageError: it is empty or no image of these formats.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+                width, height = image.size
+    except Image.DecompressionBombError as error:
+        raise TooLargeImageError(f"has more than {MAX_PIXELS:,} pixels") from error
+    except Exception as error:
+        raise BadImageError("is empty" if not content else "is no image") from error
+    if width * height > max_pixels or max(width, height) > max_side:
+        raise TooLargeImageError(f"has {width:,} x {height:,} pixels")
+    return width, height
 
 
 def _reason(source: str | Path | bytes, error: Exception) -> str:

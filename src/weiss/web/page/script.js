@@ -1,0 +1,98 @@
+// The page begins here: what the address says is what is shown.
+
+import {$, ask, count, make, percent, plural, say, sentence} from "./dom.js";
+import {showClass, showClasses} from "./classes.js";
+import {showMap} from "./map.js";
+import {showItem, showPhoto, showStart, startSearching} from "./search.js";
+
+const VIEWS = ["search", "classes", "map", "about"];
+let about = null;
+let isFirst = true;
+
+function open(view) {
+  for (const name of VIEWS) $(name).hidden = name !== view;
+  for (const link of document.querySelectorAll(".tabs a")) {
+    if (link.dataset.view === view) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  document.title = `${view === "search" ? "" : `${sentence(view)} · `}${about.name}`;
+}
+
+async function route() {
+  const said = new URLSearchParams(location.hash.slice(1));
+  const start = Math.max(0, Number.parseInt(said.get("start") ?? "0", 10) || 0);
+  let title = "found-title";
+  if (said.has("item")) (open("search"), showItem(said.get("item")));
+  else if (said.has("photo")) (open("search"), showPhoto(said.get("photo")));
+  else if (said.has("class")) (open("classes"), showClass(said.get("class"), start), (title = "classes-title"));
+  else if (said.has("all")) (open("classes"), showClass(null, start), (title = "classes-title"));
+  else if (said.has("classes")) (open("classes"), showClasses(), (title = "classes-title"));
+  else if (said.has("map")) (open("map"), showMap(), (title = "map-title"));
+  else if (said.has("about")) (open("about"), showAbout(), (title = "about-title"));
+  else (open("search"), showStart());
+  // Whoever goes on by keyboard goes on at the top of what is new.
+  if (!isFirst) $(title).focus({preventScroll: true});
+  isFirst = false;
+}
+
+function rows(facts, before = "") {
+  const found = [];
+  for (const [key, value] of Object.entries(facts)) {
+    const name = (before ? `${before} · ` : "") + key.replaceAll("_", " ");
+    if (value !== null && typeof value === "object" && !Array.isArray(value)) found.push(...rows(value, name));
+    else if (value !== null && value !== "") found.push([name, shown(value)]);
+  }
+  return found;
+}
+
+function shown(value) {
+  if (typeof value === "number") return Number.isInteger(value) ? count(value) : value.toPrecision(4);
+  return Array.isArray(value) ? value.map(shown).join(", ") : String(value);
+}
+
+function list(title, facts) {
+  const lines = facts.map(([name, value]) => make("div", {}, make("dt", {text: sentence(name)}), make("dd", {text: value})));
+  return make("section", {}, make("h3", {text: title}), make("dl", {}, ...lines));
+}
+
+function showAbout() {
+  const facts = [
+    ["items", count(about.items)],
+    ["classes", count(about.classes)],
+    ["dimensions of an embedding", count(about.embedding_size)],
+  ];
+  if (about.threshold) {
+    facts.push(
+      ["threshold", `similarity ${about.threshold.similarity.toFixed(3)}`],
+      ["false matches", percent(about.threshold.false_match_rate)],
+      ["right matches", percent(about.threshold.true_match_rate)],
+      ["measured on", about.threshold.basis],
+    );
+  }
+  const told = new Set(["name", "num_items", "num_classes", "threshold", "threshold_why"]);
+  const rest = Object.entries(about.facts).filter(([key]) => !told.has(key));
+  const groups = rest.filter(([, value]) => value && typeof value === "object" && Object.keys(value).length);
+  facts.push(...rows(Object.fromEntries(rest.filter(([, value]) => typeof value !== "object"))));
+  $("about-facts").replaceChildren(list("Catalogue", facts), ...groups.map(([name, own]) => list(sentence(name), rows(own))));
+}
+
+async function begin() {
+  try {
+    about = await ask("/about");
+  } catch (error) {
+    $("problem").hidden = false;
+    $("problem").textContent = error.message;
+    return;
+  }
+  $("name").textContent = about.name;
+  const classes = about.classes ? ` · ${plural(about.classes, "class", "classes")}` : "";
+  $("counts").textContent = plural(about.items, "item", "items") + classes;
+  $("outdated").hidden = !about.outdated;
+  startSearching(about);
+  $("skip").addEventListener("click", () => $("main").focus());
+  addEventListener("hashchange", route);
+  await route();
+  say(`${about.name}, ${$("counts").textContent}`);
+}
+
+begin();

@@ -1,0 +1,255 @@
+// Search: with a photo that is dropped, pasted or chosen, or with an item.
+
+import {$, address, ask, classesOf, count, make, percent, picture, plural, say} from "./dom.js";
+
+const photos = new Map(); // number -> {file, url, answer, k}: what the back button comes back to
+const MOST_PHOTOS = 20;
+const EXAMPLE = 142; // CSS pixels that an example takes in a row, at most
+let about = null;
+let problem = ""; // what the first page has to say when it comes
+let turn = 0; // of several questions only the last may show its answer
+
+/** Listen for photos. */
+export function startSearching(known) {
+  about = known;
+  $("limits").textContent = `Up to ${about.limits.bytes / 1e6} MB and ${about.limits.pixels / 1e6} megapixels. It stays on this server’s machine and is not kept.`;
+  $("file").addEventListener("change", () => {
+    take([...$("file").files]);
+    $("file").value = ""; // so that the same photo can be chosen again
+  });
+  addEventListener("paste", (event) => take([...(event.clipboardData?.files ?? [])]));
+  $("k").addEventListener("change", () => dispatchEvent(new HashChangeEvent("hashchange")));
+  let depth = 0;
+  const carriesFiles = (event) => event.dataTransfer?.types.includes("Files");
+  const curtain = (by) => ($("curtain").hidden = (depth = Math.max(0, depth + by)) === 0);
+  addEventListener("dragenter", (event) => carriesFiles(event) && curtain(1));
+  addEventListener("dragleave", (event) => carriesFiles(event) && curtain(-1));
+  addEventListener("dragover", (event) => event.preventDefault());
+  addEventListener("drop", (event) => {
+    event.preventDefault();
+    curtain(-depth);
+    take([...event.dataTransfer.files]);
+  });
+}
+
+function take(files) {
+  if (!files.length) return;
+  const [file] = files;
+  if (file.size > about.limits.bytes) {
+    complain(`The photo must have at most ${about.limits.bytes / 1e6} MB; this one has ${(file.size / 1e6).toFixed(1)}. Reduce it.`);
+    return;
+  }
+  const number = String(photos.size ? Number([...photos.keys()].at(-1)) + 1 : 1);
+  photos.set(number, {file, url: URL.createObjectURL(file), answer: null, k: 0});
+  if (photos.size > MOST_PHOTOS) {
+    const [oldest, {url}] = photos.entries().next().value;
+    URL.revokeObjectURL(url);
+    photos.delete(oldest);
+  }
+  location.hash = address({photo: number});
+}
+
+function complain(message) {
+  // A new photo can come while another view is open: then say it there, where photos belong.
+  if ($("search").hidden) {
+    problem = message;
+    location.hash = "#search";
+  } else showProblem(message);
+}
+
+function showProblem(message) {
+  $("problem").textContent = message;
+  $("problem").hidden = !message;
+}
+
+/** Begin a question: its number, and the page as it looks before the answer. */
+function begin(title) {
+  showProblem("");
+  $("verdict").hidden = true;
+  $("how-many").hidden = false;
+  $("search").classList.remove("empty");
+  $("found-title").textContent = title;
+  $("results").setAttribute("aria-busy", "true");
+  return ++turn;
+}
+
+/** Show the first page: an invitation, and a few items to begin with. */
+export async function showStart() {
+  const mine = ++turn;
+  showProblem(problem);
+  problem = "";
+  $("search").classList.add("empty");
+  $("asked").hidden = true;
+  $("verdict").hidden = true;
+  $("how-many").hidden = true;
+  $("found-title").textContent = "Or begin with one of these";
+  $("results").replaceChildren();
+  $("results").removeAttribute("aria-busy");
+  const items = await examples().catch(() => []);
+  if (mine !== turn || !items.length) return;
+  const cards = items.map((item) => make("li", {class: "card"}, itemLink(item)));
+  $("results").replaceChildren(make("ul", {class: "cards few"}, ...cards));
+}
+
+/** A few items that differ: the first ones of classes evenly apart. */
+async function examples() {
+  const {classes} = await ask("/classes");
+  const number = 2 * Math.max(4, Math.floor($("results").clientWidth / EXAMPLE)); // two full rows
+  if (!classes.length) return (await ask(`/classes/items?count=${number}`)).items;
+  const step = Math.max(1, classes.length / number);
+  const some = Array.from({length: Math.min(number, classes.length)}, (_, at) => classes[Math.floor(at * step)]);
+  return some.map(({first, name, thumbnail}) => ({id: first, name: "", classes: [name], thumbnail}));
+}
+
+/** An item's picture and class, which lead to a search with it. */
+export function itemLink(item) {
+  return make(
+    "a",
+    {href: address({item: item.id}), "aria-label": `${classesOf(item)} ${item.name}: search with it`},
+    make("span", {class: "plate"}, picture(item.thumbnail)),
+    make("span", {class: "words"}, make("strong", {text: classesOf(item)}), item.name && make("span", {class: "soft small name", text: item.name, title: item.name})),
+  );
+}
+
+/** Search with an uploaded photo; one that was answered is shown again without asking. */
+export async function showPhoto(number) {
+  const photo = photos.get(number);
+  const k = Number($("k").value);
+  if (!photo) return showStart(); // the page was loaded anew; the photo is gone
+  const mine = begin("Nearest items");
+  showQuery(photo.url, "Your photo", []);
+  if (photo.k === k) return showAnswer(photo.answer);
+  say("Searching");
+  $("results").replaceChildren(...waiting(k));
+  const form = new FormData();
+  form.set("file", photo.file, "photo"); // its name is nobody's business
+  try {
+    const answer = await ask(`/search?k=${k}`, {method: "POST", body: form});
+    Object.assign(photo, {answer, k});
+    if (mine === turn) showAnswer(answer);
+  } catch (error) {
+    if (mine === turn) showFailure(error);
+  }
+}
+
+/** Search with an item. */
+export async function showItem(id) {
+  const mine = begin("Nearest items");
+  try {
+    const answer = await ask(`/items/${encodeURIComponent(id)}/neighbours?k=${Number($("k").value)}`);
+    if (mine !== turn) return;
+    const {item} = answer.query;
+    showQuery(item.thumbnail, item.name, item.classes);
+    showAnswer(answer);
+  } catch (error) {
+    if (mine === turn) showFailure(error);
+  }
+}
+
+function waiting(k) {
+  const cards = Array.from({length: Math.min(k, 10)}, () => make("li", {class: "card pending"}, make("span", {class: "plate"})));
+  return [make("ul", {class: "cards", "aria-hidden": "true"}, ...cards)];
+}
+
+/** Say what went wrong, and let somebody begin anew. */
+function showFailure(error) {
+  problem = error.message;
+  return showStart();
+}
+
+function showQuery(source, name, classes) {
+  $("asked").hidden = false;
+  $("asked-picture").src = source;
+  $("asked-picture").alt = `The query: ${name}`;
+  $("asked-picture").hidden = false;
+  $("asked-picture").onload = () => $("asked-picture").classList.toggle("coarse", $("asked-picture").naturalWidth < 64);
+  $("asked-picture").onerror = () => ($("asked-picture").hidden = true); // the server knows formats that a browser does not
+  const links = classes.map((own) => make("a", {class: "chip", href: address({class: own}), text: own}));
+  $("asked-words").replaceChildren(
+    make("span", {class: "soft small", text: "Searching with"}),
+    make("strong", {text: name}),
+    make("span", {class: "chips"}, ...links),
+  );
+}
+
+function showAnswer(answer) {
+  $("results").removeAttribute("aria-busy");
+  const {results, threshold} = answer;
+  showVerdict(answer);
+  if (!results.length) {
+    $("results").replaceChildren(make("p", {class: "soft", text: "There is no other item."}));
+    return;
+  }
+  $("results").classList.toggle("plain", !threshold);
+  const near = results.filter((hit) => hit.match);
+  const parts = [];
+  if (!threshold || near.length === 0 || near.length === results.length) parts.push(cardsOf(results, 1, threshold));
+  else {
+    parts.push(make("h3", {text: plural(near.length, "match", "matches")}), cardsOf(near, 1, threshold));
+    parts.push(make("h3", {text: "Below the threshold"}), cardsOf(results.slice(near.length), near.length + 1, threshold));
+  }
+  $("results").replaceChildren(...parts);
+}
+
+function cardsOf(hits, first, threshold) {
+  return make("ol", {class: "cards", start: String(first)}, ...hits.map((hit, at) => card(hit, first + at, threshold)));
+}
+
+function card(hit, rank, threshold) {
+  const similarity = hit.similarity.toFixed(3);
+  const verdict = hit.match === null ? "" : hit.match ? ", a match" : ", below the threshold";
+  const label = `${rank}. ${classesOf(hit)}, similarity ${similarity}, distance ${hit.distance.toFixed(3)}${verdict}: search with it`;
+  const link = make(
+    "a",
+    {href: address({item: hit.id}), "aria-label": label, title: hit.name},
+    make("span", {class: "plate"}, picture(hit.thumbnail), make("span", {class: "rank", text: String(rank)}), hit.match ? make("span", {class: "sign", text: "✓"}) : ""),
+    make(
+      "span",
+      {class: "words"},
+      make("strong", {text: classesOf(hit)}),
+      meter(hit, threshold),
+      make("span", {class: "numbers small"}, make("span", {text: similarity}), make("span", {class: "soft", text: `dist. ${hit.distance.toFixed(3)}`})),
+    ),
+  );
+  return make("li", {class: hit.match === false ? "card far" : "card"}, link);
+}
+
+/** The similarity as a bar from 0 to 1, with a mark at the threshold. */
+function meter(hit, threshold) {
+  const bar = make("span", {class: "meter"});
+  const fill = make("span", {class: "fill"});
+  fill.style.width = `${100 * Math.max(0, Math.min(1, hit.similarity))}%`;
+  bar.append(fill);
+  if (threshold) {
+    const tick = make("span", {class: "tick"});
+    tick.style.left = `${100 * Math.max(0, Math.min(1, threshold.similarity))}%`;
+    bar.append(tick);
+  }
+  return bar;
+}
+
+function showVerdict({results, threshold, match}) {
+  const verdict = $("verdict");
+  verdict.hidden = false;
+  if (!threshold) {
+    verdict.className = "banner";
+    verdict.replaceChildren("These are the nearest items. This catalogue has no threshold to tell whether they are near enough.");
+    say(`${results.length} nearest items`);
+    return;
+  }
+  const limit = threshold.similarity.toFixed(3);
+  const rate = percent(threshold.false_match_rate);
+  const nearest = results.length ? results[0].similarity.toFixed(3) : null;
+  const heading = match ? `Match: ${classesOf(results[0])}` : "No match";
+  const first = match
+    ? `Similarity ${nearest} reaches the threshold of ${limit}.`
+    : `The nearest item has similarity ${nearest ?? "–"}, below the threshold of ${limit}.`;
+  const second = `Of pictures whose class is not there, ${rate} pass the threshold all the same. Measured: ${threshold.basis}.`;
+  verdict.className = match ? "banner good" : "banner warn";
+  verdict.replaceChildren(
+    make("strong", {text: heading}),
+    make("span", {text: first}),
+    make("details", {}, make("summary", {text: `False matches: ${rate}`}), make("span", {text: second})),
+  );
+  say(`${heading}. ${first} ${count(results.length)} items are shown.`);
+}
