@@ -6,6 +6,7 @@ import gc
 import math
 import pickle
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -495,14 +496,39 @@ def test_wrong_labels_are_refused_by_a_replay_too():
 
 
 def test_losses_that_are_gone_leave_no_recording_behind():
-    recorded_loss()
+    loss, _, _ = recorded_loss()
+    recording = weakref.ref(next(iter(loss._recordings._known.values())))
+    del loss
     gc.collect()
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    for _ in range(5):
-        recorded_loss()
-        gc.collect()
-    assert torch.cuda.memory_allocated() <= before + 2**20
+    assert recording() is None
+
+
+def test_fields_that_move_away_leave_no_recording_behind():
+    loss, _, _ = recorded_loss()
+    recording = weakref.ref(next(iter(loss._recordings._known.values())))
+    loss.double()
+    gc.collect()
+    assert recording() is None
+
+
+def test_a_recording_that_fails_leaves_the_plain_way_and_the_stream(monkeypatch):
+    replay = pytest.importorskip("weiss.kernels.replay")
+    fuse, times = replay._fuse, []
+
+    def failing(*asked):
+        times.append(None)
+        if torch.cuda.is_current_stream_capturing():
+            raise RuntimeError("not today")
+        return fuse(*asked)
+
+    monkeypatch.setattr(replay, "_fuse", failing)
+    stream = torch.cuda.current_stream()
+    with pytest.warns(UserWarning, match="kernel by kernel.*not today"):
+        loss, x, labels = recorded_loss()
+    assert torch.cuda.current_stream() == stream
+    assert not is_recorded(loss)
+    assert found(loss, x, labels)[0].equal(plainly(loss, x, labels)[0])
+    torch.nn.functional.dropout(torch.ones(3, device="cuda"))
 
 
 @pytest.mark.parametrize("labels_of", ["several of a class", "one class beyond a tile"])

@@ -97,6 +97,12 @@ NARROW = [
     for batch, average in zip(NARROW_BATCHES, ("classes", "samples") * 3, strict=False)
     if name == "mf_cwms" or batch == "threes"
 ]
+NARROW += [
+    ("mf_cwms", "threes", "classes"),
+    ("mf_contrastive", "one class in two tiles", "classes"),
+]
+FAR = [("mf_cwms", "threes"), ("mf_cwms", "one class in two tiles")]
+"""Where the largest exponent is 120."""
 STRIDES = {
     "a slice of columns": lambda x: torch.cat([x, x, x], dim=1)[:, x.shape[1] : 2 * x.shape[1]],
     "a transposed matrix": lambda x: x.T.contiguous().T,
@@ -181,6 +187,18 @@ def refusal(impl, name, what):
     return str(caught.value)
 
 
+def overwritten():
+    """Go back again after somebody has written to the labels."""
+    embeddings, labels, fields = batch_of(**BATCHES["a few"])
+    loss = with_fields("mf_contrastive", fields, impl="triton")
+    value = loss(embeddings.requires_grad_(), labels)
+    value.backward(retain_graph=True)
+    labels += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation") as caught:
+        value.backward()
+    return str(caught.value)
+
+
 def again(name):
     """Go back twice through one graph."""
     embeddings, labels, fields = batch_of(**BATCHES["a few"])
@@ -234,6 +252,7 @@ def _interpret(path):
     for what in WRONG:
         results[what] = refusal("triton", "mf_contrastive", what)
     results["again"] = again("mf_contrastive")
+    results["overwritten"] = overwritten()
     screened.TILE, screened.LISTS_PAY = (16, 32, 16), 2.0
     for name in MEAN_FIELD:
         results[name, "near"] = near_pairs(screened.screened, name, torch.float32)
@@ -251,6 +270,12 @@ def _interpret(path):
         samples, _, _ = NARROW_BATCHES[case[1]]["shape"]
         fused.SMALL_BLOCK, fused.BLOCK = 128 * samples, 64 * samples
         results[case] = narrow("triton", *case, products="bfloat16")
+    fused.HALF = torch.float32  # which has the exponents of bfloat16, as float16 has not
+    for name, batch in FAR:
+        samples, _, _ = NARROW_BATCHES[batch]["shape"]
+        fused.SMALL_BLOCK, fused.BLOCK = 128 * samples, 64 * samples
+        far = {"products": "bfloat16", "beta": 200.0, "delta": 0.6}
+        results[name, batch, "far"] = narrow("triton", name, batch, "classes", **far)
     listed = {
         key: list(value) if hasattr(value, "visited") else value for key, value in results.items()
     }
@@ -300,9 +325,16 @@ def test_narrow_products_lose_no_more_than_half_precision_does(interpreted, name
     results = interpreted[name, batch, average]
     assert all(tensor.isfinite().all() for tensor in results)
     if truth[1].norm() < 1e-6:
-        return
+        truth[1:], results[1:] = ([t + 1 for t in tensors[1:]] for tensors in (truth, results))
     # A direction, a slope and, where classes have several samples, an exponential are rounded.
     assert max(errors(results, truth)) < 4 * torch.finfo(torch.float16).eps
+
+
+@pytest.mark.parametrize(("name", "batch"), FAR)
+def test_narrow_products_know_large_exponents(interpreted, name, batch):
+    far = {"beta": 200.0, "delta": 0.6}
+    truth = narrow("reference", name, batch, "classes", torch.float64, **far)
+    assert max(errors(interpreted[name, batch, "far"], truth)) < 1e-4
 
 
 @pytest.mark.parametrize(("name", "path", "wanted"), WANTED)
@@ -331,6 +363,10 @@ def test_a_kept_graph_can_be_gone_back_through_again(interpreted):
     for a, b, c in zip(once, thrice, expected, strict=True):
         assert a.equal(c)
         torch.testing.assert_close(b, 3 * a)
+
+
+def test_labels_written_to_before_they_are_read_again_are_noticed(interpreted):
+    assert "modified" in interpreted["overwritten"]
 
 
 def test_lists_do_not_depend_on_how_a_batch_lies_in_memory(interpreted):

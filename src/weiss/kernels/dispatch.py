@@ -85,7 +85,8 @@ def _compute(
             gradient_BD = shard.sum_parts(gradient_BD)
         return found._replace(value=shard.sum_parts(found.value), embeddings_BD=gradient_BD)
 
-    return differentiable(work, scale, embeddings_BD, fields_CD), noticed
+    labels = classes if isinstance(classes, Tensor) else None
+    return differentiable(work, scale, embeddings_BD, fields_CD, labels), noticed
 
 
 def _listed(

@@ -21,7 +21,9 @@ Scale = Callable[[list[Tensor], Tensor], None]
 """Multiplies tensors, in place, by a number on their device."""
 
 
-def differentiable(compute: Compute, scale: Scale, embeddings: Tensor, fields: Tensor) -> Tensor:
+def differentiable(
+    compute: Compute, scale: Scale, embeddings: Tensor, fields: Tensor, labels: Tensor | None = None
+) -> Tensor:
     """Return the loss as autograd sees it.
 
     Args:
@@ -29,9 +31,11 @@ def differentiable(compute: Compute, scale: Scale, embeddings: Tensor, fields: T
         scale: multiplies a gradient by a number.
         embeddings: ``(B, D)``.
         fields: ``(C, D)``.
+        labels: what `compute` reads beside these, so that autograd notices if somebody writes to it
+            before it is read again.
     """
     apply: Callable[..., Tensor] = _Taken.apply
-    value = apply(compute, scale, embeddings, fields, torch.is_grad_enabled())
+    value = apply(compute, scale, embeddings, fields, torch.is_grad_enabled(), labels)
     return value
 
 
@@ -46,14 +50,15 @@ def scale_in_place(gradients: list[Tensor], factor: Tensor) -> None:
 class _Taken(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, compute: Compute, scale: Scale, x_BD: Tensor, fields_CD: Tensor, learns: bool
-    ) -> Tensor:
+        ctx: Any, compute: Compute, scale: Scale, x_BD: Tensor, fields_CD: Tensor, learns: bool,
+        labels: Tensor | None,
+    ) -> Tensor:  # fmt: skip
         ctx.wants = tuple(learns and wanted for wanted in ctx.needs_input_grad[2:4])
         found = compute(x_BD, fields_CD, *ctx.wants)
         ctx.compute, ctx.scale, ctx.dtype = compute, scale, x_BD.dtype
         # Not the value: the graph would hold what holds the graph.
         ctx.gradients, ctx.holds = [found.embeddings_BD, found.fields_CD], found.holds
-        ctx.save_for_backward(x_BD, fields_CD)
+        ctx.save_for_backward(x_BD, fields_CD, labels)
         return found.value
 
     @staticmethod
@@ -66,7 +71,7 @@ class _Taken(torch.autograd.Function):
             )
         gradients, holds, ctx.gradients = ctx.gradients, ctx.holds, None
         if gradients is None or not (holds is None or holds()):
-            found = ctx.compute(*ctx.saved_tensors, *ctx.wants)
+            found = ctx.compute(*ctx.saved_tensors[:2], *ctx.wants)
             gradients, holds = [found.embeddings_BD, found.fields_CD], found.holds
         wanted = [place for place in (0, 1) if gradients[place] is not None]
         if holds is not None:
@@ -77,4 +82,4 @@ class _Taken(torch.autograd.Function):
             ctx.scale([gradients[place] for place in wanted], by_value)
         if gradients[0] is not None:
             gradients[0] = gradients[0].to(ctx.dtype)
-        return None, None, gradients[0], gradients[1], None
+        return None, None, gradients[0], gradients[1], None, None

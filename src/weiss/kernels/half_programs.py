@@ -136,7 +136,8 @@ def _log_of_rest(m):
 def _log_of_sum(total, floor, shift):
     """``log(1 + e^shift total)`` for ``floor = e^-shift``, with the digits of small values."""
     larger = tl.maximum(total, floor)
-    return softplus(tl.log(larger) + shift, tl.minimum(total, floor) / larger)
+    exponent = tl.where(total > floor, tl.log(larger) + shift, 0.0)
+    return softplus(exponent, tl.minimum(total, floor) / larger)
 
 
 @triton.jit(do_not_specialize=["low", "place"])
@@ -193,8 +194,7 @@ def meet_log_across(
 ):  # fmt: skip
     """What `meet_log_together` leaves out: the class at the end of a tile that goes on in the next.
 
-    Programs ``(tile, n)`` share the columns of the class that begins in the tile, if there is one:
-    its cosines once to add up their exponentials, once more for the slopes.
+    Programs ``(tile, n)`` share the columns of the class that begins in the tile, if there is one.
     """
     first = tl.program_id(0) * ROWS
     energies = tl.zeros((COLUMNS,), tl.float32)
@@ -215,7 +215,8 @@ def meet_log_across(
                 slot = tl.load(ints + FACTS * batch + NUM_FACTS + low + c, mask=here, other=0)
                 fields = copy + tl.cast(begin, tl.int64) * D
                 total = tl.zeros((COLUMNS,), tl.float32)
-                for turn in range(0, 2 * turns):
+                # First the sum, then the slopes; of a class that fits a tile both at once.
+                for turn in range(0, tl.where(turns == 1, 1, 2 * turns)):
                     p = start + (turn % turns) * ROWS + tl.arange(0, ROWS)
                     live = p < start + size
                     row = tl.load(ints + MEMBER * batch + p, mask=live, other=0)
@@ -223,7 +224,7 @@ def meet_log_across(
                     power = tl.exp(cos * (push_rate * scale)[None, :] + offset)
                     if turn < turns:
                         total += tl.sum(tl.where(live[:, None], power, 0.0), 0)
-                    else:
+                    if (turn >= turns) | (turns == 1):
                         slope = power * (scale / present / (floor + total))[None, :]
                         at = row[:, None] * stride + c[None, :]
                         mask = live[:, None] & (slot < 0)[None, :]

@@ -1,0 +1,101 @@
+"""When a loss records itself. What a recording gives is seen on a GPU (test_gpu.py)."""
+
+import copy
+import pickle
+import types
+
+import pytest
+import torch
+
+from weiss.kernels import replay
+from weiss.kernels.problem import Problem, Shard
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Ask for a problem, and hear whether it was replayed; a list of what was recorded."""
+    recorded = []
+
+    class Recording:
+        def __init__(self, problem, x, fields, labels, shard, wants):
+            recorded.append(tuple(x.shape))
+
+        def replay(self, x, labels):
+            return "replayed", None
+
+    monkeypatch.setattr(replay, "_Recording", Recording)
+    monkeypatch.setattr(replay, "_fuse", lambda *asked: ("plain", None))
+    monkeypatch.setattr(replay, "_can_be_recorded", lambda *asked: True)
+    stream = types.SimpleNamespace(cuda_stream=0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    recordings, fields, problem = replay.Recordings(), torch.zeros(5, 3), Problem(None, "", "")
+
+    def ask(batch=4, fields=fields, problem=problem):
+        wants = {"wants_embeddings": True, "wants_fields": True}
+        x, labels = torch.zeros(batch, 3), torch.zeros(batch, dtype=torch.long)
+        return recordings.fuse(problem, x, fields, labels, Shard(0, 5), **wants)[0]
+
+    pytest.importorskip("triton")
+    return ask, recorded, recordings
+
+
+def test_a_problem_is_recorded_when_it_has_come_back(asked):
+    ask, recorded, _ = asked
+    assert [ask() for _ in range(6)] == ["plain"] * 3 + ["replayed"] * 3
+    assert recorded == [(4, 3)]
+
+
+def test_beyond_a_few_sizes_nothing_more_is_recorded(asked):
+    ask, recorded, _ = asked
+    answers = [ask(batch) for _ in range(20) for batch in range(1, 7)]
+    assert sorted(recorded) == [(batch, 3) for batch in range(1, 1 + replay.KEPT)]
+    assert answers[-6:] == ["replayed"] * 4 + ["plain"] * 2
+
+
+def test_recordings_of_fields_that_were_elsewhere_make_room(asked):
+    ask, recorded, _ = asked
+    for turn in range(6):
+        fields = torch.zeros(5, 3)
+        kept = [ask(fields=fields) for _ in range(5)]
+        assert kept[-1] == "replayed", turn
+    assert len(recorded) == 6
+
+
+def test_equal_numbers_of_problems_that_are_gone_are_not_counted_together(asked):
+    ask, recorded, _ = asked
+    for _ in range(8):
+        ask(problem=Problem(None, "", ""))  # each may get the memory of the last
+    assert recorded == []
+
+
+def test_what_fails_is_not_tried_again(asked, monkeypatch):
+    ask, _, _ = asked
+    tried = []
+
+    def fail(*asked):
+        tried.append(None)
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(replay, "_Recording", fail)
+    with pytest.warns(UserWarning, match="kernel by kernel.*no room"):
+        assert [ask() for _ in range(4)] == ["plain"] * 4
+    assert [ask() for _ in range(5)] == ["plain"] * 5
+    assert len(tried) == 1
+
+
+def test_copies_begin_anew(asked):
+    ask, _, recordings = asked
+    for _ in range(4):
+        ask()
+    assert recordings._known
+    assert not copy.deepcopy(recordings)._known
+    assert not pickle.loads(pickle.dumps(recordings))._known
+
+
+@pytest.mark.parametrize(
+    ("batch", "num_classes", "size"), [(4, 2**20 + 1, 2), (1, 2**14 + 1, 512), (4, 5, 3)]
+)
+def test_large_problems_and_those_of_a_cpu_are_not_recorded(batch, num_classes, size):
+    problem, shard = Problem(None, "cosine", "classes"), Shard(0, num_classes)
+    x, fields = (torch.empty(rows, size, device="meta") for rows in (batch, num_classes))
+    assert not replay._can_be_recorded(problem, x, fields, shard, (True, True))
