@@ -50,12 +50,15 @@ format: setup ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup ## measure losses, evaluation and decoding against rivals; writes benchmarks/results
+bench: setup ## measure losses, evaluation, decoding and the catalogue against rivals; writes benchmarks/results
 	$(BIN)/python benchmarks/bench_multi_similarity.py
 	$(BIN)/python benchmarks/bench_classes.py
 	$(BIN)/python benchmarks/bench_retrieval.py --task inshop --rivals plain,faiss,pml --repeats 5
 	$(BIN)/python benchmarks/bench_retrieval.py --task sop --rivals plain,faiss,pml
 	$(BIN)/python benchmarks/bench_decoding.py
+	$(BIN)/python benchmarks/bench_index.py --rounds 7
+	$(BIN)/python benchmarks/bench_catalogue.py
+	$(BIN)/python benchmarks/bench_serve.py
 
 clean: ## remove the environment and every cache
 	rm -rf .venv demo runs .pytest_cache .mypy_cache .ruff_cache

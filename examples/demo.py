@@ -2,7 +2,8 @@
 
 Half of the glyphs' characters train a small network, with MFCWMS and again with ProxyAnchor. Then
 each image of the other half, characters that training never saw, looks for the images of its own
-character in other fonts. Raw pixels and the untrained network do the same, to compare with.
+character in other fonts. Raw pixels and the untrained network do the same, to compare with. At last
+these characters become a catalogue that can be searched by picture.
 
     python examples/demo.py --out demo
 """
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from weiss import LOSSES, plots
+from weiss.catalogue import build_index
 from weiss.config import Recipe, recipe_from
 from weiss.data import CentreCrop, Pipeline, Table, open_table
 from weiss.evaluation import Retrieval, evaluate_retrieval
@@ -174,7 +176,11 @@ def main() -> None:
             )
         )
     path = write_page(arguments.out, runs, found, tests)
+    index = arguments.out / "index"
+    run = next(iter(runs.values()))
+    build_index(run.folder, tests[STILL], index, device="cpu", replace_old=True, quiet=True)
     print(f"\nlook at {path}")
+    print(f"and search by picture: weiss serve {index}")
 
 
 if __name__ == "__main__":
