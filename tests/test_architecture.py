@@ -16,6 +16,7 @@ LAYERS = [
     "cli",
     "cli_catalogue",
     "cli_comparisons",
+    "cli_magnet",
     "printing",
     "__init__",
     "protocols",
@@ -52,6 +53,7 @@ LAYERS = [
     "summaries",
     "statistics",
     "distances",
+    "magnet",
     "decoding",
     "decoder",
     "images",
@@ -132,6 +134,7 @@ INSIDE = {
         "thumbnails",
         "items",
     ],
+    "magnet": ["__init__", "transition", "simulation", "exact", "mean_field", "single_spin"],
     "training": [
         "__init__",
         "again",
@@ -190,6 +193,9 @@ INSIDE = {
         "boxes",
         "heat_maps",
         "searches",
+        "magnet",
+        "attributes",
+        "spreads",
         "breakdowns",
         "dependences",
         "drawing",
@@ -243,6 +249,7 @@ SIBLINGS = [
     {"reality_check", "run_table"},
     {"breakdown", "costs"},
     {"faiss_store", "milvus_store"},
+    {"simulation", "exact"},
 ]
 # Which file, or which folder, may import a heavy library, and never at import time.
 HEAVY = {
@@ -267,7 +274,7 @@ HEAVY = {
 # These may be imported by a few files, and at import time where that is what the file is for.
 ONLY = {
     "PIL": {"images.py", "data/glyphs.py", "catalogue/thumbnails.py"},
-    "typer": {"cli.py", "cli_catalogue.py", "cli_comparisons.py", "printing.py"},
+    "typer": {"cli.py", "cli_catalogue.py", "cli_comparisons.py", "cli_magnet.py", "printing.py"},
     "fastapi": {"web/app.py", "web/uploads.py"},
     "starlette": {"web/app.py", "web/uploads.py", "web/guarding.py"},
     "uvicorn": {"web/server.py"},

@@ -13,7 +13,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from weiss import cli_catalogue, cli_comparisons, printing
+from weiss import cli_catalogue, cli_comparisons, cli_magnet, printing
 
 app = typer.Typer(
     name="weiss",
@@ -27,6 +27,7 @@ app.add_typer(data_app, name="data")
 app.add_typer(cli_comparisons.bench_app, name="bench")
 app.command("study", help=cli_comparisons.STUDY_HELP)(cli_comparisons.study)
 app.command("report")(cli_comparisons.report)
+app.command("magnet", help=cli_magnet.MAGNET_HELP)(cli_magnet.magnet)
 app.command("join-in", hidden=True)(cli_comparisons.join_in)
 app.command("index", help=cli_catalogue.INDEX_HELP)(cli_catalogue.index)
 app.command("search")(cli_catalogue.search)

@@ -6,6 +6,7 @@ from weiss.plots.breakdowns import breakdown
 from weiss.plots.dependences import Point, costs, dependence
 from weiss.plots.drawing import COLOURS, DASHES, HELPFUL_RANGE, MARKERS, TEXT
 from weiss.plots.heat_maps import heat_map, heat_panels
+from weiss.plots.magnet import magnet_cooling, magnet_name, magnet_transition
 from weiss.plots.runs import (
     ORDER,
     RETRIEVAL,
@@ -45,6 +46,9 @@ __all__ = [
     "heat_map",
     "heat_panels",
     "learning_curves",
+    "magnet_cooling",
+    "magnet_name",
+    "magnet_transition",
     "order_averages",
     "order_parameters",
     "search_history",

@@ -1,0 +1,253 @@
+"""The magnet and its mean field theory: Weiss's equation, and what follows from it.
+
+N spins, unit vectors of n components, each of which wants to point where every other one points
+(section 3.1 of the paper; the field h along the first axis is ours):
+
+    H     = -J/2 sum_{i,j} S_i . S_j - h . sum_i S_i          self-pairs i = j are in the sum
+    H_MF  = J N^2/2 M . M - J N M . sum_i S_i - h . sum_i S_i
+    M     = 1/N sum_i E[S_i]                                  E over e^{-H_MF / T}
+
+The paper's J makes an energy of order N^2. What matters is the product ``coupling = J N``: the
+field on a spin when all others agree. Everything here is in its terms, 1 unless it is said,
+energies are for each spin, and Boltzmann's constant is 1. So the critical temperature is
+``J N / n``.
+
+Dimensions: N spins, D = n components.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from weiss import _check
+from weiss.magnet.single_spin import (
+    Array,
+    log_area,
+    log_partition,
+    mean_over_field,
+    mean_slope,
+    mean_spin,
+)
+
+MOST_COMPONENTS = 1000
+"""The most components of a spin that have been tried."""
+STEPS = 200
+"""The most steps of Newton's method; at the transition it gains a third at each."""
+
+
+@dataclass(frozen=True)
+class Magnet:
+    """An infinite-range ferromagnet.
+
+    Attributes:
+        n: components of a spin: 1 is Ising's magnet, 2 the XY magnet, 3 Heisenberg's.
+        coupling: ``J N``, above zero.
+        field: h, the component of an outer field along the first axis.
+
+    Example:
+        >>> from weiss.magnet import Magnet
+        >>> Magnet(n=2).critical_temperature
+        0.5
+    """
+
+    n: int = 3
+    coupling: float = 1.0
+    field: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what is no magnet."""
+        if _check.count("n", self.n, "Magnet") > MOST_COMPONENTS:
+            raise ValueError(
+                f"n must be at most {MOST_COMPONENTS} for Magnet; got {self.n}. "
+                "Beyond it nobody has looked whether the digits are right."
+            )
+        _check.number("coupling", self.coupling, "Magnet", above=0.0)
+        _check.number("field", self.field, "Magnet")
+
+    @property
+    def critical_temperature(self) -> float:
+        """``T_c = J N / n``: below it, without a field, the spins agree on a direction."""
+        return self.coupling / self.n
+
+
+@dataclass(frozen=True)
+class State:
+    """What mean field theory says of a magnet, arrays of the shape of the temperatures.
+
+    Attributes:
+        temperature: T.
+        magnetisation: M along the first axis, with the sign of the field; without one not negative.
+        free_energy: ``f = -T/N log Z_MF``, with the paper's measure ``prod_i dS_i``.
+        energy: ``u = E[H_MF] / N = -J N M^2/2 - h M``.
+        entropy: ``s = (u - f) / T``: the logarithm of the sphere's area at high temperature;
+            at zero it is 0 for n = 1 and minus infinity for spins that can turn.
+        susceptibility: ``dM/dh`` along M; infinite at the transition.
+        transverse: ``dM/dh`` across M, ``M / h``; infinite where M needs no field, nan for n = 1.
+        fluctuation: the limit of ``N Var|M| / T`` in a magnet of N spins, N to infinity. With M it
+            is the susceptibility; without, less by a factor, as the length of a Gaussian vector
+            varies less than its components do.
+    """
+
+    temperature: Array
+    magnetisation: Array
+    free_energy: Array
+    energy: Array
+    entropy: Array
+    susceptibility: Array
+    transverse: Array
+    fluctuation: Array
+
+
+def energy(magnet: Magnet, spins_ND: Array) -> float:
+    """Return ``H / N`` of a configuration ``(N, n)``, in N operations: H knows only the sum."""
+    spins_ND = spins_of(magnet, spins_ND)
+    mean_D = spins_ND.mean(axis=0)
+    return float(-0.5 * magnet.coupling * mean_D @ mean_D - magnet.field * mean_D[0])
+
+
+def mean_field_energy(magnet: Magnet, spins_ND: Array, mean_D: Array) -> float:
+    """Return ``H_MF / N`` of a configuration ``(N, n)`` in the mean field M ``(n,)``.
+
+    It is ``H/N + J N/2 |M - m|^2`` with m the mean of the spins: never below the true energy, and
+    equal to it where the field is self-consistent.
+    """
+    spins_ND = spins_of(magnet, spins_ND)
+    mean_D = np.asarray(mean_D, dtype=np.float64)
+    if mean_D.shape != (magnet.n,) or not np.isfinite(mean_D).all():
+        raise ValueError(
+            f"mean_D must be {magnet.n} finite numbers, as many as a spin has components; "
+            f"got shape {mean_D.shape}. Pass a vector."
+        )
+    found_D = spins_ND.mean(axis=0)
+    pull = magnet.coupling * (0.5 * mean_D @ mean_D - mean_D @ found_D)
+    return float(pull - magnet.field * found_D[0])
+
+
+def landscape(magnet: Magnet, mean: Array | float, temperature: Array | float) -> Array:
+    """Return ``-T/N log Z_MF`` as a function of the mean field, which the paper minimises.
+
+    ``f(M, T) = J N M^2/2 - T log z_n(|J N M + h| / T)``
+
+    At zero temperature the logarithm picks the state of least energy: what is left is
+    ``min over spins of H_MF / N = J N M^2/2 - |J N M + h|``. A loss function is this second thing:
+    H_MF, minimised over the samples and over the field together.
+
+    Args:
+        magnet: which.
+        mean: M along the first axis, any shape.
+        temperature: T, zero or more, of a shape that broadcasts with it.
+
+    Example:
+        >>> from weiss.magnet import Magnet, landscape
+        >>> [round(float(landscape(Magnet(1), 1.0, T)), 3) for T in (1.0, 0.1, 0.01, 0.0)]
+        [-0.627, -0.5, -0.5, -0.5]
+    """
+    T, mean = temperatures_of(temperature), np.asarray(mean, dtype=np.float64)
+    pull = np.abs(magnet.coupling * mean + magnet.field)
+    warm = np.where(T > 0, T, 1.0)
+    thermal = warm * (log_partition(magnet.n, pull / warm) + log_area(magnet.n))
+    return 0.5 * magnet.coupling * mean**2 - np.where(T > 0, thermal, pull)
+
+
+def solve(magnet: Magnet, temperature: Array | float) -> State:
+    """Solve the self-consistency equation ``M = A_n((J N M + h) / T)`` for its stable solution.
+
+    With ``x = (J N M + h) / T`` it reads ``T x = J N A_n(x) + h``, and the right side is concave:
+    Newton's method from the right end comes down to the largest solution and cannot miss it.
+
+    Args:
+        magnet: which.
+        temperature: T, zero or more, any shape.
+
+    Returns:
+        Magnetisation, free energy, energy, entropy, susceptibilities at each temperature.
+
+    Example:
+        >>> from weiss.magnet import Magnet, solve
+        >>> solve(Magnet(n=1), [0.0, 0.5, 0.99, 1.5]).magnetisation.round(4)
+        array([1.    , 0.9575, 0.1725, 0.    ])
+    """
+    T = temperatures_of(temperature)
+    n, coupling, outer = magnet.n, magnet.coupling, abs(magnet.field)
+    is_warm = T > 0
+    warm = np.where(is_warm, T, 1.0)
+    is_free = (outer == 0.0) & (warm >= magnet.critical_temperature)
+    x = (coupling + outer) / warm
+    for _ in range(STEPS):
+        excess = coupling * mean_spin(n, x) + outer - warm * x
+        slope = np.minimum(coupling * mean_slope(n, x) - warm, -1e-300)
+        moved = np.maximum(np.where(is_free, 0.0, x - excess / slope), 0.0)
+        is_done = np.all(np.abs(moved - x) <= 1e-15 * x)
+        x = moved
+        if is_done:
+            break
+    M = np.where(is_warm, mean_spin(n, x), 1.0)
+    u = -0.5 * coupling * M**2 - outer * M
+    s = log_partition(n, x) - x * M + log_area(n)
+    s = np.where(is_warm, s, 0.0 if n == 1 else -np.inf)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        variance = mean_slope(n, x)
+        along = np.where(is_warm, variance / np.maximum(warm - coupling * variance, 0.0), 0.0)
+        across = np.where(M > 0, M / outer, along) if outer else np.where(M > 0, np.inf, along)
+    return State(
+        temperature=T,
+        magnetisation=M if magnet.field >= 0 else -M,
+        free_energy=np.where(is_warm, u - warm * np.where(is_warm, s, 0.0), u),
+        energy=u,
+        entropy=s,
+        susceptibility=along,
+        transverse=across if n > 1 else np.full_like(T, np.nan),
+        fluctuation=np.where(M > 0, along, along * _length_variance(n)),
+    )
+
+
+def residual(magnet: Magnet, mean: Array | float, temperature: float) -> Array:
+    """Return ``A_n((J N M + h) / T) - M``, by how much a mean field is not self-consistent.
+
+    It is the slope of the `landscape`, over ``-J N``: to minimise the one is to solve the other.
+
+    Args:
+        magnet: which.
+        mean: M along the first axis, any shape.
+        temperature: T, above zero.
+    """
+    T = _check.number("temperature", temperature, "residual", above=0.0)
+    mean = np.asarray(mean, dtype=np.float64)
+    x = (magnet.coupling * mean + magnet.field) / T
+    found: Array = x * mean_over_field(magnet.n, np.abs(x)) - mean
+    return found
+
+
+def temperatures_of(given: Array | float) -> Array:
+    """Return temperatures as float64; refuse what is none."""
+    T = np.asarray(given, dtype=np.float64)
+    bad = T[~(np.isfinite(T) & (T >= 0))]
+    if bad.size:
+        raise ValueError(
+            f"temperature must be finite and zero or more; got {bad.flat[0]:g}. "
+            "Pass it in the units of J N, with Boltzmann's constant 1."
+        )
+    return T
+
+
+def spins_of(magnet: Magnet, given: Array) -> Array:
+    """Return a configuration ``(N, n)`` as float64; refuse what is none."""
+    spins_ND = np.asarray(given, dtype=np.float64)
+    if spins_ND.ndim != 2 or spins_ND.shape[1] != magnet.n or not len(spins_ND):
+        raise ValueError(
+            f"spins must have shape (N, {magnet.n}), N at least 1; got {spins_ND.shape}. "
+            "Pass one row a spin."
+        )
+    lengths_N = np.linalg.norm(spins_ND, axis=1)
+    if not np.allclose(lengths_N, 1.0, rtol=0.0, atol=1e-6):
+        worst = lengths_N[np.argmax(np.abs(lengths_N - 1.0))]
+        raise ValueError(
+            f"spins must be of length 1; got one of length {worst:g}. Divide each by its length."
+        )
+    return spins_ND
+
+
+def _length_variance(n: int) -> float:
+    """Return the variance of the length of a vector of n independent standard Gaussians."""
+    return n - 2.0 * math.exp(2.0 * (math.lgamma((n + 1) / 2) - math.lgamma(n / 2)))

@@ -1,0 +1,234 @@
+"""The magnet on a computer: spins drawn one after another in the field of all others.
+
+A *heat bath* gives spin i a new direction from its exact distribution in the field of the rest,
+``J sum_{j != i} S_j + h``, which leaves the Gibbs distribution of all spins as it is. The sum of
+the spins is kept, so a step costs the same for any N. Many copies of the magnet, at many
+temperatures, take each step together; they never meet, so the scatter between them is the error of
+their mean.
+
+Dimensions: N spins, W copies (walkers), T temperatures, D = n components.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from weiss import _check
+from weiss.magnet.mean_field import Magnet, temperatures_of
+from weiss.magnet.single_spin import Array
+
+KNOWN = (1, 2, 3)
+"""Components of spins that can be drawn in a field without a rejection of our own."""
+COLDEST = 1e-12
+"""Spins this cold, in units of the field, point along it."""
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """Averages ``(T,)`` over copies and sweeps, as in `weiss.magnet.Moments`, and their errors.
+
+    Attributes:
+        temperature: T.
+        length: ``E|M|``.
+        square: ``E[M . M]``.
+        along: ``E[M_1]``.
+        energy: ``E[H] / N``.
+        susceptibility: ``N (E[M_1^2] - E[M_1]^2) / T``; without a field ``N E[M . M] / (n T)``.
+        fluctuation: ``N Var|M| / T``.
+        errors: one standard error of each, by name: a jackknife over the copies.
+    """
+
+    temperature: Array
+    length: Array
+    square: Array
+    along: Array
+    energy: Array
+    susceptibility: Array
+    fluctuation: Array
+    errors: dict[str, Array]
+
+
+def simulate(
+    magnet: Magnet,
+    temperatures: Sequence[float] | Array,
+    num_spins: int,
+    *,
+    copies: int = 32,
+    sweeps: int = 300,
+    warm_up: int = 100,
+    seed: int = 0,
+) -> Simulated:
+    """Simulate a magnet at several temperatures.
+
+    Args:
+        magnet: which, of one, two or three components.
+        temperatures: ``(T,)``, above zero.
+        num_spins: N.
+        copies: W, independent magnets at each temperature; at least two.
+        sweeps: how often each spin is drawn while it is measured, once a sweep.
+        warm_up: sweeps before, from spins at random, that are not measured.
+        seed: of numpy's generator; the same seed gives the same numbers.
+
+    Example:
+        >>> from weiss.magnet import Magnet, exact, simulate
+        >>> found = simulate(Magnet(n=2), [0.3], num_spins=20, sweeps=50, warm_up=30)
+        >>> gap = found.length[0] - exact(Magnet(n=2), 0.3, 20).length
+        >>> bool(abs(gap) < 4 * found.errors["length"][0])
+        True
+    """
+    T = np.atleast_1d(temperatures_of(np.asarray(temperatures, dtype=np.float64)))
+    if T.ndim != 1 or not T.size or not (T > 0).all():
+        raise ValueError(
+            f"temperatures must be a list of numbers above zero for simulate; got {T}. "
+            "At zero all spins agree: nothing is left to draw."
+        )
+    copies, sweeps = (_count("copies", copies, 2), _count("sweeps", sweeps, 1))
+    warm_up = _count("warm_up", warm_up, 0)
+    bath = HeatBath(magnet, np.tile(T, copies), num_spins, seed)
+    sums_4R = np.zeros((4, len(bath.temperature)))
+    for sweep in range(warm_up + sweeps):
+        bath.sweep()
+        if sweep >= warm_up:
+            mean_RD = bath.total_RD / bath.num_spins
+            square_R = (mean_RD**2).sum(axis=1)
+            sums_4R += [np.sqrt(square_R), square_R, mean_RD[:, 0], mean_RD[:, 0] ** 2]
+    means_4WT = (sums_4R / sweeps).reshape(4, copies, len(T))
+    values = _derived(magnet, T, bath.num_spins, means_4WT.mean(axis=1))
+    # A jackknife: everything again without one copy, for each of them.
+    others_4WT = (means_4WT.sum(axis=1, keepdims=True) - means_4WT) / (copies - 1)
+    again = _derived(magnet, T, bath.num_spins, others_4WT)
+    errors = {
+        name: np.sqrt((copies - 1) * ((each - each.mean(axis=0)) ** 2).mean(axis=0))
+        for name, each in again.items()
+    }
+    return Simulated(temperature=T, errors=errors, **values)
+
+
+def cool(
+    magnet: Magnet,
+    temperatures: Sequence[float] | Array,
+    num_spins: int,
+    *,
+    sweeps: int = 1,
+    seed: int = 0,
+) -> Array:
+    """Lead one magnet through temperatures and return all of its spins at each.
+
+    Args:
+        magnet: which, of one, two or three components.
+        temperatures: ``(T,)``, zero or more, in the order in which they come.
+        num_spins: N.
+        sweeps: how often each spin is drawn at each temperature.
+        seed: of numpy's generator.
+
+    Returns:
+        ``(T, N, n)``.
+    """
+    T = np.atleast_1d(temperatures_of(np.asarray(temperatures, dtype=np.float64)))
+    bath = HeatBath(magnet, T[:1], num_spins, seed)
+    found = np.empty((len(T), bath.num_spins, magnet.n))
+    for place, temperature in enumerate(T):
+        bath.temperature = np.array([temperature])
+        for _ in range(_count("sweeps", sweeps, 1)):
+            bath.sweep()
+        found[place] = bath.spins_NRD[:, 0]
+    return found
+
+
+class HeatBath:
+    """Copies of a magnet, each at a temperature, that begin with spins at random.
+
+    Args:
+        magnet: which, of one, two or three components.
+        temperature: ``(R,)``, zero or more, one for each copy.
+        num_spins: N.
+        seed: of numpy's generator.
+
+    Attributes:
+        spins_NRD: all spins ``(N, R, n)``.
+        total_RD: their sums ``(R, n)``.
+    """
+
+    def __init__(self, magnet: Magnet, temperature: Array, num_spins: int, seed: int) -> None:
+        if magnet.n not in KNOWN:
+            raise ValueError(
+                f"n must be 1, 2 or 3 for a simulation; got {magnet.n}. "
+                "For others there are `exact` and `solve`."
+            )
+        self.magnet, self.temperature = magnet, temperature
+        self.num_spins = _check.count("num_spins", num_spins, "a simulation")
+        self._generator = np.random.default_rng(_count("seed", seed, 0))
+        drawn = self._generator.standard_normal((self.num_spins, len(temperature), magnet.n))
+        self.spins_NRD = drawn / np.linalg.norm(drawn, axis=2, keepdims=True)
+        self.total_RD = self.spins_NRD.sum(axis=0)
+
+    def sweep(self) -> None:
+        """Draw every spin once, one after another."""
+        exchange = self.magnet.coupling / self.num_spins
+        self.total_RD = self.spins_NRD.sum(axis=0)  # afresh: rounding must not gather
+        warmth_R1 = np.maximum(self.temperature, COLDEST)[:, None]
+        for spin_RD in self.spins_NRD:
+            field_RD = exchange * (self.total_RD - spin_RD)
+            field_RD[:, 0] += self.magnet.field
+            drawn_RD = draw_spins(self._generator, field_RD / warmth_R1)
+            self.total_RD += drawn_RD - spin_RD
+            spin_RD[:] = drawn_RD
+
+
+def draw_spins(generator: np.random.Generator, field_RD: Array) -> Array:
+    """Draw a spin in each field from its exact distribution ``e^{x . S}``.
+
+    One component: a coin of chance ``1 / (1 + e^{-2x})``. Two: von Mises' distribution of the
+    angle. Three: the cosine to the field has the density ``e^{x c}`` on [-1, 1], whose integral can
+    be inverted, ``c = 1 + log(1 - u (1 - e^{-2x})) / x`` with u uniform; all angles around it are
+    equal.
+
+    Args:
+        generator: where random numbers come from.
+        field_RD: ``(R, n)``, fields over temperatures.
+
+    Returns:
+        ``(R, n)`` unit vectors.
+    """
+    rows, n = field_RD.shape
+    if n == 1:
+        with np.errstate(over="ignore"):
+            chance_R1 = 1.0 / (1.0 + np.exp(-2.0 * field_RD))
+        return np.where(generator.random((rows, 1)) < chance_R1, 1.0, -1.0)
+    if n == 2:
+        size_R = np.hypot(field_RD[:, 0], field_RD[:, 1])
+        angle_R = np.arctan2(field_RD[:, 1], field_RD[:, 0])
+        angle_R = generator.vonmises(angle_R, size_R)
+        return np.stack([np.cos(angle_R), np.sin(angle_R)], axis=1)
+    size_R1 = np.maximum(np.sqrt((field_RD**2).sum(axis=1, keepdims=True)), 1e-9)
+    axis_RD = field_RD / size_R1
+    cosine_R1 = 1.0 + np.log1p(generator.random((rows, 1)) * np.expm1(-2.0 * size_R1)) / size_R1
+    cosine_R1 = np.maximum(cosine_R1, -1.0)
+    around_RD = generator.standard_normal((rows, n))
+    around_RD -= (around_RD * axis_RD).sum(axis=1, keepdims=True) * axis_RD
+    around_RD /= np.sqrt((around_RD**2).sum(axis=1, keepdims=True))
+    found: Array = cosine_R1 * axis_RD + np.sqrt(1.0 - cosine_R1**2) * around_RD
+    return found
+
+
+def _derived(magnet: Magnet, T: Array, N: int, means: Array) -> dict[str, Array]:
+    length, square, along, along_square = means
+    # Without a field all directions are alike, and their sum has less noise.
+    variance = along_square - along**2 if magnet.field else square / magnet.n
+    return {
+        "length": length,
+        "square": square,
+        "along": along,
+        "energy": -0.5 * magnet.coupling * square - magnet.field * along,
+        "susceptibility": N * variance / T,
+        "fluctuation": N * (square - length**2) / T,
+    }
+
+
+def _count(name: str, given: object, least: int) -> int:
+    if isinstance(given, bool) or not isinstance(given, int | np.integer):
+        raise TypeError(f"{name} must be a whole number; got {given!r}. Pass an int.")
+    if given < least:
+        raise ValueError(f"{name} must be at least {least}; got {given}. Pass a larger number.")
+    return int(given)
