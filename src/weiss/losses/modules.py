@@ -19,15 +19,11 @@ from torch import Tensor, nn
 from weiss import _check
 from weiss.distances import DISTANCES
 from weiss.interactions import Interactions
-from weiss.kernels.choice import (
-    IMPLEMENTATIONS,
-    choose,
-    choose_for_shards,
-    with_skipping,
-)
+from weiss.kernels.choice import IMPLEMENTATIONS, choose, choose_for_shards, with_skipping
 from weiss.kernels.dispatch import compute
 from weiss.kernels.problem import PRODUCTS, Noticed, Problem, Shard
 from weiss.kernels.replay import Recordings
+from weiss.losses import fluctuations as beyond
 from weiss.losses.derivation import AVERAGES, mean_field_loss, pair_loss, soft_constraint
 from weiss.membership import Membership, members_of_a_batch
 from weiss.optim import FIELD_LR_SCALE
@@ -74,11 +70,14 @@ class MeanFieldOptions(PairOptions):
             device, with sums in float32: faster than float32; gradients are good to two or three
             digits.
             Autocast never does this by itself.
+        fluctuations: ``"second"`` adds what the spread of the classes in the batch costs, to second
+            order (`weiss.losses.fluctuations`).
     """
 
     reg_scale: NotRequired[str]
     skip: NotRequired[str]
     products: NotRequired[str]
+    fluctuations: NotRequired[str]
     max_labels_per_sample: NotRequired[int | None]
 
 
@@ -246,6 +245,7 @@ class MeanFieldLoss(_DerivedLoss):
         max_labels_per_sample: see `MeanFieldOptions`.
         skip: see `MeanFieldOptions`.
         products: see `MeanFieldOptions`.
+        fluctuations: see `MeanFieldOptions`.
         **options: see `PairOptions`.
 
     Attributes:
@@ -271,6 +271,7 @@ class MeanFieldLoss(_DerivedLoss):
         max_labels_per_sample: int | None = None,
         skip: str = "auto",
         products: str = "float32",
+        fluctuations: str = "none",
         **options: Unpack[PairOptions],
     ) -> None:
         super().__init__(interactions, distance, **options)
@@ -284,6 +285,9 @@ class MeanFieldLoss(_DerivedLoss):
         self.max_labels_per_sample = max_labels_per_sample
         self.skip = _check.one_of("skip", skip, SKIPS, self._owner)
         self.products = _check.one_of("products", products, PRODUCTS, self._owner)
+        self.fluctuations = beyond.checked(
+            fluctuations, interactions, distance, self.average, self.impl, self._owner
+        )
         self.fields = nn.Parameter(torch.randn(num_classes, embedding_size))
         self.shard = Shard(0, num_classes)
         self._looked_at: dict[str, Any] = {}
@@ -292,6 +296,9 @@ class MeanFieldLoss(_DerivedLoss):
 
     def _value(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         fields, shard = self.fields, self.shard
+        if self.fluctuations == "second":
+            beyond.refuse_shards(shard.parts, self._owner)
+            return self._reference(embeddings, self._members(embeddings, labels, self.check))
         problem = self._problem(skips=False)
         choice = choose if shard.parts == 1 else choose_for_shards
         impl = choice(self.impl, problem, embeddings, fields, labels, self._owner)
@@ -339,6 +346,8 @@ class MeanFieldLoss(_DerivedLoss):
             dist_CC = self._distance(self.fields, self.fields)
             soft = soft_constraint(self.interactions, dist_CC, self.reg_scale)
             loss = loss + self.reg_weight * soft
+        if self.fluctuations == "second":
+            loss = loss + beyond.correction(self.interactions, embeddings, self.fields, members)
         return loss
 
     @property
@@ -365,6 +374,10 @@ class MeanFieldLoss(_DerivedLoss):
                     shown = self.shard.all_blocks(self.fields.detach(), BLOCK)
                     dist_BC = torch.cat([self._distance(embeddings, x) for _, x in shown], dim=1)
         return 1.0 - dist_BC if self.distance == "cosine" else -dist_BC
+
+    def _apply(self, *given: Any, **options: Any) -> Any:
+        self._recordings = Recordings()  # the old ones know where the fields were
+        return super()._apply(*given, **options)  # type: ignore[no-untyped-call]
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
         """Take from whole fields the rows that are here, so that a state fits any shards."""

@@ -53,7 +53,10 @@ from weiss.self_consistency import solve_fields
 
 FAMILIES = ("contrastive", "cwms", "binomial")
 """Pair losses that have a mean-field child, by the short name of the pair loss."""
-NOT_SHARED = ("reg_weight", "reg_scale", "max_labels_per_sample", "class_lr", "check", "impl")
+NOT_SHARED = (
+    *("reg_weight", "reg_scale", "max_labels_per_sample", "class_lr", "check", "impl"),
+    *("skip", "products", "fluctuations"),
+)
 """Settings that say nothing about the energy of a pair; they are left out."""
 CELLS = 8_000_000
 """Distances that are formed at a time: 64 MB, and a few times as much for what follows."""

@@ -1,0 +1,120 @@
+"""A part of the glyphs, a narrow network and a short training loop, for the scripts beside it.
+
+A run takes seconds on one CPU core, so that a script can afford several losses and seeds. For the
+whole set and everything else that training needs there is `weiss train`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from weiss import draws, parameter_groups, retrieval_metrics
+from weiss.data import PerClass, Shuffled, Table, open_table
+from weiss.data.samplers import Sampler
+from weiss.runs import build_backbone
+
+EMBEDDING_SIZE = 64
+WIDTHS = [16, 32, 64]
+LR, FIELD_LR = 8e-3, 0.5
+"""Those of the recipe for glyphs."""
+
+
+@dataclass(frozen=True)
+class Glyphs:
+    """Some characters, each as many fonts draw it.
+
+    Attributes:
+        images: ``(N, 1, 32, 32)`` from 0 to 255.
+        characters: ``(N,)`` which character an image shows, from 0 on.
+        fonts: N names of fonts.
+        table: the same as a table.
+    """
+
+    images: Tensor
+    characters: Tensor
+    fonts: list[str]
+    table: Table
+
+
+def some_glyphs(split: str, number: int) -> Glyphs:
+    """Return ``number`` characters of a split, ``"train"`` or ``"test"``, drawn at random."""
+    table = open_table("glyphs").part(split)
+    classes = table.classes()
+    chosen = classes[draws.permutation(len(classes), 0, draws.SPLITS)[:number]]
+    table = table.take(np.flatnonzero(np.isin(table.labels, chosen))).compact()
+    pixels = table.source.pixels[:]  # type: ignore[attr-defined]
+    images = torch.from_numpy(pixels).float().view(-1, 1, 32, 32)
+    fonts = [table.source.name(item).rpartition(" in ")[2] for item in range(len(table))]
+    return Glyphs(images, torch.from_numpy(table.labels), fonts, table)
+
+
+def new_network(seed: int) -> nn.Module:
+    """Return an untrained network from images to unit vectors ``(B, EMBEDDING_SIZE)``."""
+    torch.manual_seed(seed)
+    section = {"name": "small", "embedding_size": EMBEDDING_SIZE, "widths": WIDTHS}
+    return build_backbone(section)
+
+
+@torch.no_grad()
+def embed(network: nn.Module, images: Tensor) -> Tensor:
+    """Return ``(N, D)`` embeddings, as an evaluation makes them."""
+    was_training = network.training
+    network.eval()
+    embeddings = torch.cat([network(part) for part in images.split(512)])
+    network.train(was_training)
+    return embeddings
+
+
+def batches_of(glyphs: Glyphs, seed: int, per_class: int | None = None, size: int = 64) -> Sampler:
+    """Return a sampler: ``per_class`` images of each character in a batch, or shuffled."""
+    if per_class is None:
+        return Shuffled(len(glyphs.images), size, seed)
+    steps = len(glyphs.images) // size
+    return PerClass(glyphs.table, size // per_class, per_class, seed, steps)
+
+
+def train(
+    network: nn.Module,
+    loss: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    sampler: Sampler,
+    epochs: int,
+    *,
+    field_lr: float = FIELD_LR,
+    after_epoch: Callable[[int], None] = lambda epoch: None,
+) -> None:
+    """Train a network with a loss; rates rise for a third of the steps, then fall to zero.
+
+    Args:
+        network: from images to embeddings.
+        loss: any loss of weiss.
+        images: ``(N, 1, 32, 32)``.
+        labels: ``(N,)`` classes or ``(N, C)`` multi-hot.
+        sampler: which images stand in which batch.
+        epochs: how many.
+        field_lr: the largest learning rate of the fields, if the loss has any.
+        after_epoch: called with the number of the epoch, from 1 on.
+    """
+    optimizer = torch.optim.AdamW(parameter_groups(network, loss, lr=LR, class_lr=field_lr))
+    steps = epochs * len(sampler.batches(0))
+    rates = [group["lr"] for group in optimizer.param_groups]
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rates, steps, cycle_momentum=False)
+    network.train()
+    for epoch in range(epochs):
+        for rows in sampler.batches(epoch):
+            index = torch.from_numpy(rows)
+            optimizer.zero_grad()
+            loss(network(images[index]), labels[index]).backward()
+            optimizer.step()
+            schedule.step()
+        after_epoch(epoch + 1)
+
+
+def scores(embeddings: Tensor, labels: Tensor) -> tuple[float, float]:
+    """Return MAP@R and P@1 in per cent, every item looking for its like among the others."""
+    found = retrieval_metrics(embeddings, labels, progress=False)
+    return 100 * found["map_at_r"], 100 * found["precision_at_1"]
