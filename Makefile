@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
 
-.PHONY: help setup demo test test-slow test-gpu test-data test-postgres test-browser check format bench clean
+.PHONY: help setup demo test test-slow test-gpu test-data test-postgres test-browser check format bench docs clean
 
 help: ## list these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,5 +60,10 @@ bench: setup ## measure losses, evaluation, decoding and the catalogue against r
 	$(BIN)/python benchmarks/bench_catalogue.py
 	$(BIN)/python benchmarks/bench_serve.py
 
+docs: setup ## build the documentation site into site/, from these files alone
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "look at site/index.html (searching needs a server: $(BIN)/mkdocs serve)"
+
 clean: ## remove the environment and every cache
-	rm -rf .venv demo runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv demo runs site .pytest_cache .mypy_cache .ruff_cache
