@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -36,7 +35,7 @@ def wait_for(address: str, server: "subprocess.Popen[bytes]") -> None:
         try:
             urllib.request.urlopen(f"{address}/healthz").close()
             return
-        except urllib.error.URLError:
+        except OSError:
             time.sleep(0.1)
     raise SystemExit("the server does not answer")
 

@@ -504,3 +504,20 @@ def test_what_is_no_number_is_answered_in_words():
         Magnet(1.5)
     with pytest.raises(TypeError, match="sweeps must be a whole number; got 2.5"):
         simulate(Magnet(2), [1.0], 5, sweeps=2.5)
+
+
+def test_spins_have_unit_length_also_without_a_field():
+    from weiss.magnet.simulation import cool
+
+    for temperature in (1.0, 1e10):
+        spins = np.asarray(cool(Magnet(3), [temperature], 5))
+        np.testing.assert_allclose((spins**2).sum(axis=-1), 1.0, rtol=1e-12)
+    alone = simulate(Magnet(3), [1.0], 1)
+    np.testing.assert_allclose(alone.square, 1.0, rtol=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7])
+def test_a_spin_in_the_opposite_field_points_the_other_way(n):
+    x = np.array([0.3, 2.0, 50.0])
+    np.testing.assert_array_equal(mean_spin(n, -x), -mean_spin(n, x))
+    np.testing.assert_array_equal(log_partition(n, -x), log_partition(n, x))

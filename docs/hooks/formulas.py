@@ -25,6 +25,9 @@ LONG = 60
 def translated(formula: str, display: str = "inline") -> str:
     """Return the MathML of a formula."""
     written = convert(html.unescape(formula).strip(), display=display)
+    left = re.search(r">\\[A-Za-z]+", written)
+    if left:
+        raise ValueError(f"latex2mathml must know all of a formula, not {left[0][1:]}: {formula}")
     return PRIME.sub(r'<mrow>\1<mo lspace="0" rspace="0">&#x02032;</mo></mrow>', written)
 
 

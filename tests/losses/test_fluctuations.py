@@ -295,3 +295,18 @@ def test_samples_of_several_classes_are_refused_in_words():
 def test_a_recipe_can_ask_for_it():
     recipe = recipe_from("glyphs", ["loss.fluctuations=second"])
     assert recipe.as_dict()["loss"]["fluctuations"] == "second"
+
+
+def test_switching_it_on_later_is_checked_as_at_first():
+    embeddings, labels = torch.randn(8, 4), torch.arange(8) % 4
+    loss = weiss.make_loss("mf_binomial", 4, 4)
+    loss.fluctuations = "second"
+    with pytest.raises(ValueError, match="hinges or exponentials"):
+        loss(embeddings, labels)
+    loss = weiss.make_loss("mf_cwms", 4, 4)
+    loss.fluctuations = "Second"
+    with pytest.raises(ValueError, match="fluctuations must be"):
+        loss(embeddings, labels)
+    loss.fluctuations = "second"
+    assert loss(embeddings, labels).isfinite()
+    assert "fluctuations='second'" in repr(loss)

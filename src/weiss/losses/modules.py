@@ -46,8 +46,7 @@ class PairOptions(TypedDict):
             needs, and trusts: a label out of range, a sample without a class or with more than
             ``max_labels_per_sample`` then gives a wrong value without a word.
         impl: ``"auto"`` or ``"reference"``, the plain formula; for mean-field losses also
-            ``"streaming"`` and ``"triton"``, see `weiss.kernels.choice`. All give the same values
-            and gradients, up to rounding.
+            ``"streaming"`` and ``"triton"``, see `weiss.kernels.choice`; the same up to rounding.
     """
 
     average: NotRequired[str]
@@ -67,11 +66,8 @@ class MeanFieldOptions(PairOptions):
             below rounding (exponentials), ``"auto"`` where that is likely to pay. It asks the
             device how many are left; ``"auto"`` does it on a CPU only.
         products: ``"bfloat16"`` rounds the factors of the three large matrix products, on a CUDA
-            device, with sums in float32: faster than float32; gradients are good to two or three
-            digits.
-            Autocast never does this by itself.
-        fluctuations: ``"second"`` adds what the spread of the classes in the batch costs, to second
-            order (`weiss.losses.fluctuations`).
+            device, with sums in float32; gradients have two or three digits. Never by autocast.
+        fluctuations: ``"second"`` adds what spread costs, see `weiss.losses.fluctuations`.
     """
 
     reg_scale: NotRequired[str]
@@ -285,19 +281,17 @@ class MeanFieldLoss(_DerivedLoss):
         self.max_labels_per_sample = max_labels_per_sample
         self.skip = _check.one_of("skip", skip, SKIPS, self._owner)
         self.products = _check.one_of("products", products, PRODUCTS, self._owner)
-        self.fluctuations = beyond.checked(
-            fluctuations, interactions, distance, self.average, self.impl, self._owner
-        )
         self.fields = nn.Parameter(torch.randn(num_classes, embedding_size))
         self.shard = Shard(0, num_classes)
+        self.fluctuations = self._check_fluctuations(fluctuations)
         self._looked_at: dict[str, Any] = {}
         self._problems: dict[bool, Problem] = {}
         self._recordings = Recordings()
 
     def _value(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         fields, shard = self.fields, self.shard
-        if self.fluctuations == "second":
-            beyond.refuse_shards(shard.parts, self._owner)
+        if self.fluctuations != "none":
+            self._check_fluctuations(self.fluctuations)
             return self._reference(embeddings, self._members(embeddings, labels, self.check))
         problem = self._problem(skips=False)
         choice = choose if shard.parts == 1 else choose_for_shards
@@ -319,6 +313,11 @@ class MeanFieldLoss(_DerivedLoss):
         if visited is not None:
             self._looked_at.update(visited=visited, possible=max(len(embeddings) * len(fields), 1))
         return value
+
+    def _check_fluctuations(self, asked: str) -> str:
+        beyond.refuse_shards(self.shard.parts if asked != "none" else 1, self._owner)
+        how = self.interactions, self.distance, self.average, self.impl, self._owner
+        return beyond.checked(asked, *how)
 
     def _problem(self, skips: bool) -> Problem:
         """Describe the loss to the kernels; anew only if it was changed, small ones are fast."""
@@ -397,4 +396,5 @@ class MeanFieldLoss(_DerivedLoss):
         sizes = f"num_classes={self.num_classes}, embedding_size={self.embedding_size}"
         if self.shard.parts > 1:
             sizes += f", classes_here={self.shard.first}:{self.shard.first + len(self.fields)}"
-        return f"{sizes}, {super().extra_repr()}, reg_weight={self.reg_weight:g}"
+        more = "" if self.fluctuations == "none" else f", fluctuations={self.fluctuations!r}"
+        return f"{sizes}, {super().extra_repr()}, reg_weight={self.reg_weight:g}{more}"

@@ -20,6 +20,8 @@ from weiss.magnet.single_spin import Array
 
 KNOWN = (1, 2, 3)
 """Components of spins that can be drawn in a field without a rejection of our own."""
+WEAKEST = 1e-9
+"""Fields over temperature below this have no direction."""
 COLDEST = 1e-12
 """Spins this cold, in units of the field, point along it."""
 
@@ -167,7 +169,7 @@ class HeatBath:
         """Draw every spin once, one after another."""
         exchange = self.magnet.coupling / self.num_spins
         self.total_RD = self.spins_NRD.sum(axis=0)  # afresh: rounding must not gather
-        warmth_R1 = np.maximum(self.temperature, COLDEST)[:, None]
+        warmth_R1 = np.maximum(self.temperature, COLDEST * self.magnet.coupling)[:, None]
         for spin_RD in self.spins_NRD:
             field_RD = exchange * (self.total_RD - spin_RD)
             field_RD[:, 0] += self.magnet.field
@@ -201,8 +203,13 @@ def draw_spins(generator: np.random.Generator, field_RD: Array) -> Array:
         angle_R = np.arctan2(field_RD[:, 1], field_RD[:, 0])
         angle_R = generator.vonmises(angle_R, size_R)
         return np.stack([np.cos(angle_R), np.sin(angle_R)], axis=1)
-    size_R1 = np.maximum(np.sqrt((field_RD**2).sum(axis=1, keepdims=True)), 1e-9)
-    axis_RD = field_RD / size_R1
+    size_R1 = np.sqrt((field_RD**2).sum(axis=1, keepdims=True))
+    weak_R1 = size_R1 < WEAKEST
+    if weak_R1.any():
+        # A field too weak to have a direction gets one, or spins would not be of unit length.
+        field_RD = np.where(weak_R1, generator.standard_normal((rows, n)), field_RD)
+    axis_RD = field_RD / np.sqrt((field_RD**2).sum(axis=1, keepdims=True))
+    size_R1 = np.maximum(size_R1, WEAKEST)
     cosine_R1 = 1.0 + np.log1p(generator.random((rows, 1)) * np.expm1(-2.0 * size_R1)) / size_R1
     cosine_R1 = np.maximum(cosine_R1, -1.0)
     around_RD = generator.standard_normal((rows, n))

@@ -36,7 +36,7 @@ def log_partition(n: int, x: Array | float) -> Array:
 
     Args:
         n: components of a spin.
-        x: field over temperature, any shape, zero or more.
+        x: field over temperature, any shape.
 
     Returns:
         float64 of the same shape.
@@ -47,7 +47,7 @@ def log_partition(n: int, x: Array | float) -> Array:
         >>> bool(abs(log_partition(1, 2.0) - math.log(math.cosh(2.0))) < 1e-14)
         True
     """
-    x = np.asarray(x, dtype=np.float64)
+    x = np.abs(np.asarray(x, dtype=np.float64))
     small = max(SMALL, 2.0 * math.sqrt(n))
     near = np.minimum(x, small)
     term, total = np.ones_like(x), np.zeros_like(x)
@@ -65,7 +65,7 @@ def mean_spin(n: int, x: Array | float) -> Array:
 
     Args:
         n: components of a spin.
-        x: field over temperature, any shape, zero or more.
+        x: field over temperature, any shape; the mean has its sign.
 
     Example:
         >>> import math
@@ -78,8 +78,8 @@ def mean_spin(n: int, x: Array | float) -> Array:
 
 
 def mean_over_field(n: int, x: Array | float) -> Array:
-    """Return ``A_n(x) / x``, which is ``1/n`` at zero."""
-    x = np.asarray(x, dtype=np.float64)
+    """Return ``A_n(x) / x``, which is ``1/n`` at zero, and even."""
+    x = np.abs(np.asarray(x, dtype=np.float64))
     return 1.0 / (n + x * _descend(n + 2, x)[1])
 
 
