@@ -2,10 +2,12 @@
 
 The server is a process of its own on loopback, as `weiss serve` starts it, with an index of glyphs.
 Every client sends a picture, waits for its ten nearest items, and sends the next, over one
-connection. The pictures are those of items, as the server itself shows them. An answer counts as an
-error unless it is 200 and finds the item, or its twin, first. Memory is the resident size of the
-server: its growth is the median of the last tenth of the time minus that of the second tenth, when
-everything has been used once.
+connection. The pictures are those of items, as the server itself shows them. Before the load each
+is searched with alone, and must find its own item, or a twin of the same picture. An answer under
+load counts as an error unless it is 200 and finds what this picture found alone: an answer that was
+meant for somebody else does not. Memory is the resident size of the server, without the processes
+that decode: its growth is the median of the last tenth of the time minus that of the second tenth,
+when everything has been used once.
 
 The rival is the same server with one picture a forward pass.
 
@@ -25,6 +27,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +38,38 @@ from record import RESULTS, hardware, keep
 BOUNDARY = b"benchmark-boundary"
 CONTENDERS = {"weiss": 32, "single": 1}
 """Pictures that may share a forward pass."""
+
+
+SAME = 1e-4
+"""Similarities that differ by less are equal: a batch of another size rounds differently."""
+
+
+@dataclass
+class Question:
+    """A request, and what it must find.
+
+    Args:
+        request: as it goes over the wire.
+        id: the item whose picture it carries.
+        alone: item id -> similarity, as found when nobody else asked; nearest first.
+    """
+
+    request: bytes
+    id: int
+    alone: dict[int, float] = field(default_factory=dict)
+
+    def is_answered(self, status: bytes, answer: dict[str, Any]) -> bool:
+        """Say whether an answer is the one to this question, and not to another."""
+        if status != b"200":
+            return False
+        found = {hit["id"]: hit["similarity"] for hit in answer["results"]}
+        # The last ones may be others of the same similarity; the order of equals may be another.
+        least = min(self.alone.values()) + SAME
+        return len(found) == len(self.alone) and all(
+            abs(found.get(id, -2.0) - similarity) <= SAME
+            for id, similarity in self.alone.items()
+            if similarity > least or similarity == max(self.alone.values())
+        )
 
 
 def make_index(folder: Path, num_items: int) -> Path:
@@ -62,19 +97,14 @@ def serve_here(index: str, max_batch: int) -> None:
     )
 
 
-def make_requests(port: int, side: int, count: int = 200) -> list[bytes]:
+def make_questions(port: int, side: int, count: int = 200) -> list[Question]:
     """Return requests with the pictures of items that lie evenly apart."""
     from PIL import Image
 
-    def get(path: str) -> bytes:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as answer:
-            content: bytes = answer.read()
-        return content
-
-    ids = json.loads(get("/map"))["ids"]
-    requests = []
+    ids = json.loads(get(port, "/map"))["ids"]
+    questions = []
     for id in ids[:: max(1, len(ids) // count)][:count]:
-        content = get(f"/items/{id}/thumbnail")
+        content = get(port, f"/items/{id}/thumbnail")
         if side:
             file = io.BytesIO()
             image = Image.open(io.BytesIO(content)).convert("RGB")
@@ -86,32 +116,67 @@ def make_requests(port: int, side: int, count: int = 200) -> list[bytes]:
             body
         )
         head += b"Content-Type: multipart/form-data; boundary=%b\r\n\r\n" % BOUNDARY
-        requests.append(head + body)
-    return requests
+        questions.append(Question(head + body, id))
+    return questions
+
+
+def get(port: int, path: str) -> bytes:
+    """Return what stands at an address of the server."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as answer:
+        content: bytes = answer.read()
+    return content
+
+
+async def ask_alone(port: int, questions: list[Question], is_exact: bool) -> None:
+    """Ask every question once, and keep its answer.
+
+    Args:
+        port: of the server.
+        questions: whose answers are not known.
+        is_exact: whether each must find its own item, or one of the same picture.
+    """
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for question in questions:
+        status, answer = await exchange(reader, writer, question.request)
+        assert status == b"200", answer
+        question.alone = {hit["id"]: hit["similarity"] for hit in answer["results"]}
+        nearest = next(iter(question.alone))
+        if is_exact and nearest != question.id:
+            pictures = [get(port, f"/items/{id}/thumbnail") for id in (nearest, question.id)]
+            assert pictures[0] == pictures[1], f"{question.id} finds {nearest} first"
+    writer.close()
+    await writer.wait_closed()
+
+
+async def exchange(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes
+) -> tuple[bytes, dict[str, Any]]:
+    """Send a request; return status and content of the answer."""
+    writer.write(request)
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+    return head.split(b" ")[1], json.loads(await reader.readexactly(length))
 
 
 async def client(
-    port: int, requests: list[bytes], first: int, end: float, farthest: float
+    port: int, questions: list[Question], first: int, end: float
 ) -> tuple[list[float], int]:
-    """Send one request after the other until the end; return the seconds of each, and errors."""
-    taken, errors = [], 0
+    """Ask one question after the other until the end; return the seconds of each, and errors."""
+    taken: list[float] = []
+    errors = 0
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     while time.perf_counter() < end:
-        request = requests[(first + len(taken)) % len(requests)]
+        question = questions[(first + len(taken)) % len(questions)]
         start = time.perf_counter()
         try:
-            writer.write(request)
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
-            answer = json.loads(await reader.readexactly(length))
-            is_right = head.startswith(b"HTTP/1.1 200 ") and len(answer["results"]) == 10
-            errors += not (is_right and answer["results"][0]["distance"] <= farthest)
+            errors += not question.is_answered(*await exchange(reader, writer, question.request))
         except (OSError, asyncio.IncompleteReadError, KeyError):
             errors += 1
             writer.close()
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
         taken.append(time.perf_counter() - start)
     writer.close()
+    await writer.wait_closed()
     return taken, errors
 
 
@@ -128,12 +193,12 @@ async def load(
     server: "subprocess.Popen[str]", port: int, side: int, clients: int, duration: float
 ) -> dict[str, Any]:
     """Put the server under load; return what was seen."""
-    requests = make_requests(port, side)
-    farthest = 2.0 if side else 1e-3  # enlarged and compressed it is another picture
-    await client(port, requests, 0, time.perf_counter() + duration / 20, farthest)  # warm it up
+    questions = make_questions(port, side)
+    await ask_alone(port, questions, is_exact=not side)  # enlarged it is another picture
+    await client(port, questions, 0, time.perf_counter() + duration / 20)  # warm it up
     start = time.perf_counter()
     end = start + duration
-    visits = [client(port, requests, 7 * number, end, farthest) for number in range(clients)]
+    visits = [client(port, questions, 7 * number, end) for number in range(clients)]
     *found, sizes = await asyncio.gather(*visits, watch(psutil.Process(server.pid), end))
     taken = sorted(seconds for each, _ in found for seconds in each)
     at = np.array([(moment - start) / duration for moment, _ in sizes])

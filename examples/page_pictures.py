@@ -1,7 +1,8 @@
 """Pictures of a served catalogue: what is nearest to an item, and the map.
 
-    make demo
-    python examples/page_pictures.py demo/index --out docs/images
+    python examples/page_pictures.py photos.index --item 1264 --out docs/images
+
+The index is that of docs/catalogue.md.
 
 Needs Chromium and the extras `serve` and `browser`.
 """
@@ -44,7 +45,7 @@ def main() -> None:
     """Serve the index, look at it, write what is seen."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("index", type=Path)
-    parser.add_argument("--item", type=int, default=2200, help="the item to search with")
+    parser.add_argument("--item", type=int, default=0, help="the item to search with")
     parser.add_argument("--out", type=Path, default=Path("docs/images"))
     arguments = parser.parse_args()
     port = free_port()

@@ -78,3 +78,39 @@ def without_data(run, folder):
     recipe = (copy / "recipe.toml").read_text()
     (copy / "recipe.toml").write_text(recipe.replace('name = "glyphs"', 'name = "/gone/glyphs"', 1))
     return copy
+
+
+def write_photo(path, seed, width=300, height=200):
+    """Write a picture of blurred noise, which is not square and has colours."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    from PIL import Image
+
+    noise = np.random.default_rng(seed).integers(0, 255, (9, 12, 3), dtype=np.uint8)
+    Image.fromarray(noise).resize((width, height)).save(path)
+    return path
+
+
+def photos(folder, count=6):
+    """Write a few of them in three classes."""
+    for number in range(count):
+        write_photo(folder / f"class{number % 3}" / f"{number}.jpg", number)
+    return folder
+
+
+def names_of(catalogue):
+    """Return the id of every item by its name."""
+    return {item.name: item.id for item in catalogue.items_of(None, 0, 10**6)}
+
+
+def opened(folder):
+    """Open an index."""
+    from weiss.catalogue import Catalogue
+
+    return Catalogue.open(folder, device="cpu")
+
+
+def build(run, data, folder, **options):
+    """Make an index without further ado."""
+    from weiss.catalogue import build_index
+
+    return build_index(run, data, folder, device="cpu", quiet=True, num_workers=0, **options)

@@ -1,9 +1,13 @@
 """Benchmarks run, so that they cannot rot, and keep what they promise at full size."""
 
+import asyncio
 import csv
+import importlib
+import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -57,6 +61,41 @@ def test_a_search_in_100_000_items_takes_20_ms_at_most_and_finds_98_percent(tmp_
     assert (row["store"], row["items"], row["dimensions"]) == ("ivf", "100000", "512")
     assert float(row["search_ms"]) <= 20
     assert float(row["recall_at_10"]) >= 0.98
+
+
+@pytest.mark.parametrize("is_swapped", [False, True])
+def test_an_answer_to_somebody_else_is_an_error_of_the_server(monkeypatch, is_swapped):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    bench = importlib.import_module("bench_serve")
+    questions = [
+        bench.Question(b"POST %d\r\n" % id, id, {id: 1.0, 8: 0.5, 9: 0.25}) for id in (0, 1)
+    ]
+
+    has_ended = None
+
+    async def answer(reader, writer):
+        while line := await reader.readline():
+            id = int(line.split()[1]) ^ is_swapped
+            hits = [(id, 1.0), (8, 0.5), (9, 0.25)]
+            results = [{"id": one, "similarity": similarity} for one, similarity in hits]
+            body = json.dumps({"results": results}).encode()
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        writer.close()
+        await writer.wait_closed()
+        has_ended.set()
+
+    async def measure():
+        nonlocal has_ended
+        has_ended = asyncio.Event()
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            found = await bench.client(port, questions, 0, time.perf_counter() + 0.1)
+            await asyncio.wait_for(has_ended.wait(), 30)
+            return found
+
+    taken, errors = asyncio.run(measure())
+    assert taken
+    assert errors == (len(taken) if is_swapped else 0)
 
 
 @pytest.mark.slow

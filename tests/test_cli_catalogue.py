@@ -147,6 +147,20 @@ def test_an_index_is_added_to_and_removed_from(index, said, tmp_path):
         (["--remove", "nothing", "--out", "index"], "is neither a name, nor an id"),
         (["--add", "pictures", "--out", "index"], "all 240 items of pictures are in the index"),
         (["--add", "pictures", "--out", "indx"], "Did you mean 'index'?"),
+        (["--add", "pictures", "--out", "index", "--kind", "ivf"], "--kind must be left out with"),
+        (["--add", "pictures", "--out", "index", "--store", "faiss"], "--store must be left out"),
+        (["--add", "pictures", "--out", "index", "--replace"], "--replace must be left out with"),
+        (["--remove", "0", "--out", "index", "--split", "test"], "with --remove, which does not"),
+        (["--remove", "0", "--out", "index", "--batch-size", "4"], "--batch-size must be left out"),
+        (["run", "--remove", "0", "--out", "index"], "RUN must be left out with --remove"),
+        (["run", "--check", "--out", "index"], "RUN must be left out with --check"),
+        (
+            ["--check", "--out", "index", "--device", "cpu"],
+            "--device must be left out",
+        ),
+        (["--check", "--out", "index", "--false-match-rate", "0.05"], "--false-match-rate must be"),
+        (["run", "pictures", "--out", "run"], "--out must be a folder of its own"),
+        (["run", "pictures", "--out", "run/recipe.toml"], "--out must be a folder of its own"),
         (["--check", "--out", "nowhere"], "INDEX must be the folder of an index"),
     ],
 )
@@ -211,6 +225,55 @@ def test_ctrl_c_says_how_to_go_on(made, tmp_path, monkeypatch, capsys):
     assert "start the same command again to go on" in " ".join(capsys.readouterr().err.split())
 
 
+def test_ctrl_c_while_items_are_removed_speaks_of_no_embedding(index, monkeypatch, capsys):
+    from weiss.catalogue import building
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(building, "derive", interrupted)
+    assert run_main("index", "--remove", "0", "--out", index) == 130
+    message = " ".join(capsys.readouterr().err.split())
+    assert "is as it was. Start the same command again to remove them" in message
+    assert "embedded" not in message
+
+
+def test_a_quiet_check_says_nothing(index, said):
+    assert said("index", "--check", "--out", index, "--quiet") == ""
+
+
+def test_pictures_are_decoded_small_and_searched_in_groups(made, said, tmp_path, monkeypatch):
+    from PIL import Image
+
+    from weiss import networks
+    from weiss.catalogue import Catalogue
+
+    monkeypatch.setattr(networks, "AT_ONCE", 2)
+    shapes = []
+    real = Catalogue.embed
+    monkeypatch.setattr(
+        Catalogue,
+        "embed",
+        lambda self, pixels: shapes.append([p.shape for p in pixels]) or real(self, pixels),
+    )
+    Image.new("RGB", (3000, 2000), "red").save(tmp_path / "large.png")
+    pictures = [made / "pictures" / "U+0041" / f"{number}.png" for number in range(4)]
+    words = ("search", made / "index", tmp_path / "large.png", *pictures, "-k", 1, "--json")
+    found = json.loads(said(*words))
+    assert [len(group) for group in shapes] == [2, 2, 1]
+    assert shapes[0][0] == (256, 384, 3)
+    names = [query["hits"][0]["name"] for query in found["queries"]]
+    assert names[1:] == [f"U+0041/{number}.png" for number in range(4)]
+
+
+def test_names_with_control_characters_do_not_reach_the_terminal(made, said, tmp_path):
+    path = tmp_path / "a\x1b[2Jb.png"
+    shutil.copy(made / "pictures" / "U+0041" / "0.png", path)
+    out = said("search", made / "index", path, "-k", 1)
+    assert "\x1b" not in out
+    assert "a\ufffd[2Jb.png: " in out
+
+
 def test_help_of_the_commands_loads_nothing_heavy():
     done = weiss("index", "--help")
     assert done.returncode == 0
@@ -238,10 +301,13 @@ def test_an_export_searches_the_index_of_its_run_and_of_no_other(made, said, ref
 @pytest.mark.slow
 def test_serve_answers_until_it_is_interrupted(made):
     command = [sys.executable, "-u", "-m", "weiss", "serve", made / "index", "--port", "0"]
+    command += ["--allow-host", "a.example", "--allow-host", "b.example"]
     process = begin(list(map(str, command)))
     assert b"240 items" in process.stdout.readline()
     address = process.stdout.readline().split()[1].decode()
-    with urllib.request.urlopen(f"{address}/healthz") as answer:
-        assert answer.status == 200
+    for name in ("a.example", "b.example", "localhost"):
+        asked = urllib.request.Request(f"{address}/healthz", headers={"Host": name})
+        with urllib.request.urlopen(asked) as answer:
+            assert answer.status == 200
     process.send_signal(signal.SIGINT)
     assert process.wait(30) in (0, 130)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,8 @@ from shipped import NAMES, random_run, trained_run
 from weiss import export
 from weiss.backbones import BACKBONES
 from weiss.export import export_run
-from weiss.networks import fingerprint_of, network_of_file, network_of_run
+from weiss.images import decode
+from weiss.networks import Preprocessing, fingerprint_of, network_of_file, network_of_run
 from weiss.tensor_files import read_tensors
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -75,8 +77,8 @@ def test_the_graph_is_valid_and_of_one_known_set_of_operators(exported):
 def test_an_export_is_one_file_and_its_card(exported, tensors):
     for each, suffix in ((exported, "onnx"), (tensors, "safetensors")):
         names = sorted(path.name for path in each.path.parent.iterdir())
-        assert names == ["model.md", f"model.{suffix}"]
-        assert each.card == each.path.with_suffix(".md")
+        assert names == [f"model.{suffix}", f"model.{suffix}.md"]
+        assert each.card == each.path.with_name(f"model.{suffix}.md")
 
 
 @pytest.mark.parametrize(
@@ -173,6 +175,36 @@ def code_without_weiss():
     return block
 
 
+@pytest.mark.parametrize("kind", ["RGBA", "LA", "P", "I;16", "transparent grey"])
+def test_the_documented_preparation_is_ours_for_transparent_and_deep_pictures(
+    exported, run, tmp_path, kind
+):
+    random = np.random.default_rng(3)
+    colours = Image.fromarray(random.integers(0, 256, (8, 12, 4), dtype=np.uint8), "RGBA")
+    image = colours.resize((300, 200))
+    if kind == "I;16":
+        image = Image.fromarray(random.integers(0, 65536, (90, 120), dtype=np.uint16))
+    elif kind == "transparent grey":
+        image = image.convert("L")
+        image.info["transparency"] = 7
+    elif kind == "P":
+        image = image.quantize(16)
+    else:
+        image = image.convert(kind)
+    image.save(tmp_path / "a.png")
+    space = {}
+    exec(code_without_weiss(), space)
+    for channels in (1, 3):
+        wanted = {**exported.facts["preprocessing"], "channels": channels}
+        found = space["prepare"](tmp_path / "a.png", wanted)
+        shape = Preprocessing.from_dict(wanted)
+        expected = shape.prepare([decode(tmp_path / "a.png", channels)])
+        assert np.abs(found - expected).max() <= 1.01
+    pixels = decode(tmp_path / "a.png")
+    found = space["embed"](exported.path, tmp_path / "a.png")
+    assert np.abs(found - network_of_run(run).embed_pixels([pixels])).max() < 5e-3
+
+
 def test_an_onnx_file_needs_neither_torch_nor_weiss(exported, run, tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (40, 70, 3), dtype=np.uint8)
     pixels = np.asarray(Image.fromarray(pixels).resize((420, 300)))
@@ -233,7 +265,7 @@ def test_a_file_that_gives_other_embeddings_is_not_left_behind(run, tmp_path, mo
     assert export_run(run, tmp_path / "model.safetensors", check=False).difference is None
 
 
-def test_an_onnx_graph_of_another_network_is_not_left_behind(run, tmp_path, monkeypatch):
+def test_an_onnx_graph_of_another_network_is_not_left_behind(run, exported, tmp_path, monkeypatch):
     real = export._graph
 
     def of_another(model, shape):
@@ -242,12 +274,12 @@ def test_an_onnx_graph_of_another_network_is_not_left_behind(run, tmp_path, monk
         bias.raw_data = np.full(16, 0.01, np.float32).tobytes()
         return graph
 
+    old = shutil.copy(exported.path, tmp_path / "model.onnx").read_bytes()
     monkeypatch.setattr(export, "_graph", of_another)
-    (tmp_path / "model.onnx").write_bytes(b"the old one")
     with pytest.raises(ValueError, match="it was not written"):
         export_run(run, tmp_path / "model.onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
-    assert (tmp_path / "model.onnx").read_bytes() == b"the old one"
+    assert (tmp_path / "model.onnx").read_bytes() == old
 
 
 def test_the_card_names_data_protocol_scores_and_how_to_load(exported, run):
@@ -322,10 +354,62 @@ def test_a_name_may_leave_the_format_to_the_caller(run, tmp_path):
 def test_a_card_replaces_a_card_and_nothing_else(run, tmp_path):
     export_run(run, tmp_path / "model.safetensors")
     export_run(run, tmp_path / "model.safetensors")
-    (tmp_path / "README.md").write_text("mine")
-    with pytest.raises(ValueError, match="README.md, which is something else"):
+    (tmp_path / "README.safetensors.md").write_text("mine")
+    with pytest.raises(ValueError, match="README.safetensors.md, which is something else"):
         export_run(run, tmp_path / "README.safetensors")
-    assert (tmp_path / "README.md").read_text() == "mine"
+    assert (tmp_path / "README.safetensors.md").read_text() == "mine"
+    assert not (tmp_path / "README.safetensors").exists()
+
+
+def test_a_card_that_somebody_changed_is_kept_and_the_new_one_lies_beside_it(run, tmp_path):
+    made = export_run(run, tmp_path / "model.safetensors")
+    card = made.card.read_text().replace("to be filled in by whoever ships it", "MIT")
+    made.card.write_text(card)
+    again = export_run(run, tmp_path / "model.safetensors")
+    assert made.card.read_text() == card
+    assert again.card == tmp_path / "model.safetensors.md.new"
+    assert "to be filled in" in again.card.read_text()
+    assert "was changed by hand and is kept" in again.describe()
+    assert "kept" not in made.describe()
+
+
+def test_both_formats_have_a_card_of_their_own(run, exported, tmp_path):
+    shutil.copytree(exported.path.parent, tmp_path / "both")
+    before = (tmp_path / "both" / "model.onnx.md").read_bytes()
+    export_run(run, tmp_path / "both" / "model.safetensors")
+    assert (tmp_path / "both" / "model.onnx.md").read_bytes() == before
+    assert "model.safetensors" in (tmp_path / "both" / "model.safetensors.md").read_text()
+
+
+@pytest.mark.parametrize("through", ["the path", "a link to the folder", "a link to the file"])
+def test_an_export_never_takes_the_place_of_the_runs_own_network(tmp_path, through):
+    run = random_run(tmp_path / "run", "glyphs")
+    before = (run.folder / "model.safetensors").read_bytes()
+    out = run.folder / "model.safetensors"
+    if through == "a link to the folder":
+        (tmp_path / "link").symlink_to(run.folder)
+        out = tmp_path / "link" / "model.safetensors"
+    elif through == "a link to the file":
+        out = tmp_path / "link.safetensors"
+        out.symlink_to(run.folder / "model.safetensors")
+    with pytest.raises(ValueError, match="out must not be the run's own network"):
+        export_run(run, out)
+    assert (run.folder / "model.safetensors").read_bytes() == before
+    run.model()
+
+
+@pytest.mark.parametrize("suffix", ["onnx", "safetensors"])
+def test_a_file_that_is_no_export_is_never_replaced(run, exported, tensors, suffix, tmp_path):
+    path = tmp_path / f"model.{suffix}"
+    other = random_run(tmp_path / "other", "glyphs").folder / "model.safetensors"
+    whole = (exported if suffix == "onnx" else tensors).path.read_bytes()
+    for content in (b"", b"mine", whole[:6], other.read_bytes()):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="out must be new, or an export to be replaced"):
+            export_run(run, path)
+        assert path.read_bytes() == content
+    path.write_bytes(whole)
+    assert export_run(run, path).difference < 1e-4
 
 
 def test_a_network_too_large_for_one_onnx_file_is_refused(run, tmp_path, monkeypatch):

@@ -2,6 +2,9 @@
 
 import io
 import struct
+import threading
+import tracemalloc
+import warnings
 import zlib
 
 import numpy as np
@@ -231,3 +234,55 @@ def test_a_format_that_was_not_asked_for_is_no_image():
     assert decode(content, formats=("BMP",)).shape == PIXELS.shape
     with pytest.raises(BadImageError, match="is no image that Pillow can read"):
         decode(content, formats=("PNG", "JPEG"))
+
+
+def test_pixels_of_16_bits_come_out_the_same_in_strips_as_at_once(monkeypatch, tmp_path):
+    deep = np.random.default_rng(0).integers(0, 65536, (37, 50)).astype(np.uint16)
+    path = saved(Image.fromarray(deep), "a.png", tmp_path)
+    monkeypatch.setattr(images, "STRIP", 120)  # two rows, and one is left over
+    assert np.array_equal(decode(path, 1)[:, :, 0], np.rint(deep / 257))
+    monkeypatch.setattr(images, "STRIP", 10)  # less than a row
+    assert np.array_equal(decode(path, 1)[:, :, 0], np.rint(deep / 257))
+
+
+def test_one_number_that_is_none_is_found_in_any_strip(monkeypatch, tmp_path):
+    monkeypatch.setattr(images, "STRIP", 4)
+    values = np.zeros((6, 4), np.float32)
+    for row, value in ((0, np.nan), (5, np.inf), (3, -np.inf)):
+        broken = values.copy()
+        broken[row, 1] = value
+        with pytest.raises(BadImageError, match="no numbers .NaN or infinity"):
+            decode(saved(Image.fromarray(broken), f"{row}.tif", tmp_path))
+
+
+def test_pixels_of_16_bits_take_little_more_memory_than_they_have():
+    content = encoded(Image.fromarray(np.zeros((3000, 3000), np.uint16)), "PNG")
+    tracemalloc.start()  # it sees arrays, and not what Pillow holds
+    try:
+        decode(content, short_side=32)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * 3000 * 3000  # as floats of 64 bits they have twice that
+
+
+def test_threads_that_decode_leave_the_warnings_of_others_as_they_were():
+    before = list(warnings.filters)
+    first, second = threading.Event(), threading.Event()
+
+    def decode_until(mine, other):
+        with images._quiet():
+            mine.set()
+            other.wait(30)
+
+    thread = threading.Thread(target=decode_until, args=(first, second))
+    thread.start()
+    first.wait(30)
+    # The second one begins while the first is at it, and ends after it.
+    with images._quiet():
+        second.set()
+        thread.join(30)
+        with pytest.raises(UserWarning, match="of somebody else"):  # here they are errors
+            warnings.warn("of somebody else", stacklevel=1)
+        warnings.warn_explicit("of Pillow", UserWarning, "Image.py", 1, "PIL.Image")
+    assert list(warnings.filters) == before

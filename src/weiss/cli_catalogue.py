@@ -32,10 +32,19 @@ Onnx = Annotated[
     Path | None,
     typer.Option(help="Embed by this ONNX file, an export of the index's model."),
 ]
+USED = {
+    "RUN IMAGES": {"run", "images", "replace", "root", "split", "store", "kind"}
+    | {"false_match_rate", "batch_size", "device", "quiet"},
+    "--add": {"run", "add", "root", "split", "batch_size", "device", "quiet"},
+    "--remove": {"remove", "device", "quiet"},
+    "--check": {"check", "quiet"},
+}
+"""What each way to make or change an index looks at, beside --out."""
 IndexFolderArgument = Annotated[Path, typer.Argument(metavar="INDEX", help="An index folder.")]
 
 
 def index(
+    context: typer.Context,
     run: Annotated[
         Path | None, typer.Argument(metavar="[RUN]", help="A run folder, whose network embeds.")
     ] = None,
@@ -93,13 +102,16 @@ def index(
             "RUN and IMAGES must both be given to make an index. For example: weiss index "
             f"runs/photos photos/ --out {out}"
         )
+    action = "--add" if add is not None else "--remove" if remove else "RUN IMAGES"
+    _refuse_unused(context, "--check" if check else action)
     if check:
         from weiss.catalogue.folder import IndexFolder
 
         folder = IndexFolder(out)
         manifest = folder.manifest()
         folder.check(manifest, everything=True)
-        print(f"{out}: {len(manifest.files)} files are as they were written.")
+        if not quiet:
+            print(f"{out}: {len(manifest.files)} files are as they were written.")
         return
     from weiss.catalogue import add_items, build_index, remove_items
     from weiss.training.guards import StoppedError
@@ -127,9 +139,22 @@ def index(
     except KeyError as error:  # an item that is not there; a mistake like any other
         raise ValueError(str(error)) from error
     except KeyboardInterrupt:
+        kept = "" if remove else " What is embedded is kept;"
         raise StoppedError(
-            f"{out} is as it was. What is embedded is kept; start the same command again to go on."
+            f"{out} is as it was.{kept} {'Start' if remove else 'start'} the same command again "
+            f"to {'remove them' if remove else 'go on'}."
         ) from None
+
+
+def _refuse_unused(context: typer.Context, action: str) -> None:
+    """Refuse what was said and changes nothing: somebody expects something of it."""
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        source = context.get_parameter_source(name)
+        said = source is not None and source.name == "COMMANDLINE"
+        if said and name != "out" and name not in USED[action]:
+            word = parameter.opts[0] if parameter.param_type_name == "option" else name.upper()
+            raise ValueError(f"{word} must be left out with {action}, which does not look at it.")
 
 
 def search(
@@ -147,7 +172,9 @@ def search(
 ) -> None:
     """Find the items of an index that are nearest to a picture."""
     from weiss.catalogue import Catalogue
+    from weiss.catalogue.items import shown
     from weiss.images import decode
+    from weiss.networks import AT_ONCE
 
     if k < 1:
         raise ValueError(f"-k must be at least 1; got {k}.")
@@ -159,14 +186,21 @@ def search(
             )
     if html is not None and html.is_dir():
         raise ValueError(f"--html must name a file; {html} is a folder. Add a name: page.html")
-    # The pictures first: they are quickly read, and the likeliest to be wrong.
-    pixels = [decode(path) for path in images]
+    for path in images:
+        if not path.exists():
+            decode(path)  # which says so, before anything large is opened
     catalogue = Catalogue.open(index, device=device, onnx=onnx)
-    found = catalogue.search(catalogue.embed(pixels), k)
+    found: list[list[Hit]] = []
+    pixels = []
+    for start in range(0, len(images), AT_ONCE):
+        # As small as the network looks at: photos of a whole folder are gigabytes.
+        some = [decode(path, short_side=catalogue.short_side) for path in images[start:][:AT_ONCE]]
+        found += catalogue.search(catalogue.embed(some), k)
+        pixels += some if html is not None else []
     if html is not None:
         from weiss.catalogue.gallery_page import Search, write_gallery
 
-        names = [path.name for path in images]
+        names = [shown(path.name) for path in images]
         write_gallery(html, catalogue, list(map(Search, names, pixels, found)))
     if as_json:
         import json
@@ -174,7 +208,7 @@ def search(
         print(json.dumps(_as_json(catalogue, images, found), indent=2))
     else:
         for path, hits in zip(images, found, strict=True):
-            _print_hits(str(path), hits, catalogue)
+            _print_hits(shown(str(path)), hits, catalogue)
     if html is not None:
         print(f"Wrote {html}", file=sys.stderr if as_json else sys.stdout)
 
@@ -186,13 +220,20 @@ def serve(
         typer.Option(help="Where to listen. Any other address than this one is open to others."),
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8000,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Visitors come by this name, through a web server. Repeat."
+        ),
+    ] = None,
     onnx: Onnx = None,
     device: Device = "auto",
 ) -> None:
     """Search an index in a browser, and by a JSON API, until Ctrl-C."""
     from weiss.web import serve as serve_index
 
-    serve_index(index, host=host, port=port, device=device, onnx=onnx)
+    names = allow_host or ()
+    serve_index(index, host=host, port=port, allow_hosts=names, device=device, onnx=onnx)
 
 
 def export(

@@ -31,7 +31,7 @@ PATIENCE = 10.0
 # With -P a child does not look for modules where it was started; it looks where this process does.
 _CHILD = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
-    "from weiss.decoder import serve; serve()"
+    "import weiss.decoder; getattr(weiss.decoder, sys.argv[2])(*sys.argv[3:])"
 )
 
 
@@ -40,6 +40,18 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def child_command(function: str, *arguments: object) -> list[str]:
+    """Return the command of a process that calls a function of `weiss.decoder`.
+
+    Args:
+        function: its name.
+        arguments: what it is given, as text.
+    """
+    places = [str(Path(__file__).parents[1]), *(place for place in sys.path if place)]
+    given = map(str, arguments)
+    return [sys.executable, "-P", "-c", _CHILD, json.dumps(places), function, *given]
 
 
 @dataclass(frozen=True)
@@ -124,10 +136,8 @@ class Decoders:
 
     def _start_child(self) -> None:
         file = _memory_file()
-        places = [str(Path(__file__).parents[1]), *(place for place in sys.path if place)]
-        numbers = (self._channels, self._short_side or 0, file.fileno())
         process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _CHILD, json.dumps(places), *map(str, numbers)],
+            child_command("serve", self._channels, self._short_side or 0, file.fileno()),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=[file.fileno()],

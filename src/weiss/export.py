@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from weiss import _check
-from weiss.backbones import BACKBONES, Embedder
+from weiss.backbones import Embedder
 from weiss.files import replacing
-from weiss.losses import LOSSES
+from weiss.model_card import NEW, card_beside, model_card
 from weiss.networks import (
     DIGEST_PLACE,
     FORMATS,
@@ -47,15 +47,9 @@ OPSET = 18
 """ONNX's operators of 2022, which the exporter writes without converting them."""
 LARGEST_ONNX = 2**31 - 2**24
 """Bytes of tensors that one ONNX file can hold: 2 GiB less some for the graph."""
+LARGEST_HEADER = 10**8
+"""Bytes of a safetensors file's header, by the format."""
 FIELDS = f"{LOSS}fields"
-CARD = "<!-- model card, written by weiss export -->"
-SCORES = {
-    "map_at_r": "MAP@R",
-    "r_precision": "R-precision",
-    "precision_at_1": "precision at 1",
-    "nmi": "NMI",
-    "ami": "AMI",
-}
 
 
 @dataclass(frozen=True)
@@ -64,7 +58,8 @@ class Exported:
 
     Attributes:
         path: the file.
-        card: the model card beside it.
+        card: the model card beside it; ``.new`` at its end if somebody has changed the one that
+            was there, which is kept.
         difference: the largest between an entry of its embeddings and of the run's network, over
             all that was tried; None if nothing was.
         facts: what the file's metadata say.
@@ -86,11 +81,14 @@ class Exported:
                 f"embeddings as the run's network gives them, to {self.difference:.1e} "
                 f"(batches of {sizes} and {BATCHES[-1]})"
             )
+        kept = ""
+        if self.card.suffix == NEW:
+            kept = f"; {self.card.stem} was changed by hand and is kept: compare the two"
         return (
             f"{self.path}: {size:.2f} MB, {shape.channels} x {shape.size} x {shape.size} pixels "
             f"to {self.facts['embedding_size']} dimensions\n"
             f"{checked}\n"
-            f"model card: {self.card}"
+            f"model card: {self.card}{kept}"
         )
 
 
@@ -106,8 +104,9 @@ def export_run(
 
     Args:
         run: the run folder.
-        out: the file; its suffix says the format, ``.onnx`` or ``.safetensors``. The card has the
-            same name with ``.md``.
+        out: the file; its suffix says the format, ``.onnx`` or ``.safetensors``. An export that
+            is there is replaced, any other file is refused. The card has the same name and
+            ``.md``.
         format: ``"onnx"`` or ``"safetensors"``, for a name that does not say it.
         check: compare the file with the run's network before it takes its name. An ONNX file needs
             onnxruntime for that.
@@ -121,7 +120,9 @@ def export_run(
         ImportError: a library is not installed.
     """
     run, out = run if isinstance(run, Run) else Run(run), Path(out)
-    kind, card = _kind(out, format, fields), _card_beside(out)
+    kind = _kind(out, format, fields)
+    _refuse_other_file(run, out, kind)
+    card, _ = card_beside(out)
     model = run.model()
     facts = facts_of_run(run, model)
     if fields:
@@ -161,14 +162,32 @@ def _kind(out: Path, asked: str | None, fields: bool) -> str:
     return kind
 
 
-def _card_beside(out: Path) -> Path:
-    card = out.with_suffix(".md")
-    if card == out or (card.exists() and not card.read_bytes().startswith(CARD.encode())):
+def _refuse_other_file(run: Run, out: Path, kind: str) -> None:
+    """Refuse to write where something lies that is no export: above all a run's own network."""
+    if out.resolve() == (run.folder / MODEL).resolve():
         raise ValueError(
-            f"the model card is to be {card}, which is something else. Move that, or choose "
-            "another name for the export."
+            f"out must not be the run's own network; {out} is. Choose another name, outside of "
+            "the run."
         )
-    return card
+    if (out.exists() or out.is_symlink()) and not _is_export(out, kind):
+        raise ValueError(
+            f"out must be new, or an export to be replaced; {out} is something else. Move that, "
+            "or choose another name."
+        )
+
+
+def _is_export(path: Path, kind: str) -> bool:
+    """Say whether a file calls itself an export; its tensors are not read."""
+    try:
+        if kind == ONNX:
+            # As ONNX writes an entry of its metadata: the key, twelve letters, then the value.
+            return b"\x0a\x0cweiss_format\x12" in path.read_bytes()
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(min(length, LARGEST_HEADER)))
+        return "weiss_format" in header["__metadata__"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _fields(run: Run) -> dict[str, Tensor]:
@@ -279,121 +298,3 @@ def _trial_images(shape: Preprocessing) -> Iterator[Array]:
         disc = (x - a) ** 2 + (y - b) ** 2 < radius**2 / 4
         picture = 255 * np.where(disc, light, a * x + (1 - a) * y)
         yield np.rint(picture).astype(np.float32)
-
-
-def model_card(facts: dict[str, Any], name: str, kind: str) -> str:
-    """Return what people should know of an exported network, in Markdown.
-
-    Args:
-        facts: what its metadata say.
-        name: of the file.
-        kind: ``"onnx"`` or ``"safetensors"``.
-    """
-    backbone, loss = facts["backbone"]["name"], facts["loss"]["name"]
-    title = BACKBONES[backbone].title if backbone in BACKBONES else backbone
-    trained = f"trained with {LOSSES[loss].title}" if loss in LOSSES else "not trained"
-    steps = "\n".join(f"{i}. {s}" for i, s in enumerate(facts["preprocessing"]["steps"], start=1))
-    return f"""{CARD}
-# {name}: pictures to {facts["embedding_size"]} numbers
-
-{title}, {trained} on {facts["data"]} ({facts["num_classes"]:,} classes, epoch {facts["epoch"]}, \
-seed {facts["seed"]}), from {facts["starts_from"]}. Pictures of one class are meant to lie close \
-together, by the cosine of their vectors; the scores say how far that holds.
-
-## Data and protocol
-
-- Data: {facts["data"]}; {facts["num_classes"]:,} classes trained.
-- Protocol: {facts["protocol"]}.
-
-## Scores
-
-{_score_table(facts["scores"])}
-
-## Preprocessing
-
-{steps}
-
-Then float32 from 0 to 255, {facts["preprocessing"]["layout"]}. Mean, standard deviation and the \
-order of colours that the network wants are inside the file.
-
-## When is it a match?
-
-{_threshold_hint(facts["loss"])}
-
-## License and limits
-
-- License of this file: to be filled in by whoever ships it. It depends on the terms of \
-{_sources(facts)}.
-- It saw {facts["num_classes"]:,} classes of {facts["data"]} and nothing else: other kinds of \
-pictures, and other ways to take them, need a measurement of their own.
-- It finds what looks alike. It was not tested for recognising people.
-
-## Loading
-
-{_loading(name, kind, facts)}
-Fingerprint of the tensors: `{facts["fingerprint"]}`. Written by Weiss {facts["weiss_version"]}.
-"""
-
-
-def _score_table(scores: dict[str, Any]) -> str:
-    recalls = {key: f"recall at {key[10:]}" for key in scores if key.startswith("recall_at_")}
-    named = {key: title for key, title in (SCORES | recalls).items() if key in scores}
-    if not named:
-        return "Nothing was measured: the data had no part that could be."
-    test = scores.get("test")
-    head = [f"| per cent | {scores['measured_on']} |", "|---|---:|"]
-    if test:
-        head = [f"{head[0]} test, looked at once |", f"{head[1]}---:|"]
-    rows = [
-        f"| {title} | {100 * scores[key]:.2f} |" + (f" {100 * test[key]:.2f} |" if test else "")
-        for key, title in named.items()
-    ]
-    queries = scores.get("queries")
-    return "\n".join([*head, *rows]) + (f"\n\n{queries:,} queries." if queries else "")
-
-
-def _threshold_hint(loss: dict[str, Any]) -> str:
-    own = (
-        "How similar two pictures must be to count as the same depends on the collection. "
-        "`weiss index` sets a threshold on classes that did not train, and says how often it errs."
-    )
-    if "neg_margin" not in loss or loss.get("distance", "cosine") != "cosine":
-        return own
-    return (
-        f"{own} A first guess: training pushed different classes apart until their cosine fell "
-        f"below {1 - loss['neg_margin']:g}. Classes it has not seen lie closer than that."
-    )
-
-
-def _sources(facts: dict[str, Any]) -> str:
-    start = facts["starts_from"]
-    weights = "" if start == "random weights" else f" and of the weights it started from ({start})"
-    return f"the pictures it was trained on ({facts['data']}){weights}"
-
-
-def _loading(name: str, kind: str, facts: dict[str, Any]) -> str:
-    sides = f"{facts['preprocessing']['size']}, {facts['preprocessing']['size']}"
-    lines = [
-        "```python",
-        "from weiss.images import decode",
-        "from weiss.networks import network_of_file",
-        "",
-        f"network = network_of_file({json.dumps(name)})",
-        f'vectors = network.embed_pixels([decode("a.jpg", {facts["preprocessing"]["channels"]})])',
-        "```",
-        "",
-    ]
-    if kind == ONNX:
-        lines += [
-            "Or with onnxruntime alone, on pictures that are prepared:",
-            "",
-            "```python",
-            "import onnxruntime",
-            "",
-            f"session = onnxruntime.InferenceSession({json.dumps(name)})",
-            f'(vectors,) = session.run(["{OUTPUT}"], {{"{INPUT}": images}})  '
-            f"# float32 (batch, {facts['preprocessing']['channels']}, {sides})",
-            "```",
-            "",
-        ]
-    return "\n".join(lines)

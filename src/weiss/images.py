@@ -6,7 +6,11 @@ where an array is made.
 
 import io
 import math
+import re
+import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +25,15 @@ SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".avif"),
     *(".tif", ".tiff", ".ppm", ".pgm"),
 )
-FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF", "PPM")
-"""What Pillow may take a stranger's file for: those of `SUFFIXES`. It knows one that starts another
-program (EPS), and many that nobody sends."""
+FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP")
+"""What Pillow may take a stranger's file for: what browsers show. It knows one that starts another
+program (EPS), one whose tiles may be far larger than its image (TIFF), one that it reads letter by
+letter in Python (PPM), and many that nobody sends."""
+OWN_FORMATS = (*FORMATS, "TIFF", "PPM")
+"""What it may take any other file for: those of `SUFFIXES`, whatever the name says."""
+MAX_SCANS = 100
+"""Scans a stranger's JPEG file may have: a progressive one has about ten, and every one of them
+goes over the whole image, however few bytes it takes."""
 MAX_PIXELS = 178_956_970
 """Larger images are refused as decompression bombs: Pillow's own limit for an error."""
 LUMA = (0.299, 0.587, 0.114)
@@ -31,6 +41,12 @@ LUMA = (0.299, 0.587, 0.114)
 ORIENTATION = 0x0112
 DEPTH_16 = 257.0
 """65535 / 255: what a step of 8 bits is worth in 16."""
+STRIP = 2**20
+"""Pixels of more than 8 bits that are turned into 8 at a time."""
+_MARKER = re.compile(rb"\xff[^\x00\xff]")
+_MARKER_AFTER_DATA = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
+_START_OF_SCAN, _END_OF_IMAGE = 0xDA, 0xD9
+_WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD9)})
 
 
 class BadImageError(ValueError):
@@ -41,12 +57,45 @@ class TooLargeImageError(BadImageError):
     """An image of more pixels than somebody is ready to decode."""
 
 
+class _Quiet:
+    """Hides Pillow's warnings while anybody decodes.
+
+    It warns at half its limit and about odd metadata; the pixels decide here. Warnings are a matter
+    of the whole process, and `warnings.catch_warnings` of several threads undo each other in the
+    wrong order: so the first who decodes hides them, and the last shows them again.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._before: warnings.catch_warnings[None] | None = None
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            if not self._inside:
+                self._before = warnings.catch_warnings()
+                self._before.__enter__()
+                warnings.filterwarnings("ignore", module=r"PIL\.")
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside -= 1
+                if not self._inside and self._before is not None:
+                    self._before.__exit__(None, None, None)
+
+
+_quiet = _Quiet()
+
+
 def decode(
     source: str | Path | bytes,
     channels: int = 3,
     short_side: int | None = None,
     *,
-    formats: tuple[str, ...] | None = None,
+    formats: tuple[str, ...] = OWN_FORMATS,
 ) -> "Array":
     """Read an image as uint8 ``(height, width, channels)``.
 
@@ -58,7 +107,7 @@ def decode(
         channels: 3 for RGB, 1 for grey.
         short_side: reduce the shorter side to this many pixels if it is longer, as torchvision's
             ``Resize(short_side)`` does. Never enlarges.
-        formats: what it may be, by Pillow's names; anything Pillow knows if None.
+        formats: what it may be, by Pillow's names.
 
     Returns:
         The pixels.
@@ -74,14 +123,12 @@ def read(
     channels: int = 3,
     short_side: int | None = None,
     *,
-    formats: tuple[str, ...] | None = None,
+    formats: tuple[str, ...] = OWN_FORMATS,
 ) -> Image.Image:
     """Do what `decode` does, and return an image in mode RGB or L."""
     name = "image" if isinstance(source, bytes) else str(source)
     try:
-        with warnings.catch_warnings():
-            # Pillow warns at half its limit and about odd metadata; the pixels decide here.
-            warnings.simplefilter("ignore")
+        with _quiet():
             file = io.BytesIO(source) if isinstance(source, bytes) else source
             with Image.open(file, formats=formats) as image:
                 _refuse_bomb(image)
@@ -105,10 +152,8 @@ def look(content: bytes, *, max_pixels: int, max_side: int) -> tuple[int, int]:
         BadImageError: it is empty or no image of these formats.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-                width, height = image.size
+        with _quiet(), Image.open(io.BytesIO(content), formats=FORMATS) as image:
+            width, height = image.size
     except Image.DecompressionBombError as error:
         raise TooLargeImageError(f"has more than {MAX_PIXELS:,} pixels") from error
     except Exception as error:
@@ -205,10 +250,8 @@ def reduced_size(width: int, height: int, short_side: int) -> tuple[int, int]:
 def stored_size(source: Path, short_side: int | None) -> int:
     """Return how many pixels `decode` will give for a file, from its header alone; 0 if unknown."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(source) as image:
-                width, height = image.size
+        with _quiet(), Image.open(source, formats=OWN_FORMATS) as image:
+            width, height = image.size
     except Exception:
         return 0
     if short_side is not None and min(width, height) > short_side:
@@ -241,19 +284,54 @@ def _eight_bits(image: Image.Image, mode: str) -> Image.Image:
 
 def _from_deep(image: Image.Image) -> Image.Image:
     """Return an image of 16 or 32 bits, or of floats, as 8-bit grey."""
-    import numpy as np
-
-    values = np.asarray(image).astype(np.float64)
-    low, high = float(values.min()), float(values.max())
-    if not math.isfinite(low + high):
-        raise BadImageError("has pixels that are no numbers (NaN or infinity)")
+    low, high = math.inf, -math.inf
+    for _, values in _strips(image):
+        low, high = min(low, float(values.min())), max(high, float(values.max()))
+        if not math.isfinite(float(values.min()) + float(values.max())):
+            raise BadImageError("has pixels that are no numbers (NaN or infinity)")
+    factor = divisor = 1.0
     if image.mode == "F" and low >= 0 and high <= 1:
-        values *= 255
+        factor = 255.0
     elif image.mode.startswith("I;16") or (image.mode == "I" and 255 < high <= 65535 and low >= 0):
-        values /= DEPTH_16
+        divisor = DEPTH_16
     elif low < 0 or high > 255:
         raise BadImageError(
             f"has values from {low:g} to {high:g} in mode {image.mode}, and no known range; "
             "save it with 8 or 16 bits"
         )
-    return Image.fromarray(np.rint(values).astype(np.uint8), "L")
+    import numpy as np
+
+    made = Image.new("L", image.size)
+    for top, values in _strips(image):
+        rows = np.rint(values.astype(np.float64) * factor / divisor).astype(np.uint8)
+        made.paste(Image.fromarray(rows), (0, top))
+    return made
+
+
+def _strips(image: Image.Image) -> Iterator[tuple[int, "Array"]]:
+    """Give an image some rows at a time, each with the first: 64 bits of all of it is a lot."""
+    import numpy as np
+
+    step = max(1, STRIP // image.width)
+    for top in range(0, image.height, step):
+        bottom = min(top + step, image.height)
+        yield top, np.asarray(image.crop((0, top, image.width, bottom)))
+
+
+def scans(content: bytes) -> int:
+    """Return how many scans a JPEG file has; 0 if it is none. Nothing is decoded.
+
+    Args:
+        content: the bytes of the file.
+    """
+    if not content.startswith(b"\xff\xd8"):
+        return 0
+    found, at = 0, 2
+    while marker := (_MARKER_AFTER_DATA if found else _MARKER).search(content, at):
+        kind, at = content[marker.start() + 1], marker.end()
+        if kind == _END_OF_IMAGE:
+            break
+        found += kind == _START_OF_SCAN
+        if kind not in _WITHOUT_LENGTH:
+            at += int.from_bytes(content[at : at + 2], "big")
+    return found

@@ -45,6 +45,7 @@ AS_JSON = frozenset(
 """Metadata that are JSON; all others are words."""
 DIGEST_PLACE = re.compile(rb"\x0a\x0c" + DIGEST.encode() + rb"\x12\x20([0-9a-f]{32})")
 """An ONNX file's checksum: the entry of its metadata as the format writes it, key and value."""
+PLACES = re.compile(r"(^|(?<!http)(?<!https):)(?:[A-Za-z]:[\\/]|[~/\\]).*[/\\]")
 
 
 class Network:
@@ -204,7 +205,7 @@ def facts_of_run(run: Run, model: Embedder) -> dict[str, Any]:
         "distance": "cosine",
         "fingerprint": fingerprint_of(model.state_dict()),
         "arch": model.architecture,
-        "backbone": {key: _without_places(value) for key, value in section.items()},
+        "backbone": {key: without_folders(value) for key, value in section.items()},
         "starts_from": _start_of(recipe),
         "loss": {**loss, "name": result.get("loss", loss["name"])},
         "seed": recipe.seed,
@@ -365,11 +366,9 @@ def _facts(path: Path, words: Mapping[str, str], needed: Sequence[str] = NEEDED)
     return facts
 
 
-def _without_places(value: Any) -> Any:
+def without_folders(value: Any) -> Any:
     """Return a setting without the folders of this machine in front of a file's name."""
-    if not isinstance(value, str):
-        return value
-    return re.sub(r"(^|:)([A-Za-z]:\\|/).*[/\\]", r"\1", value)
+    return PLACES.sub(r"\1", value) if isinstance(value, str) else value
 
 
 def _start_of(recipe: Recipe) -> str:

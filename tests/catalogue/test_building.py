@@ -1,54 +1,37 @@
 """Making, adding and removing: what is embedded, what is skipped, what a crash leaves behind."""
 
+import os
 import signal
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from glyph_catalogue import with_other_weights, write_glyphs
+from glyph_catalogue import (
+    build,
+    names_of,
+    opened,
+    photos,
+    with_other_weights,
+    write_glyphs,
+    write_photo,
+)
 from PIL import Image
 from tiny import begin, wait_until
 
 from weiss.catalogue import (
-    Catalogue,
     DamagedIndexError,
     OtherModelError,
     UnknownItemError,
     add_items,
     build_index,
+    building,
     embedding,
     remove_items,
 )
 from weiss.catalogue.folder import IndexFolder
 from weiss.data import CentreCrop, Pipeline, open_table
 from weiss.runs import Run
-
-
-def write_photo(path, seed, width=300, height=200):
-    """Write a picture of blurred noise, which is not square and has colours."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    noise = np.random.default_rng(seed).integers(0, 255, (9, 12, 3), dtype=np.uint8)
-    Image.fromarray(noise).resize((width, height)).save(path)
-    return path
-
-
-def photos(folder, count=6):
-    for number in range(count):
-        write_photo(folder / f"class{number % 3}" / f"{number}.jpg", number)
-    return folder
-
-
-def names_of(catalogue):
-    return {item.name: item.id for item in catalogue.items_of(None, 0, 10**6)}
-
-
-def opened(folder):
-    return Catalogue.open(folder, device="cpu")
-
-
-def build(run, data, folder, **options):
-    return build_index(run, data, folder, device="cpu", quiet=True, num_workers=0, **options)
 
 
 def expected(run, table):
@@ -462,21 +445,126 @@ def test_a_part_of_a_named_data_set_can_be_indexed(glyph_run, tmp_path):
         build(glyph_run, "glyphs", tmp_path / "index", kind="tree")
 
 
-def test_milvus_finds_what_faiss_finds(glyph_run, glyph_folder, glyph_index, tmp_path):
-    pytest.importorskip("pymilvus")
-    folder = tmp_path / "index"
-    build(glyph_run, glyph_folder, folder, store=f"milvus:{tmp_path / 'items.db'}")
-    faiss, milvus = opened(glyph_index), opened(folder)
-    queries = np.stack([faiss.vector(id) for id in range(0, 320, 40)])
-    for one, two in zip(faiss.search(queries, 5), milvus.search(queries, 5), strict=True):
-        assert [hit.item.id for hit in one] == [hit.item.id for hit in two]
-    assert str(tmp_path) not in milvus.facts["store"]
-    milvus.close()
-    remove_items(folder, ["class:U+0041"], quiet=True)
-    more = write_glyphs(tmp_path / "more", num_classes=2, per_class=2, first=40)
-    add_items(folder, more, device="cpu", quiet=True)
-    again = opened(folder)
-    assert len(again) == 316
-    found = {hit.item.id for hit in again.search(queries[:1], 400)[0]}
-    assert found == set(names_of(again).values())
-    again.close()
+def test_names_that_are_no_text_or_move_the_cursor_are_shown_as_text(lost_run, tmp_path):
+    folder = tmp_path / os.fsdecode(b"dir\xff")
+    classes = [os.fsdecode(b"caf\xe9"), os.fsdecode(b"caf\xe8"), "a\x1b[2J", "plain"]
+    for number, name in enumerate(classes):
+        write_photo(folder / name / os.fsdecode(b"%d\xfe\n.jpg" % number), number)
+    (folder / "plain" / os.fsdecode(b"bad\xfe.jpg")).write_bytes(b"?")
+    done = build(lost_run, folder, tmp_path / "index")
+    found = opened(tmp_path / "index")
+    assert found.name == "dir\ufffd"
+    assert dict(found.classes()) == {
+        "a\ufffd[2J": 1,
+        "caf\ufffd": 1,
+        "caf\ufffd (2)": 1,
+        "plain": 1,
+    }
+    assert "plain/3\ufffd\ufffd.jpg" in names_of(found)
+    assert done.skipped == ("plain/bad\ufffd.jpg: is no image that Pillow can read",)
+    assert "Index of dir\ufffd" in (tmp_path / "index" / "card.md").read_text(encoding="utf-8")
+    remove_items(tmp_path / "index", ["class:caf\ufffd (2)"], quiet=True)
+    assert len(opened(tmp_path / "index")) == 3
+
+
+def test_images_at_any_depth_beside_loose_ones_are_refused_in_words(lost_run, tmp_path):
+    write_photo(tmp_path / "nest" / "cover.png", 0)
+    write_photo(tmp_path / "nest" / "2023" / "jan" / "1.png", 1)
+    with pytest.raises(ValueError, match="images, or one subfolder a class, not both.*2023"):
+        build(lost_run, tmp_path / "nest", tmp_path / "index")
+
+
+def test_an_empty_subfolder_is_a_remark(lost_run, tmp_path):
+    folder = photos(tmp_path / "photos")
+    (folder / "nothing" / "deep").mkdir(parents=True)
+    done = build(lost_run, folder, tmp_path / "index")
+    assert done.num_items == 6
+    assert done.skipped == ()
+    assert "1 subfolders hold no images: nothing" in done.lines
+
+
+def test_a_folder_without_any_image_is_told_so(lost_run, tmp_path):
+    (tmp_path / "empty" / "a").mkdir(parents=True)
+    (tmp_path / "empty" / "a" / "notes.txt").write_text("no image")
+    with pytest.raises(ValueError, match="must hold images .*there or in subfolders; it holds"):
+        build(lost_run, tmp_path / "empty", tmp_path / "index")
+
+
+def test_a_program_that_calls_itself_an_image_starts_nothing(lost_run, tmp_path, monkeypatch):
+    from PIL import EpsImagePlugin
+
+    def started(*_, **__):
+        raise AssertionError("Ghostscript was started")
+
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", started)
+    folder = photos(tmp_path / "photos")
+    Image.new("RGB", (30, 30), "red").save(folder / "class0" / "evil.jpg", "EPS")
+    done = build(lost_run, folder, tmp_path / "index")
+    assert done.skipped == ("class0/evil.jpg: is no image that Pillow can read",)
+    from weiss.images import BadImageError, decode, stored_size
+
+    with pytest.raises(BadImageError, match="is no image"):
+        decode(folder / "class0" / "evil.jpg")
+    assert stored_size(folder / "class0" / "evil.jpg", None) == 0
+
+
+def test_among_very_many_names_the_nearest_is_not_looked_for(index, monkeypatch):
+    monkeypatch.setattr(building, "HINTS", 100)
+    with pytest.raises(UnknownItemError) as refused:
+        remove_items(index, ["U+0041/0.pngg"], quiet=True)
+    assert "Did you mean" not in str(refused.value)
+
+
+def test_what_was_embedded_before_is_not_counted_as_fast(lost_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(embedding, "PIECE", 16)
+    monkeypatch.setattr(embedding, "BLOCK", 16)
+    folder = write_glyphs(tmp_path / "characters", num_classes=10, per_class=4)
+    with monkeypatch.context() as patched:
+        broken_off(patched, after=2)
+        with pytest.raises(RuntimeError, match="power"):
+            build(lost_run, folder, tmp_path / "index", batch_size=16)
+    done = build(lost_run, folder, tmp_path / "index", batch_size=16)
+    assert "images/s, 32 earlier" in done.lines[0]
+
+
+def test_rows_of_a_hub_whose_pictures_changed_are_embedded_anew(lost_run, tmp_path, monkeypatch):
+    from weiss.data import Table
+    from weiss.data.sources import HubImages
+
+    def table(seed):
+        noise = np.random.default_rng(seed).integers(0, 255, (6, 32, 32, 3), dtype=np.uint8)
+        rows = [{"image": Image.fromarray(each)} for each in noise]
+        return Table("hub", HubImages(rows, "image"), np.zeros(6, int), ("a",), np.full(6, "test"))
+
+    def no_room(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(IndexFolder, "switch", no_room)
+        with pytest.raises(OSError, match="No space left"):
+            build(lost_run, table(0), tmp_path / "index")
+    build(lost_run, table(1), tmp_path / "index")
+    found = opened(tmp_path / "index")
+    np.testing.assert_allclose(
+        found.vector(2), found.embed([table(1).source.read(2)])[0], atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "left"),
+    [
+        ("/home/me/net.pth", "net.pth"),
+        ("~/net.pth", "net.pth"),
+        ("C:\\me\\net.pth", "net.pth"),
+        ("C:/me/net.pth", "net.pth"),
+        ("timm:/home/me/net", "timm:net"),
+        ("https://host/a/net.pth", "https://host/a/net.pth"),
+        ("resnet50", "resnet50"),
+    ],
+)
+def test_a_setting_keeps_a_name_and_no_folder_of_the_machine(said, left):
+    from weiss.catalogue.model_copy import without_places
+    from weiss.networks import without_folders
+
+    assert without_folders(said) == left
+    assert without_places({"backbone": {"weights": said}}) == {"backbone": {"weights": left}}

@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from weiss.catalogue.calibration import calibrate, enough, least_threshold, nearest_of_both
+from weiss.catalogue import calibration
+from weiss.catalogue.calibration import (
+    calibrate,
+    enough,
+    halves,
+    least_threshold,
+    nearest_of_both,
+)
 
 
 def clouds(num_classes=24, per_class=12, size=8, spread=0.6, seed=0):
@@ -50,22 +57,108 @@ def test_strangers_that_tie_stay_together_below_the_threshold():
     assert (strangers >= least_threshold(strangers, 0.25)).mean() == 0
 
 
-def test_the_rates_are_counted_on_classes_that_did_not_set_the_threshold():
-    vectors, labels = clouds()
+def by_hand(vectors, labels, queries):
+    """Return the similarities of the nearest of the own class, and of another, by nested loops."""
+    own, stranger = [], []
+    similarity = vectors.astype(np.float64) @ vectors.T.astype(np.float64)
+    for i in queries:
+        others = [j for j in range(len(labels)) if j != i and labels[j] >= 0]
+        own.append(max([similarity[i, j] for j in others if labels[j] == labels[i]], default=-2))
+        stranger.append(max(similarity[i, j] for j in others if labels[j] != labels[i]))
+    return np.array(own), np.array(stranger)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_one_half_of_the_classes_sets_the_threshold_and_the_other_measures_it(seed):
+    vectors, labels = clouds(seed=seed)
     held_out = np.ones(24, dtype=bool)
-    found = calibrate(vectors, labels, held_out, false_match_rate=0.1)
-    own, stranger = nearest_of_both(vectors, labels, np.arange(len(labels)))
-    # Whichever half measured it: some half of the classes has exactly these rates.
-    assert found.num_classes == 24
-    assert found.num_setting + found.num_measuring == len(labels)
-    assert found.num_setting == found.num_measuring == 144
+    queries, sets = halves(labels, held_out, seed)
+    assert set(labels[queries[sets]]).isdisjoint(labels[queries[~sets]])
+    assert sorted(queries) == list(range(len(labels)))
+    assert sets.sum() == (~sets).sum() == 144
+    found = calibrate(vectors, labels, held_out, false_match_rate=0.1, seed=seed)
+    own, stranger = by_hand(vectors, labels, queries)
+    # The least threshold that at most 14 of the 144 setting strangers reach: above the 15th.
+    fifteenth = np.sort(stranger[sets])[::-1][14]
+    assert found.similarity == pytest.approx(fifteenth, abs=1e-6)
+    assert found.similarity > fifteenth - 1e-6
+    assert (stranger[sets] > found.similarity + 1e-6).sum() <= 14
+    reached = np.count_nonzero(stranger[~sets] >= found.similarity)
+    assert found.false_match_rate == pytest.approx(reached / 144, abs=1e-9)
+    of_own = np.count_nonzero(own[~sets] >= found.similarity)
+    assert found.true_match_rate == pytest.approx(of_own / 144, abs=1e-9)
+    # Neither all of them together nor the other half say the same.
+    both = least_threshold(stranger.astype(np.float32), 0.1)
+    assert abs(both - found.similarity) > 1e-4
+    assert reached != np.count_nonzero(stranger[sets] >= found.similarity)
+    assert (found.num_classes, found.num_setting_classes) == (24, 12)
+    assert (found.num_setting, found.num_measuring) == (144, 144)
     assert found.num_gallery == len(labels)
-    reached = {c: int((stranger[labels == c] >= found.similarity).sum()) for c in range(24)}
-    of_own = {c: int((own[labels == c] >= found.similarity).sum()) for c in range(24)}
-    setting = sum(reached.values()) - round(found.false_match_rate * 144)
-    assert setting <= 0.1 * 144
-    assert round(found.true_match_rate * 144) <= sum(of_own.values())
-    assert found.true_match_rate > found.false_match_rate
+
+
+def skewed(*sizes):
+    """Return vectors and labels of classes of these sizes."""
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    vectors = np.random.default_rng(0).normal(size=(len(labels), 4))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors.astype(np.float32), labels, np.ones(len(sizes), dtype=bool)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (30_000, *[1] * 9),
+        (*[1] * 9, 30_000),
+        (5_000, 5_000, *[1] * 8),
+        (400, *[1] * 20),
+        (*[200] * 9, 1),
+        (150, 150, 150, *[1] * 7),
+    ],
+)
+def test_skewed_classes_give_a_sound_threshold_or_none_in_words(sizes):
+    vectors, labels, held_out = skewed(*sizes)
+    for seed in range(4):
+        lack = enough(labels, held_out, seed)
+        queries, sets = halves(labels, held_out, seed)
+        assert np.bincount(labels[queries]).max() <= 100
+        fewest = min(sets.sum(), (~sets).sum())
+        classes = [len(np.unique(labels[queries[half]])) for half in (sets, ~sets)]
+        assert bool(lack) == (fewest < 100 or min(classes) < 5)
+        if lack:
+            assert "100 queries of 5 classes that the network never trained on" in lack
+            with pytest.raises(ValueError, match="a threshold cannot be set: 100 queries"):
+                calibrate(vectors, labels, held_out, seed=seed)
+        else:
+            found = calibrate(vectors, labels, held_out, seed=seed)
+            assert found.num_setting >= 100
+            assert found.num_measuring >= 100
+            rates = (found.similarity, found.false_match_rate, found.true_match_rate)
+            assert np.isfinite(rates).all()
+
+
+def test_small_classes_are_asked_before_large_ones_a_second_time():
+    _, labels, held_out = skewed(5_000, *[30] * 50)
+    queries, sets = halves(labels, held_out)
+    assert len(queries) == 1_000
+    counts = np.bincount(labels[queries])
+    assert counts.min() >= 19
+    assert counts.max() <= 20
+    assert abs(int(sets.sum()) - 500) <= 20
+
+
+def test_without_two_of_a_class_nobody_says_how_many_are_found():
+    _, labels, held_out = skewed(*[1] * 300)
+    assert "20 queries with another item of their class are needed" in enough(labels, held_out)
+
+
+def test_similarities_are_held_in_small_parts(monkeypatch):
+    vectors, labels = clouds(num_classes=5, per_class=7)
+    labels[11] = -1
+    queries = np.array([0, 8, 20, 34])
+    whole = nearest_of_both(vectors, labels, queries)
+    monkeypatch.setattr(calibration, "BLOCK", 12)
+    for one, two in zip(whole, nearest_of_both(vectors, labels, queries), strict=True):
+        np.testing.assert_allclose(one, two, atol=1e-6)
 
 
 def test_classes_that_trained_ask_nothing_but_may_be_found():

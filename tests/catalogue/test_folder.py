@@ -108,7 +108,7 @@ def test_one_program_at_a_time_may_change_an_index(index):
     remove_items(index, ["U+0041/0.png"], quiet=True)
 
 
-KINDS = ["items", "vectors", "thumbnails", "places", "store", "map", "model"]
+KINDS = ["items", "vectors", "digests", "thumbnails", "places", "store", "map", "model"]
 
 
 def path_of(index, kind):
@@ -171,12 +171,65 @@ def test_a_manifest_leads_nowhere_outside_of_its_folder(index, name):
         Catalogue.open(index, device="cpu")
 
 
+@pytest.mark.parametrize("folder", ["../runs/g", "/runs/g", ".", "model-12345678/..", "model-1"])
+def test_a_manifest_takes_no_model_from_outside_of_its_folder(index, glyph_run, folder):
+    shutil.copytree(glyph_run, index.parent / "runs" / "g")
+    change_manifest(index, lambda words: words["model"].update(folder=folder))
+    with pytest.raises(DamagedIndexError, match="which is no file of an index"):
+        Catalogue.open(index, device="cpu")
+
+
+@pytest.mark.parametrize("name", ["recipe.toml", "model.safetensors"])
+def test_recipe_and_network_must_have_a_checksum(index, name):
+    def change(words):
+        words["files"].pop(f"{words['model']['folder']}/{name}")
+
+    change_manifest(index, change)
+    with pytest.raises(DamagedIndexError, match=f"{name}', which is no file of an index"):
+        Catalogue.open(index, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("milvus:../elsewhere/items.db", "must lie in the index folder"),
+        ("milvus:/elsewhere/items.db", "must lie in the index folder"),
+        ("milvus:a/../../items.db", "must lie in the index folder"),
+        ("milvus:C:items.db", "must lie in the index folder"),
+        ("milvus:http://me:secret@host:19530", "neither name nor password"),
+    ],
+)
+def test_a_manifest_takes_no_items_from_files_outside_of_its_folder(index, address, message):
+    change = {"address": address, "collection": "a", "says": "b"}
+    change_manifest(index, lambda words: words.update(store=change))
+    with pytest.raises(DamagedIndexError, match=message) as refused:
+        Catalogue.open(index, device="cpu")
+    assert "secret" not in str(refused.value)
+
+
+def test_a_link_to_a_database_outside_of_the_folder_is_not_followed(index, tmp_path):
+    (tmp_path / "elsewhere.db").mkdir()
+    (index / "items.db").symlink_to(tmp_path / "elsewhere.db")
+    change = {"address": "milvus:items.db", "collection": "a", "says": "b"}
+    change_manifest(index, lambda words: words.update(store=change))
+    with pytest.raises(DamagedIndexError, match="a link that leads out of it"):
+        Catalogue.open(index, device="cpu")
+
+
+def test_a_store_outside_of_the_folder_is_named_when_it_is_opened(index):
+    change = {"address": "milvus:127.0.0.1:1", "collection": "a", "says": "b"}
+    change_manifest(index, lambda words: words.update(store=change))
+    message = "outside of the index folder: by Milvus at 127.0.0.1:1"
+    with pytest.warns(UserWarning, match=message), pytest.raises(ConnectionError):
+        Catalogue.open(index, device="cpu")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda words: words.pop("segments"), "is damaged: KeyError"),
         (lambda words: words.update(extra=1), "is damaged: TypeError"),
-        (lambda words: words.update(format=99), "must have format 1"),
+        (lambda words: words.update(format=99), "must have format 2"),
         (lambda words: words["files"].pop(words["map"]), "which is no file of an index"),
         (lambda words: words["segments"][0].update(count=7), "does not fit its manifest"),
         (
@@ -184,6 +237,8 @@ def test_a_manifest_leads_nowhere_outside_of_its_folder(index, name):
             "the index cannot be used: 'fingerprint'",
         ),
         (lambda words: words["model"].update(embedding_size=7), "must hold f4 of shape"),
+        (lambda words: words["store"].pop("file"), "it names no store"),
+        (lambda words: words["store"].update(address="redis:x"), "it names no store"),
         (lambda words: words["store"].pop("says"), "the index cannot be used: 'says'"),
         (lambda words: words["threshold"].pop("basis"), "the index cannot be used: 'basis'"),
     ],

@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 
-from weiss.catalogue import DamagedIndexError
+from weiss.catalogue import DamagedIndexError, mapping
 from weiss.catalogue.mapping import make_map, principal_axes, read_map, write_map
 
 
@@ -108,3 +108,16 @@ def test_what_umap_is_asked_follows_from_the_items_alone(monkeypatch):
     assert (asked["metric"], asked["random_state"], asked["fitted"]) == ("cosine", 0, 150)
     np.testing.assert_array_equal(made.points, vectors[:, :2])
     np.testing.assert_array_equal(made.field_points, vectors[:3, :2])
+
+
+def test_very_many_items_are_mapped_by_principal_components(monkeypatch):
+    def never(*_, **__):
+        raise AssertionError("UMAP was asked")
+
+    monkeypatch.setattr(mapping, "MANY", 150)
+    monkeypatch.setattr(mapping, "find_spec", lambda name: name)
+    monkeypatch.setattr(mapping, "_umap", never)
+    made = make_map(vectors_of(200), np.arange(200), np.zeros((0, 12), np.float32), ())
+    assert made.method == "PCA"
+    with pytest.raises(AssertionError, match="UMAP was asked"):
+        make_map(vectors_of(140), np.arange(140), np.zeros((0, 12), np.float32), ())

@@ -1,7 +1,11 @@
 """An opened index: its searches against nested loops, its items, its refusals."""
 
+import re
+import shutil
+
 import numpy as np
 import pytest
+from glyph_catalogue import write_glyphs
 from PIL import Image
 
 from weiss.catalogue import Catalogue, Hit, Item, OtherModelError, UnknownItemError
@@ -143,3 +147,33 @@ def test_an_onnx_export_takes_the_networks_place_if_it_is_the_same_model(
     export_run(other, tmp_path / "other.onnx")
     with pytest.raises(OtherModelError, match="other.onnx is of another"):
         Catalogue.open(glyph_index, device="cpu", onnx=tmp_path / "other.onnx")
+
+
+def test_the_same_tensors_prepared_otherwise_are_another_model(glyph_run, glyph_index, tmp_path):
+    from weiss.catalogue import add_items
+    from weiss.export import export_run
+
+    same = export_run(glyph_run, tmp_path / "same.safetensors").path
+    Catalogue.open(glyph_index, device="cpu", onnx=same)
+    other = shutil.copytree(glyph_run, tmp_path / "other")
+    recipe = (other / "recipe.toml").read_text()
+    changed = re.sub(r"(\[evaluate\][^\[]*?\nresize = )\d+", r"\g<1>40", recipe)
+    assert changed != recipe
+    (other / "recipe.toml").write_text(changed)
+    made = export_run(other, tmp_path / "other.safetensors")
+    with pytest.raises(OtherModelError, match="has its tensors, but another"):
+        Catalogue.open(glyph_index, device="cpu", onnx=made.path)
+    index = shutil.copytree(glyph_index, tmp_path / "index")
+    more = write_glyphs(tmp_path / "more", num_classes=1, per_class=2, first=41)
+    with pytest.raises(OtherModelError, match="other is another than the one"):
+        add_items(index, more, run=other, device="cpu", quiet=True)
+    assert add_items(index, more, run=glyph_run, device="cpu", quiet=True).num_added == 2
+
+
+def test_a_catalogue_is_closed_at_the_end_of_a_with(glyph_index, monkeypatch):
+    closed = []
+    monkeypatch.setattr(Catalogue, "close", lambda self: closed.append(self))
+    with Catalogue.open(glyph_index, device="cpu") as found:
+        assert len(found) == 320
+        assert not closed
+    assert closed == [found]

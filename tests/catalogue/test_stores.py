@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from weiss.catalogue import faiss_store
+from weiss.catalogue import faiss_store, store_files
 from weiss.catalogue.faiss_store import FaissStore
 from weiss.catalogue.milvus_store import MilvusStore, collection_name
 from weiss.catalogue.stores import make_store, open_store
@@ -260,6 +260,28 @@ def test_a_damaged_file_is_refused_wherever_it_is_damaged(tmp_path, kind):
         FaissStore.load(path, dimension=7)
     with pytest.raises(FileNotFoundError):
         FaissStore.load(tmp_path / "none.faiss")
+
+
+def test_a_mapped_file_is_not_read_to_its_end_to_be_opened(tmp_path, monkeypatch):
+    monkeypatch.setattr(store_files, "CHUNK", 64)
+    path = tmp_path / "a.faiss"
+    FaissStore.build(np.arange(400), embeddings(400)).save(path)
+    read = []
+    real = store_files._digest
+    monkeypatch.setattr(store_files, "_digest", lambda f, n, r: read.append(n) or real(f, n, r))
+    FaissStore.load(path, mapped=True)
+    assert read == [64]
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 1
+    path.write_bytes(content)
+    FaissStore.load(path, mapped=True)  # the index folder's --check tells
+    with pytest.raises(ValueError, match="must be a store written by Weiss"):
+        FaissStore.load(path)
+    assert max(read) > 400 * D * 4
+    content[30] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="must be a store written by Weiss"):
+        FaissStore.load(path, mapped=True)
 
 
 def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):

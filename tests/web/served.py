@@ -1,7 +1,6 @@
 """A catalogue served in a thread, and requests to it as they go over the wire."""
 
 import http.client
-import io
 import json
 import socket
 import threading
@@ -9,11 +8,11 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 import uvicorn
-from PIL import Image
 from tiny import wait_until
+from web.hostile import encoded as encoded
 
 from weiss.web import make_app
-from weiss.web.app import LOOPBACK
+from weiss.web.limits import LOOPBACK
 from weiss.web.server import bind, settings
 
 BOUNDARY = "a-line-that-no-picture-has"
@@ -86,9 +85,9 @@ def read_answer(line):
 
 
 @contextmanager
-def serving(catalogue, limits=None, *, hosts=LOOPBACK, change=lambda app: None):
+def serving(catalogue, limits=None, *, hosts=LOOPBACK, allowed=(), change=lambda app: None):
     """Serve a catalogue; yield its site."""
-    app = make_app(catalogue, limits, hosts=hosts)
+    app = make_app(catalogue, limits, hosts=hosts, allowed=allowed)
     change(app)
     with bind("127.0.0.1", 0) as listener:
         server = uvicorn.Server(settings(app, limits))
@@ -101,12 +100,6 @@ def serving(catalogue, limits=None, *, hosts=LOOPBACK, change=lambda app: None):
             server.should_exit = True
             thread.join(30)
     assert not thread.is_alive()
-
-
-def encoded(image: Image.Image, kind: str, **options) -> bytes:
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
 
 
 def everything(site: Site) -> list[str]:

@@ -171,6 +171,39 @@ def test_who_has_gone_away_is_not_embedded(batcher_of, photos):
         gone.result(LONG)
 
 
+def test_a_search_that_waits_too_long_is_told_to_those_who_ask_for_health(catalogue, monkeypatch):
+    limits = Limits(seconds=0.2)
+    is_free = threading.Event()
+    search = catalogue.search
+
+    def slowly(*given, **options):
+        is_free.wait(LONG)
+        return search(*given, **options)
+
+    monkeypatch.setattr(catalogue, "search", slowly)
+    with serving(catalogue, limits) as site:
+        assert site.get("/healthz").status == 200
+        assert site.get("/items/0/neighbours").status == 503  # and it is still searched for
+        wait_until(lambda: site.get("/healthz").status == 503)
+        answer = site.get("/healthz")
+        assert "one has waited for" in answer.detail
+        assert answer.headers["retry-after"] == "1"
+        is_free.set()
+        wait_until(lambda: site.get("/healthz").status == 200)
+
+
+def test_pictures_on_their_way_are_waited_for_and_take_no_place_of_a_search(batcher_of, photos):
+    batcher, sizes = batcher_of(gather_seconds=LONG, max_waiting=2)
+    with ExitStack() as ending:
+        for _ in range(2):
+            ending.enter_context(batcher.coming())
+        assert batcher.waiting == 0
+        first = batcher.picture(photos[0][1], 1)
+        second = batcher.picture(photos[1][1], 1)
+        assert (names(first), names(second)) == ([photos[0][0]], [photos[1][0]])
+    assert sizes == [2]
+
+
 def test_closing_answers_what_was_asked_and_takes_no_more(batcher_of, photos):
     batcher, _ = batcher_of(gather_seconds=0.2)
     with ExitStack() as ending:
@@ -201,7 +234,9 @@ def test_visitors_at_once_are_answered_in_fewer_passes_each_its_own(catalogue, p
     assert passes < len(files)
 
 
-@pytest.mark.parametrize("name", ["max_bytes", "max_pixels", "seconds", "max_waiting", "max_batch"])
+@pytest.mark.parametrize(
+    "name", ["max_bytes", "max_pixels", "seconds", "max_uploads", "max_waiting", "max_batch"]
+)
 def test_limits_that_nothing_could_pass_are_refused(name):
     with pytest.raises(ValueError, match=f"{name} must be positive; got 0"):
         Limits(**{name: 0})

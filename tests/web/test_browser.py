@@ -1,110 +1,25 @@
-"""The page of a catalogue in a real browser: by mouse, finger and keyboard, in light and dark."""
+"""The page of a catalogue in a real browser: by mouse, finger and keyboard."""
 
 import re
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from browser import chromium
-from tiny import wait_until
+from web.pages import (
+    FILE_EVENT,
+    PHONE,
+    browser,
+    choose,
+    counting,
+    loneliest,
+    look,
+    open_map,
+    places,
+    wait_for,
+)
 from web.served import serving
 
 pytestmark = pytest.mark.browser
-
-PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
-MARGIN = 56
-"""CSS pixels that the map leaves around its points, both sides together."""
-FILE_EVENT = """async ([source, kind]) => {
-    const blob = await (await fetch(source)).blob();
-    const data = new DataTransfer();
-    data.items.add(new File([blob], "photo.png", {type: blob.type}));
-    const options = {bubbles: true, cancelable: true};
-    const event = kind === "paste" ? new ClipboardEvent("paste", {...options, clipboardData: data})
-        : new DragEvent("drop", {...options, dataTransfer: data});
-    document.body.dispatchEvent(event);
-}"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture
-def look(browser, site):
-    """A function that opens the page; whatever it complains of fails the test."""
-    opened = []
-
-    def open_page(hash="", address=site.address, **options):
-        context = browser.new_context(**({"viewport": {"width": 1280, "height": 860}} | options))
-        page, said = context.new_page(), []
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.on(
-            "request",
-            lambda asked: (
-                said.append(f"asked {asked.url}")
-                if not asked.url.startswith((address, "blob:"))
-                else None
-            ),
-        )
-        opened.append((context, said))
-        page.goto(f"{address}/{hash}")
-        wait_for(page, "document.getElementById('name').textContent !== 'Catalogue'")
-        return page
-
-    yield open_page
-    for context, said in opened:
-        context.close()
-        # What is refused on purpose is named by Chromium itself.
-        assert [
-            text for text in said if "the server responded with a status of 4" not in text
-        ] == []
-
-
-def wait_for(page, expression, argument=None):
-    """Wait until something holds; Playwright's own way is what the page's policy forbids."""
-    wait_until(lambda: page.evaluate(expression, argument), 60)
-
-
-@contextmanager
-def counting(page, method):
-    asked = []
-    page.on("request", lambda request: asked.append(request.url) if request.method == method else 0)
-    yield asked
-
-
-def choose(page, path):
-    page.set_input_files("#file", path)
-    page.wait_for_selector("#results:not([aria-busy]) ol.cards a")
-
-
-def places(page, site):
-    """Where every item of the map lies on the screen, from what the map promises to show."""
-    answer = site.get("/map").json
-    xy = np.stack([answer["x"], answer["y"]], 1)
-    fields = np.stack([answer["fields"]["x"], answer["fields"]["y"]], 1)
-    everything = np.concatenate([xy, fields])
-    low, high = everything.min(0), everything.max(0)
-    box = page.locator("#canvas").bounding_box()
-    size = np.array([box["width"], box["height"]])
-    scale = ((size - MARGIN) / (high - low)).min()
-    shown = size / 2 + (xy - (low + high) / 2) * scale * [1, -1]
-    return answer, shown + np.array([box["x"], box["y"]])
-
-
-def loneliest(shown):
-    """The point that is farthest from all others: nothing else can be meant by pointing at it."""
-    apart = np.linalg.norm(shown[:, None] - shown[None], axis=2)
-    np.fill_diagonal(apart, np.inf)
-    return int(apart.min(1).argmax())
-
-
-def open_map(page):
-    page.locator("#map-words", has_text="Every mark").wait_for()
-    page.locator("#canvas").scroll_into_view_if_needed()
-    page.evaluate("new Promise(requestAnimationFrame)")
+__all__ = ["browser", "look"]  # fixtures
 
 
 def test_a_chosen_photo_shows_its_nearest_items_and_the_verdict(look, pictures):
@@ -157,6 +72,17 @@ def test_a_photo_of_a_page_that_was_loaded_anew_is_gone(look, pictures):
     choose(page, pictures / "U+0041" / "3.png")
     page.reload()
     page.locator("#found-title", has_text="Or begin with one of these").wait_for()
+    assert page.locator("#problem").inner_text() == "The photo is no longer here; choose it again."
+    # The next photo is another one, for the address too.
+    choose(page, pictures / "U+0032" / "3.png")
+    assert page.locator("#problem").is_hidden()
+    label = page.locator("#results .card a").first.get_attribute("aria-label")
+    assert label.startswith("1. U+0032")
+    assert page.url.endswith("#photo=2")
+    page.go_back()
+    page.wait_for_selector("#problem:not([hidden])")
+    page.go_forward()
+    page.locator("#asked-words", has_text="Your photo").wait_for()
 
 
 @pytest.mark.parametrize("way", ["paste", "drop"])
@@ -362,65 +288,6 @@ def test_all_of_it_can_be_done_by_keyboard_alone(look):
     page.keyboard.press("Enter")
     page.wait_for_selector("#results ol.cards a")
     assert "#item=" in page.url
-
-
-@pytest.mark.parametrize("options", [PHONE, {"viewport": {"width": 1280, "height": 860}}])
-@pytest.mark.parametrize("hash", ["", "#item=3", "#classes", "#all&start=24", "#map", "#about"])
-def test_nothing_is_wider_than_the_window(look, hash, options):
-    page = look(hash, **options)
-    page.wait_for_load_state("networkidle")
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    small = """[...document.querySelectorAll('a, button, select, input:not(.hidden-input)')].filter(
-        each => each.checkVisibility() && each.getBoundingClientRect().height < 15).length"""
-    assert page.evaluate(small) == 0
-    unnamed = """[...document.querySelectorAll('img:not([alt]), button:empty:not([aria-label])')]
-        .length"""
-    assert page.evaluate(unnamed) == 0
-
-
-@pytest.mark.parametrize("options", [PHONE, {}])
-def test_the_page_of_the_interface_fits(browser, site, options):
-    context = browser.new_context(**options)
-    page = context.new_page()
-    page.goto(f"{site.address}/docs")
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    context.close()
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_text_stands_out_in_light_and_dark(look, theme):
-    page = look(color_scheme=theme)
-
-    def colour(name):
-        code = "n => getComputedStyle(document.documentElement).getPropertyValue(n)"
-        text = page.evaluate(code, f"--{name}").strip().lstrip("#")
-        text = "".join(2 * letter for letter in text) if len(text) == 3 else text
-        return [int(text[at : at + 2], 16) / 255 for at in (0, 2, 4)]
-
-    def luminance(name):  # the definition of WCAG 2
-        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour(name)]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    def contrast(one, other):
-        low, high = sorted([luminance(one), luminance(other)])
-        return (high + 0.05) / (low + 0.05)
-
-    assert (luminance("paper") < 0.1) is (theme == "dark")
-    for text in ("ink", "soft", "accent"):
-        for ground in ("paper", "card", "tint"):
-            assert contrast(text, ground) >= 4.5, (text, ground)
-    for kind in ("good", "warn", "bad"):
-        assert contrast(kind, f"{kind}-tint") >= 4.5, kind
-        assert contrast("ink", f"{kind}-tint") >= 4.5, kind
-    assert contrast("on-accent", "accent") >= 4.5
-
-
-def test_nothing_moves_for_those_who_want_it_still(look):
-    page = look(reduced_motion="reduce")
-    page.wait_for_selector("#results .card a")
-    style = "getComputedStyle(document.querySelector('.card a'))"
-    assert page.evaluate(f"{style}.transitionDuration") == "0s"
-    assert page.evaluate(f"{style}.animationName") == "none"
 
 
 def test_names_are_text_whatever_they_look_like(look, run, pictures, tmp_path):

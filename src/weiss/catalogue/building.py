@@ -16,24 +16,37 @@ import numpy as np
 
 from weiss._check import count as a_count
 from weiss._check import some, suggestion
-from weiss.catalogue.changes import Change, embed_segment, embedder_of, finish, sayer, told
+from weiss.catalogue.changes import (
+    Change,
+    embed_segment,
+    embedder_of,
+    finish,
+    in_lines,
+    read_skipped,
+    sayer,
+    told,
+    write_skipped,
+)
 from weiss.catalogue.collection import Collection, open_collection
-from weiss.catalogue.derived import derive, drop_store, refuse_store
+from weiss.catalogue.derived import derive, drop_orphans, drop_store, kept_address
 from weiss.catalogue.embedding import content_digest
 from weiss.catalogue.folder import IndexFolder, Manifest
 from weiss.catalogue.items import DamagedIndexError, OtherModelError, UnknownItemError
-from weiss.catalogue.model_copy import copy_model
+from weiss.catalogue.model_copy import copy_model, is_model_of, model_words
 from weiss.catalogue.segments import (
     OpenSegment,
     alive_rows,
     open_segments,
 )
-from weiss.data import Table
+from weiss.catalogue.tidying import overlap
+from weiss.data import DATASETS, Table
 from weiss.files import replacing
-from weiss.networks import Network, network_of_run
+from weiss.networks import network_of_run
 from weiss.runs import Run
 
 Array = np.ndarray[Any, Any]
+HINTS = 10_000
+"""Names up to which the nearest to one that is not there is looked for."""
 
 
 def build_index(
@@ -77,12 +90,8 @@ def build_index(
         ValueError: the data, the run or the folder cannot be used.
     """
     index, say = IndexFolder(folder), sayer(quiet)
-    if index.exists() and not replace_old:
-        raise ValueError(
-            f"{index.folder} must not hold an index yet; it does. Add to it with --add, choose "
-            "another --out, or put a new one in its place with --replace."
-        )
-    refuse_store(store, kind)
+    _refuse_folder(index, run, data, replace_old)
+    address = kept_address(index, store, kind)
     if batch_size is not None:
         a_count("--batch-size", batch_size, "weiss index")
     if not 0 < false_match_rate < 1:
@@ -91,13 +100,16 @@ def build_index(
     network = network_of_run(source, device)
     collection = open_collection(data, root=root, split=split)
     with index.writing():
+        _refuse_folder(index, run, data, replace_old)  # another may have written in the meantime
+        drop_orphans(index, address)
         index.sweep()
         old = _replaced(index)
         next_id = old.next_id if old is not None else 0
         embedder = embedder_of(network, source, batch_size)
-        segment, skipped, speed = embed_segment(
+        segment, skipped, how_fast = embed_segment(
             index, collection, embedder, next_id, num_workers, quiet
         )
+        skipped_file = write_skipped(index, skipped)
         model_folder = index.new_name("model")
         copied = copy_model(source, index.path(model_folder))
         now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -107,11 +119,12 @@ def build_index(
             num_items=segment.count,
             segments=(segment,),
             removed=None,
-            model=_model_words(network, model_folder),
+            skipped=skipped_file,
+            model=model_words(network, model_folder),
             data={"name": collection.name, "split": split},
             scores=dict(network.facts["scores"]),
             settings={"kind": kind, "false_match_rate": false_match_rate},
-            store={"address": store},
+            store={"address": address},
             map=None,
             threshold=None,
             threshold_why="",
@@ -119,12 +132,18 @@ def build_index(
             updated=now,
         )
         new_files = [*segment.files(), *(f"{model_folder}/{name}" for name in copied)]
+        new_files += [] if skipped_file is None else [skipped_file]
         done = derive(index, manifest, new_files, run=source, device=device)
         finish(index, done, skipped)
         if old is not None:
             drop_store(index, old)
-    lines = (_made_line(done.manifest, done.num_classes, speed), *done.lines)
-    return told(Change(segment.count, segment.count, 0, skipped, (), lines), index, say)
+    lines = (
+        _made_line(done.manifest, done.num_classes, how_fast),
+        *collection.remarks,
+        *done.lines,
+    )
+    change = Change(segment.count, segment.count, 0, in_lines(skipped), (), lines)
+    return told(change, index, say)
 
 
 def add_items(
@@ -167,11 +186,12 @@ def add_items(
         a_count("--batch-size", batch_size, "weiss index")
     collection = open_collection(data, root=root, split=split)
     with index.writing():
+        drop_orphans(index)
         index.sweep()
         manifest, (segments, removed) = index.reading(lambda m: open_segments(index, m))
         model = Run(index.path(manifest.model["folder"]))
         network = network_of_run(model, device)
-        if run is not None and network_of_run(run, "cpu").fingerprint != network.fingerprint:
+        if run is not None and not is_model_of(network_of_run(run, "cpu"), manifest.model):
             raise OtherModelError(
                 f"an index must have vectors of one model; {Path(run).name} is another than the "
                 f"one that {index.folder} was made with. Leave RUN out to use that one, or make "
@@ -184,26 +204,35 @@ def add_items(
                 "are in the index already, with the same content."
             )
         embedder = embedder_of(network, model, batch_size)
-        segment, skipped, speed = embed_segment(
+        segment, skipped, how_fast = embed_segment(
             index, collection.take(new), embedder, manifest.next_id, num_workers, quiet
         )
+        # What could not be read before and can be now is no longer left out.
+        again = {*collection.names, *(name for name, _ in skipped)}
+        before = [each for each in read_skipped(index, manifest) if each[0] not in again]
+        skipped_file = write_skipped(index, [*before, *skipped])
         changed = replace(
             manifest,
             next_id=manifest.next_id + segment.count,
             num_items=manifest.num_items + segment.count,
             segments=(*manifest.segments, segment),
+            skipped=skipped_file,
             updated=datetime.now(UTC).isoformat(timespec="seconds"),
         )
-        done = derive(index, changed, list(segment.files()), run=None, device=device)
-        finish(index, done, skipped)
+        new_files = [*segment.files(), *([] if skipped_file is None else [skipped_file])]
+        done = derive(index, changed, new_files, run=None, device=device)
+        finish(index, done, [*before, *skipped])
     lines = [
-        f"{manifest.name}: {segment.count:,} images added at {speed:,.0f} images/s; now "
+        f"{manifest.name}: {segment.count:,} images added, {how_fast}; now "
         f"{changed.num_items:,} of {done.num_classes:,} classes",
+        *collection.remarks,
         *done.lines,
     ]
     if already:
         lines.insert(1, f"{len(already):,} were there already, the same: {some(list(already))}")
-    change = Change(changed.num_items, segment.count, 0, skipped, tuple(already), tuple(lines))
+    change = Change(
+        changed.num_items, segment.count, 0, in_lines(skipped), tuple(already), tuple(lines)
+    )
     return told(change, index, say)
 
 
@@ -227,6 +256,7 @@ def remove_items(
     index, say = IndexFolder(folder), sayer(quiet)
     index.manifest()
     with index.writing():
+        drop_orphans(index)
         index.sweep()
         manifest, (segments, removed) = index.reading(lambda m: open_segments(index, m))
         gone = find_ids(what, segments, removed)
@@ -236,7 +266,7 @@ def remove_items(
                 f"an index must keep an item; these are all {len(gone):,} of {index.folder}. "
                 "Remove the folder itself instead."
             )
-        name = index.new_name("removed", ".npy")
+        name = index.new_name("removed")
         with replacing(index.path(name)) as path, path.open("wb") as file:
             np.save(file, np.union1d(removed, gone).astype("<i8"), allow_pickle=False)
         changed = replace(
@@ -246,10 +276,31 @@ def remove_items(
             updated=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         done = derive(index, changed, [name], run=None, device=device, removed=gone)
-        finish(index, done, None)
+        finish(index, done, read_skipped(index, manifest))
         done.after_switch()
     line = f"{manifest.name}: {len(gone):,} images removed; now {left:,}"
     return told(Change(left, 0, len(gone), (), (), (line, *done.lines)), index, say)
+
+
+def _refuse_folder(
+    index: IndexFolder, run: str | Path, data: str | Path | Table, replace_old: bool
+) -> None:
+    """Refuse a folder for an index that holds something, or that has to do with what it is of."""
+    named = {"RUN": Path(run)}
+    if not isinstance(data, Table) and str(data) not in DATASETS:
+        named["IMAGES"] = Path(data)
+    for word, path in named.items():
+        if how := overlap(index.folder, path):
+            raise ValueError(
+                f"--out must be a folder of its own; {index.folder} would {how} {word}, {path}. "
+                "Choose another name beside it."
+            )
+    index.refuse_foreign()
+    if index.exists() and not replace_old:
+        raise ValueError(
+            f"{index.folder} must not hold an index yet; it does. Add to it with --add, choose "
+            "another --out, or put a new one in its place with --replace."
+        )
 
 
 def _replaced(index: IndexFolder) -> Manifest | None:
@@ -282,9 +333,10 @@ def find_ids(what: Sequence[str | int], segments: Sequence[OpenSegment], removed
             found.update(by_class[said.removeprefix("class:")])
         else:
             known = [f"class:{name}" for name in by_class] if said.startswith("class:") else by_name
+            hint = suggestion(said, known) if len(known) <= HINTS else ""  # which takes long
             raise UnknownItemError(
                 f"what is removed must be in the index; {said!r} is neither a name, nor an id, nor "
-                f"class:NAME of it.{suggestion(said, known)}"
+                f"class:NAME of it.{hint}"
             )
     return np.array(sorted(found), dtype=np.int64)
 
@@ -293,15 +345,16 @@ def _without_known(
     collection: Collection, segments: Sequence[OpenSegment], removed: Array
 ) -> tuple[Array, list[str]]:
     """Return the rows to add, and the names that are there with the same content."""
-    known: dict[str, str] = {}
+    known: dict[str, bytes] = {}
     for segment in segments:
         names = segment.names()
-        known |= {names[row]: segment.digests[row] for row in alive_rows(segment, removed)}
+        rows_there = alive_rows(segment, removed)
+        known |= {names[row]: segment.digests[row].tobytes() for row in rows_there}
     rows, already, other = [], [], []
     for row, name in enumerate(collection.names):
         if name not in known:
             rows.append(row)
-        elif content_digest(collection.table, row).hex() == known[name]:
+        elif content_digest(collection.table, row) == known[name]:
             already.append(name)
         else:
             other.append(name)
@@ -314,25 +367,9 @@ def _without_known(
     return np.array(rows, dtype=np.int64), already
 
 
-def _model_words(network: Network, folder: str) -> dict[str, Any]:
-    facts = network.facts
-    loss = facts["loss"]
-    return {
-        "folder": folder,
-        "fingerprint": network.fingerprint,
-        "embedding_size": network.embedding_size,
-        "backbone": facts["backbone"]["name"],
-        "loss": loss["name"] if isinstance(loss, dict) else loss,
-        "trained_on": facts["data"],
-        "num_classes": facts["num_classes"],
-        "protocol": facts["protocol"],
-        "preprocessing": facts["preprocessing"],
-    }
-
-
-def _made_line(manifest: Manifest, num_classes: int, speed: float) -> str:
+def _made_line(manifest: Manifest, num_classes: int, how_fast: str) -> str:
     classes = f" of {num_classes:,} classes" if num_classes else ", without classes"
     return (
         f"{manifest.name}: {manifest.num_items:,} images{classes}, "
-        f"{manifest.model['embedding_size']} dimensions, embedded at {speed:,.0f} images/s"
+        f"{manifest.model['embedding_size']} dimensions, {how_fast}"
     )

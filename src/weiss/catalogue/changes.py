@@ -1,21 +1,23 @@
 """The steps that every change of an index shares: embed, switch, say what was done."""
 
-import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from weiss.catalogue.collection import Collection
 from weiss.catalogue.derived import Derived
 from weiss.catalogue.embedding import Embedder, embed_collection
-from weiss.catalogue.folder import SKIPPED, IndexFolder, Segment
+from weiss.catalogue.folder import SKIPPED, IndexFolder, Manifest, Segment
 from weiss.catalogue.index_card import index_card
 from weiss.catalogue.segments import Block, write_segment
+from weiss.catalogue.tidying import clear_workspace
 from weiss.files import replacing
 from weiss.networks import Network
 from weiss.progress import Bar
 from weiss.runs import Run
 
+Skipped = Sequence[tuple[str, str]]
+"""What is left out: names, and why."""
 BATCH = 128
 """Pictures a forward pass, where the recipe says nothing."""
 
@@ -28,7 +30,7 @@ class Change:
         num_items: how many it has now.
         num_added: how many came.
         num_removed: how many went.
-        skipped: what could not be read: its name, and why.
+        skipped: what this change could not read: its name, and why.
         already: names that were there with the same content, and were left alone.
         lines: what to say about it.
     """
@@ -70,7 +72,7 @@ def embed_segment(
     first: int,
     num_workers: int | None,
     quiet: bool,
-) -> tuple[Segment, tuple[str, ...], float]:
+) -> tuple[Segment, Skipped, str]:
     """Embed a collection into a segment.
 
     Args:
@@ -82,31 +84,34 @@ def embed_segment(
         quiet: show no bar.
 
     Returns:
-        The segment; what was skipped, a line each; and how many images a second.
+        The segment; what was skipped; and how fast it was embedded, in words.
     """
     begun = time.monotonic()
     total = len(collection.table)
     with Bar(total, f"embedding {collection.name}", unit="images", patience=1.0) as bar:
-        paths = embed_collection(
+        paths, before = embed_collection(
             collection,
             embedder,
             index.building,
             num_workers=num_workers,
             advance=(lambda worth: None) if quiet else bar.advance,
         )
-    speed = total / max(time.monotonic() - begun, 1e-9)
+    speed = (total - before) / max(time.monotonic() - begun, 1e-9)
+    how_fast = f"embedded at {speed:,.0f} images/s"
+    if before:
+        how_fast = f"{how_fast}, {before:,} earlier" if before < total else "embedded earlier"
     rows, why = 0, dict[int, str]()
     for path in paths:
         count, errors = Block.summary(path)
         rows += count
         why |= errors
-    skipped = [f"{collection.names[row]}: {text}" for row, text in sorted(why.items())]
-    skipped = [*collection.remarks, *skipped]
+    skipped = [(collection.names[row], text) for row, text in sorted(why.items())]
+    skipped = [*collection.left_out, *skipped]
     if not rows:
-        shutil.rmtree(index.building, ignore_errors=True)
+        clear_workspace(index.building)
         raise ValueError(
             f"at least one image of {collection.name} must be readable; none of {total:,} is:\n  "
-            + "\n  ".join(skipped[:10])
+            + "\n  ".join(in_lines(skipped[:10]))
         )
     segment = write_segment(
         index,
@@ -117,16 +122,43 @@ def embed_segment(
         collection.names,
         collection.classes,
     )
-    return segment, tuple(skipped), speed
+    return segment, skipped, how_fast
 
 
-def finish(index: IndexFolder, done: Derived, skipped: tuple[str, ...] | None) -> None:
-    """Switch to the new state, and only then forget how it came about."""
-    if skipped is not None:
-        with replacing(index.path(SKIPPED)) as temporary:
-            temporary.write_text("".join(f"{line}\n" for line in skipped), encoding="utf-8")
-    index.switch(done.manifest, index_card(done.manifest, done.num_classes, len(skipped or ())))
-    shutil.rmtree(index.building, ignore_errors=True)
+def in_lines(skipped: Skipped) -> tuple[str, ...]:
+    """Return what is left out as people read it, a line each."""
+    return tuple(f"{name}: {why}" for name, why in skipped)
+
+
+def read_skipped(index: IndexFolder, manifest: Manifest) -> Skipped:
+    """Return what an index has left out until now."""
+    if manifest.skipped is None:
+        return ()
+    lines = index.path(manifest.skipped).read_text(encoding="utf-8").split("\n")
+    return [(name, why) for name, tab, why in (line.partition("\t") for line in lines) if tab]
+
+
+def write_skipped(index: IndexFolder, skipped: Skipped) -> str | None:
+    """Write what is left out to a file of the index; return its name, None if there is nothing."""
+    if not skipped:
+        return None
+    name = index.new_name("skipped")
+    with replacing(index.path(name)) as path:
+        path.write_text("".join(f"{each}\t{why}\n" for each, why in skipped), encoding="utf-8")
+    return name
+
+
+def finish(index: IndexFolder, done: Derived, skipped: Skipped) -> None:
+    """Switch to the new state, and only then forget how it came about.
+
+    Args:
+        index: the index folder.
+        done: the new state.
+        skipped: all that it has left out, by this change or an earlier one.
+    """
+    card = index_card(done.manifest, done.num_classes, len(skipped))
+    index.switch(done.manifest, card, "".join(f"{line}\n" for line in in_lines(skipped)))
+    clear_workspace(index.building)
 
 
 def sayer(quiet: bool) -> Callable[[str], None]:

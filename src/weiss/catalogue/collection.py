@@ -4,8 +4,7 @@ Dimensions: n items.
 """
 
 import os
-import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,10 @@ from typing import Any
 import numpy as np
 
 from weiss import images
+from weiss._check import some
+from weiss.catalogue.items import shown
 from weiss.data import DATASETS, Assembly, Table, open_table
+from weiss.data.own import EMPTY, images_below
 from weiss.data.sources import Files, Vectors
 
 Array = np.ndarray[Any, Any]
@@ -30,13 +32,15 @@ class Collection:
         table: the n items.
         names: n names, no two the same; none leads out of a folder or begins at a root.
         classes: n tuples of class names; empty where nobody said.
-        remarks: what was left out when the list was read, in words.
+        left_out: what the list has and the table has not: its name, and why.
+        remarks: what else is to be said, in words.
     """
 
     name: str
     table: Table
     names: tuple[str, ...]
     classes: tuple[tuple[str, ...], ...]
+    left_out: tuple[tuple[str, str], ...] = ()
     remarks: tuple[str, ...] = ()
 
     def take(self, rows: Array) -> "Collection":
@@ -46,6 +50,7 @@ class Collection:
             self.table.take(rows),
             tuple(self.names[row] for row in rows),
             tuple(self.classes[row] for row in rows),
+            self.left_out,
             self.remarks,
         )
 
@@ -65,24 +70,41 @@ def open_collection(
         The collection. What cannot be read is found later, when it is embedded.
     """
     if isinstance(data, Table):
-        return _named(data.name, data if split == "all" else data.part(split), ())
+        return _named(data.name, data if split == "all" else data.part(split))
     path = Path(data)
-    if str(data) not in DATASETS and path.is_dir() and _has_loose_images(path):
+    is_folder = str(data) not in DATASETS and path.is_dir()
+    if is_folder and next(images_below(path), None) is None:
+        raise ValueError(
+            f"{path} must hold images ({', '.join(images.SUFFIXES)}), there or in subfolders; it "
+            "holds none. Check the path."
+        )
+    if is_folder and _has_loose_images(path):
         if split != "all":
             raise ValueError(
                 f"--split must be left out for {path}, a folder of images without classes; got "
                 f"{split!r}."
             )
-        table, remarks = _without_classes(path), list[str]()
-    else:
-        table, remarks = _with_classes(str(data), root, split)
-    return _named(table.name or path.resolve().name, table, tuple(remarks))
+        return _named(path.resolve().name, _without_classes(path))
+    table, left_out = _with_classes(str(data), root, split)
+    empty = [shown(name) for name, why in left_out if why == EMPTY]
+    remarks = (f"{len(empty):,} subfolders hold no images: {some(empty)}",) if empty else ()
+    rows = tuple((name, why) for name, why in left_out if why != EMPTY)
+    return _named(table.name or path.resolve().name, table, rows, remarks)
 
 
-def _named(name: str, table: Table, remarks: tuple[str, ...]) -> Collection:
+def _named(
+    name: str,
+    table: Table,
+    left_out: Sequence[tuple[str, str]] = (),
+    remarks: tuple[str, ...] = (),
+) -> Collection:
     if isinstance(table.source, Vectors):
         raise ValueError(f"a catalogue must be of images; {name} holds vectors.")
-    return Collection(name, table, item_names(table), _classes(table), remarks)
+    source = table.source
+    if isinstance(source, Files):
+        left_out = [(_inside(each, source.root), why) for each, why in left_out]
+    rows = tuple((shown(each), why) for each, why in left_out)
+    return Collection(shown(name), table, item_names(table), _classes(table), rows, remarks)
 
 
 def item_names(table: Table) -> tuple[str, ...]:
@@ -92,11 +114,17 @@ def item_names(table: Table) -> tuple[str, ...]:
     elsewhere the parts that lead out are left away.
     """
     source = table.source
+    said = (source.name(row) for row in range(len(source)))
+    if isinstance(source, Files):
+        said = (_inside(name, source.root) for name in said)
+    return _each_once(map(shown, said))
+
+
+def _each_once(given: Iterable[str]) -> tuple[str, ...]:
+    """Return names of which no two are the same: the second of two is called ``name (2)``."""
     taken: dict[str, int] = {}
     names = []
-    for row in range(len(source)):
-        said = source.name(row)
-        name = _inside(said, source.root) if isinstance(source, Files) else said
+    for name in given:
         count = taken[name] = taken.get(name, 0) + 1
         while count > 1 and f"{name} ({count})" in taken:
             count += 1
@@ -115,18 +143,16 @@ def _inside(path: str, root: Path) -> str:
         except ValueError:
             relative = Path(relative.name)
     parts = [part for part in Path(os.path.normpath(relative)).parts if part != os.pardir]
-    # A file's name may be bytes that are no text; what is shown must be.
-    return "/".join(parts).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return "/".join(parts)
 
 
 def _classes(table: Table) -> tuple[tuple[str, ...], ...]:
     if table.class_names == (NO_CLASS,):
         return ((),) * len(table)
+    names = _each_once(map(shown, table.class_names))
     if table.is_multi_label:
-        return tuple(
-            tuple(table.class_names[c] for c in np.flatnonzero(row)) for row in table.labels
-        )
-    return tuple((table.class_names[label],) for label in table.labels)
+        return tuple(tuple(names[c] for c in np.flatnonzero(row)) for row in table.labels)
+    return tuple((names[label],) for label in table.labels)
 
 
 def _has_loose_images(folder: Path) -> bool:
@@ -144,12 +170,12 @@ def _without_classes(folder: Path) -> Table:
     deeper = sorted(
         path.name
         for path in folder.iterdir()
-        if path.is_dir() and not path.name.startswith(".") and _has_loose_images(path)
+        if path.is_dir() and not path.name.startswith(".") and any(images_below(path))
     )
     if deeper:
         raise ValueError(
             f"{folder} must hold images, or one subfolder a class, not both; it holds "
-            f"{len(names):,} images beside the subfolders {_some(deeper)}. Move the images into a "
+            f"{len(names):,} images beside the subfolders {some(deeper)}. Move the images into a "
             "subfolder, or index them as a folder of their own."
         )
     labels = np.zeros(len(names), dtype=np.int64)
@@ -157,8 +183,11 @@ def _without_classes(folder: Path) -> Table:
     return Table(folder.resolve().name, Files(folder, names), labels, (NO_CLASS,), splits)
 
 
-def _with_classes(data: str, root: str | Path | None, split: str) -> tuple[Table, list[str]]:
+def _with_classes(
+    data: str, root: str | Path | None, split: str
+) -> tuple[Table, list[tuple[str, str]]]:
     how = None
+    left_out: list[tuple[str, str]] = []
     if data not in DATASETS:
         # Nothing trains here: whatever there is may be found.
         how = Assembly(
@@ -166,11 +195,9 @@ def _with_classes(data: str, root: str | Path | None, split: str) -> tuple[Table
             shared_classes=True,
             min_images=1,
             skip_bad=True,
+            on_left_out=lambda names, why: left_out.extend((name, why) for name in names),
         )
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        table = open_table(data, root=root, how=how)
-    remarks = [str(each.message) for each in caught]
+    table = open_table(data, root=root, how=how)
     if split != "all":
         rows = table.rows(split)
         if not len(rows):
@@ -180,9 +207,4 @@ def _with_classes(data: str, root: str | Path | None, split: str) -> tuple[Table
                 f"{parts}."
             )
         table = table.take(rows)
-    return table.compact(), remarks
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3:,} more"
+    return table.compact(), left_out

@@ -5,7 +5,8 @@ They follow from the items and the model, and are made anew with every change.
 Dimensions: n items, D embedding size.
 """
 
-import os
+import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -15,14 +16,17 @@ from typing import Any
 import numpy as np
 
 from weiss._check import one_of
+from weiss.catalogue import tidying
 from weiss.catalogue.calibration import Calibration, calibrate, enough
 from weiss.catalogue.faiss_store import KINDS, FaissStore
 from weiss.catalogue.folder import IndexFolder, Manifest
+from weiss.catalogue.items import DamagedIndexError
 from weiss.catalogue.mapping import make_map, write_map
 from weiss.catalogue.milvus_store import MilvusStore
+from weiss.catalogue.milvus_store import shown as shown_address
 from weiss.catalogue.model_copy import mean_fields, trained_classes
 from weiss.catalogue.segments import OpenSegment, alive_rows, all_vectors, open_segments
-from weiss.catalogue.stores import MILVUS, Store, make_store, open_store
+from weiss.catalogue.stores import MILVUS, Store, make_store, open_store, refuse_address
 from weiss.files import replacing
 from weiss.runs import Run
 from weiss.training import embed_runs
@@ -76,7 +80,7 @@ def derive(
     store, after = _stored(index, manifest, ids, vectors, removed)
     model = Run(index.path(manifest.model["folder"]))
     fields, field_names = mean_fields(model)
-    map_name = index.new_name("map", ".npz")
+    map_name = index.new_name("map")
     with replacing(index.path(map_name)) as path:
         write_map(path, make_map(vectors, ids, fields, field_names))
     files += [map_name] + ([store["file"]] if "file" in store else [])
@@ -121,24 +125,47 @@ def class_labels(segments: Sequence[OpenSegment], removed: Array) -> tuple[list[
     return names, np.array(one, dtype=np.int64)
 
 
-def refuse_store(address: str, kind: str) -> None:
-    """Refuse an address or a kind that there is not, before anything is embedded."""
+def kept_address(index: IndexFolder, address: str, kind: str) -> str:
+    """Return the address of a store as the manifest keeps it, before anything is embedded.
+
+    Args:
+        index: the index folder. A Milvus file lies in it: a name alone means one there.
+        address: what somebody asked for.
+        kind: of a faiss index.
+
+    Raises:
+        ValueError: there is no such store or kind, or it must not be written down.
+    """
     one_of("--kind", kind, KINDS, "weiss index")
-    if address == "faiss" or (address.startswith(MILVUS) and address != MILVUS):
-        if address != "faiss" and kind != "auto":
+    if address == "faiss":
+        return address
+    where = address.removeprefix(MILVUS)
+    if where and where != address:
+        if kind != "auto":
             raise ValueError(
                 f"--kind is for faiss; Milvus chooses for itself. Leave it out; got {kind!r}."
             )
-        return
+        if where.endswith(".db") and Path(where).name != where:
+            home = index.folder.resolve()
+            path = Path(where).resolve()
+            address = MILVUS + (path.relative_to(home) if home in path.parents else path).as_posix()
+        refuse_address(address)
+        return address
     raise ValueError(
         f"--store must be faiss or milvus:ADDRESS; got {address!r}. For example: "
-        "milvus:localhost:19530, or milvus:catalogue.db for a local file."
+        "milvus:localhost:19530, or milvus:items.db for a file in the index folder."
     )
 
 
 def store_of(index: IndexFolder, manifest: Manifest) -> Store:
-    """Open the store of an index."""
+    """Open the store of an index; one outside of its folder is named in a warning."""
     where = manifest.store
+    if where["address"].startswith(MILVUS) and not where["address"].endswith(".db"):
+        warnings.warn(
+            f"the items of {manifest.name} are kept outside of the index folder: by Milvus at "
+            f"{shown_address(where['address'].removeprefix(MILVUS))}, which is now asked.",
+            stacklevel=2,
+        )
     size = int(manifest.model["embedding_size"])
     file = where.get("file")
     return open_store(
@@ -157,6 +184,35 @@ def drop_store(index: IndexFolder, manifest: Manifest) -> None:
         store.drop()
 
 
+def drop_orphans(index: IndexFolder, address: str = "") -> None:
+    """Delete collections that a change which was killed has left; before `IndexFolder.sweep`.
+
+    Args:
+        index: the index folder.
+        address: of a server that is asked anyway; others that the note names are left alone.
+    """
+    try:
+        manifest = index.manifest() if index.exists() else None
+    except DamagedIndexError:
+        return
+    used = ""
+    if manifest is not None:
+        used = tidying.collection_line(manifest.store, int(manifest.model["embedding_size"]))
+        address = address or manifest.store["address"]
+    for line in tidying.noted(index.folder) - {used}:
+        found = re.fullmatch(rf"(weiss_[0-9a-f]{{8}}) ([0-9]{{1,6}}) ({MILVUS}\S+)", line)
+        if found is None or not (found[3].endswith(".db") or found[3] == address):
+            continue
+        try:
+            refuse_address(found[3])
+            where = _from_here(index, found[3])
+            left = open_store(where, dimension=int(found[2]), collection=found[1])
+        except (ValueError, ConnectionError, ImportError):
+            continue  # it is not there, or nobody answers
+        assert isinstance(left, MilvusStore)
+        left.drop()
+
+
 def _stored(
     index: IndexFolder, manifest: Manifest, ids: Array, vectors: Array, removed: Array | None
 ) -> tuple[dict[str, Any], Callable[[], None]]:
@@ -169,24 +225,26 @@ def _stored(
         else:
             made = FaissStore.load(index.path(old["file"]))
             _update(made, manifest, ids, vectors, removed)
-        name = index.new_name("store", ".faiss")
+        name = index.new_name("store")
         made.save(index.path(name))
         return {"address": address, "file": name, "says": made.describe()}, lambda: None
     if is_new:
-        address = _from_folder(index, address)
         collection = index.new_name("weiss").replace("-", "_")
         size = int(manifest.model["embedding_size"])
+        said = {"address": address, "collection": collection}
+        tidying.note(index.folder, tidying.collection_line(said, size))
         store = make_store(_from_here(index, address), dimension=size, collection=collection)
         store.add(ids, vectors)
-        said = {"address": address, "collection": collection, "says": store.describe()}
-        return said, lambda: None
+        return {**said, "says": store.describe()}, lambda: None
     store = store_of(index, manifest)
     if removed is None:
         _update(store, manifest, ids, vectors, None)
         return {**old, "says": store.describe()}, lambda: None
     # The database is one for all: whoever searches the old index must find its items until then.
     gone = removed
-    return dict(old), lambda: _and_nothing(store.remove(gone))
+    assert isinstance(store, MilvusStore)
+    says = store.describe(len(ids))
+    return {**old, "says": says}, lambda: _and_nothing(store.remove(gone))
 
 
 def _update(
@@ -206,22 +264,16 @@ def _and_nothing(_: object) -> None:
     return None
 
 
-def _from_folder(index: IndexFolder, address: str) -> str:
-    """Return an address whose file, if it is one, is counted from the index folder."""
-    where = address.removeprefix(MILVUS)
-    if not where.endswith(".db"):
-        return address
-    return (
-        MILVUS + Path(os.path.relpath(Path(where).absolute(), index.folder.absolute())).as_posix()
-    )
-
-
 def _from_here(index: IndexFolder, address: str) -> str:
     """Return an address as `open_store` takes it."""
     where = address.removeprefix(MILVUS)
     if address == "faiss" or not where.endswith(".db"):
         return address
-    return MILVUS + os.path.normpath(index.folder.absolute() / where)
+    home = index.folder.resolve()
+    path = (home / where).resolve()
+    if home not in path.parents:
+        raise ValueError(f"{where} must lie in the index folder; it is a link that leads out of it")
+    return f"{MILVUS}{path}"
 
 
 def _threshold(
@@ -265,7 +317,7 @@ def _threshold(
 
 
 def _in_words(found: Calibration, source: str, rate: float) -> tuple[dict[str, Any], str]:
-    half = found.num_classes // 2
+    half = found.num_setting_classes
     why = (
         f"{found.num_classes:,} classes of {source} that never trained: {half:,} of them, "
         f"{found.num_setting:,} queries, set it to at most {100 * rate:g} % false matches; the "

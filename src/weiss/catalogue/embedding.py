@@ -15,7 +15,6 @@ Dimensions: b items of a block, B of a batch, D embedding size.
 
 import hashlib
 import json
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -29,8 +28,10 @@ import torch
 from torch import Tensor, nn
 
 from weiss.catalogue.collection import Collection
+from weiss.catalogue.items import shown
 from weiss.catalogue.segments import Block
 from weiss.catalogue.thumbnails import SIDE, TINY, small_picture
+from weiss.catalogue.tidying import PLAN, clear_workspace
 from weiss.data import CentreCrop, Table
 from weiss.data.gathering import gather
 from weiss.data.places import Place
@@ -39,6 +40,7 @@ from weiss.data.sources import Files, Pixels
 from weiss.data.store import CHUNK, Memory, Store, build_store, file_states, workers_for
 from weiss.decoding import Decoders
 from weiss.files import replacing
+from weiss.images import BadImageError
 from weiss.preprocessing import Preprocessing
 
 Array = np.ndarray[Any, Any]
@@ -46,7 +48,6 @@ Decode = Callable[[Table], tuple[Store, dict[int, str]]]
 """From images to their pixels, and what is wrong with those that cannot be read."""
 PIECE, BLOCK = 512, 2048
 """Items that are decoded together; items that are kept together."""
-PLAN = "plan.json"
 IN_MEMORY = Place("memory", "a piece at a time")
 
 
@@ -119,7 +120,7 @@ def embed_collection(
     *,
     num_workers: int | None = None,
     advance: Callable[[int], None] = lambda worth: None,
-) -> list[Path]:
+) -> tuple[list[Path], int]:
     """Embed what is not embedded yet.
 
     Args:
@@ -131,13 +132,15 @@ def embed_collection(
         advance: told how many items are done, those that were done before too.
 
     Returns:
-        The files of all blocks, in order.
+        The files of all blocks, in order; and how many items had been embedded before.
     """
     blocks = block_rows(len(collection.table), embedder)
     paths = [workspace / f"block-{number:06d}.npz" for number in range(len(blocks))]
     prepare_workspace(workspace, _key(collection, embedder), paths)
     missing = [number for number, path in enumerate(paths) if not path.is_file()]
-    advance(sum(len(blocks[n]) for n in range(len(blocks)) if n not in set(missing)))
+    lacking = set(missing)
+    before = sum(len(rows) for number, rows in enumerate(blocks) if number not in lacking)
+    advance(before)
     pieces = [
         (number, rows[start : start + embedder.piece_size])
         for number in missing
@@ -157,7 +160,7 @@ def embed_collection(
             if rows.stop == blocks[number].stop:
                 _joined(parts).write(paths[number])
                 parts = []
-    return paths
+    return paths, before
 
 
 def prepare_workspace(workspace: Path, key: str, paths: Sequence[Path]) -> None:
@@ -175,7 +178,7 @@ def prepare_workspace(workspace: Path, key: str, paths: Sequence[Path]) -> None:
             except Exception:
                 path.unlink(missing_ok=True)
         return
-    shutil.rmtree(workspace, ignore_errors=True)
+    clear_workspace(workspace)
     workspace.mkdir(parents=True, exist_ok=True)
     with replacing(plan) as temporary:
         temporary.write_text(json.dumps({"key": key}))
@@ -205,6 +208,12 @@ def _key(collection: Collection, embedder: Embedder) -> str:
             state.update(each)
     elif isinstance(source, Pixels):
         state.update(np.ascontiguousarray(source.pixels).data)
+    else:
+        for row in range(len(source)):
+            try:
+                state.update(content_digest(collection.table, row))
+            except BadImageError as error:  # which is told of later
+                state.update(str(error).encode())
     return state.hexdigest()
 
 
@@ -305,8 +314,10 @@ def _decoder_of(
 def _reason(part: Table, row: int, message: str) -> str:
     """Return why an image cannot be read, without the folders in front of its name."""
     if isinstance(part.source, Files):
-        message = message.removeprefix(f"{part.source.file(row)}: ")
-    return message
+        file = part.source.file(row)
+        message = message.removeprefix(f"{file}: ")
+        message = message.replace(str(file), file.name).replace(str(file.absolute()), file.name)
+    return shown(message)
 
 
 def _with_vectors(piece: Block, store: Store, embedder: Embedder) -> Block:

@@ -209,13 +209,14 @@ class FaissStore:
         Args:
             path: the file.
             dimension: D that the store must have.
-            mapped: leave vectors in the file until they are searched; no changes are possible.
+            mapped: leave vectors in the file until they are searched, where a checksum would have
+                to read them all; no changes are possible.
 
         Raises:
             ValueError: the file is damaged, no such file, or of another dimension.
         """
         path = Path(path)
-        facts, ids = read_facts(path)
+        facts, ids = read_facts(path, everything=not mapped)
         try:
             index = _faiss().read_index(str(path), _faiss().IO_FLAG_MMAP_IFC if mapped else 0)
         except RuntimeError as error:

@@ -2,12 +2,14 @@
 
     index.json          the manifest; whoever reads it knows which files belong together
     card.md             the same for people
-    skipped.txt         which files could not be read, and why
+    skipped.txt         which files could not be read, and why; a copy of the file below
     model-XXXXXXXX/     a copy of the model, a run folder of its own: recipe, network, fields
-    items-XXXXXXXX.json, vectors-XXXXXXXX.npy, thumbnails-XXXXXXXX.bin, places-XXXXXXXX.npy
+    items-XXXXXXXX.json, vectors-XXXXXXXX.npy, digests-XXXXXXXX.npy, thumbnails-XXXXXXXX.bin,
+    places-XXXXXXXX.npy
                         a segment: the items that were added together
-    removed-XXXXXXXX.npy, map-XXXXXXXX.npz, store-XXXXXXXX.faiss
+    removed-XXXXXXXX.npy, skipped-XXXXXXXX.txt, map-XXXXXXXX.npz, store-XXXXXXXX.faiss
     .building/          embeddings that are finished, of an index that is not
+    .written            which names are ours; see `tidying`
 
 Files never change once a manifest names them. A change writes new ones, then replaces the manifest:
 before that there is the old index, after it the new one. What is no longer named goes with the next
@@ -16,13 +18,13 @@ who comes even later reads the manifest again.
 
 Sizes are compared whenever an index is opened, checksums of small files too. Those of files larger
 than `SMALL` would make every search wait for gigabytes; they are compared when asked for. What is
-large and would do harm is noticed anyway: the network and the faiss file check themselves.
+large and would do harm is noticed anyway: the network checks itself, the faiss file its ids and
+settings.
 """
 
 import hashlib
 import json
-import re
-import shutil
+import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -30,21 +32,21 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from weiss._check import suggestion
+from weiss._check import some, suggestion
+from weiss.catalogue import tidying
 from weiss.catalogue.items import DamagedIndexError
+from weiss.catalogue.stores import MILVUS, refuse_address
 from weiss.files import alone, remove_leftovers, replacing
 
 T = TypeVar("T")
 MANIFEST, CARD, SKIPPED, BUILDING = "index.json", "card.md", "skipped.txt", ".building"
-FORMAT = 1
+FORMAT = 2
 """Changes when folders are laid out otherwise."""
 SMALL = 4 * 2**20
 """Bytes up to which a file is compared with its checksum whenever the index is opened."""
 PATIENCE = 10
 """How often a reader begins again because the index was changed under its hands."""
-PART = r"[a-z]+-[0-9a-f]{8}"
-NAME = re.compile(rf"{PART}\.[a-z]+|{PART}/[a-z]+\.[a-z]+")
-"""What a manifest may name: nothing that leads out of the folder."""
+LOCK = f".{MANIFEST}.lock"
 MEND = "Copy the index anew, or make it again: weiss index RUN IMAGES --out INDEX --replace"
 
 
@@ -55,8 +57,9 @@ class Segment:
     Attributes:
         first: the id of the first; the others follow without a gap.
         count: n, how many.
-        items: names, classes and digests.
+        items: names and classes.
         vectors: float32 ``(n, D)``.
+        digests: uint8 ``(n, 16)`` of the files' content; read when something is added.
         thumbnails: small pictures, one after the other.
         places: int64 ``(n, 4)``, where each lies there.
     """
@@ -65,12 +68,13 @@ class Segment:
     count: int
     items: str
     vectors: str
+    digests: str
     thumbnails: str
     places: str
 
     def files(self) -> tuple[str, ...]:
         """Return the names of its files."""
-        return self.items, self.vectors, self.thumbnails, self.places
+        return self.items, self.vectors, self.digests, self.thumbnails, self.places
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,7 @@ class Manifest:
         num_items: how many there are, the removed ones not counted.
         segments: all items, the removed ones among them.
         removed: the file of ids that are gone; None if none are.
+        skipped: the file of what could not be read, a line each; None if everything could.
         model: the folder of the model (``folder``) and what is to be known of it.
         data: what is to be known of the collection.
         scores: what the model reached where it was measured.
@@ -100,6 +105,7 @@ class Manifest:
     num_items: int
     segments: tuple[Segment, ...]
     removed: str | None
+    skipped: str | None
     model: dict[str, Any]
     data: dict[str, Any]
     scores: dict[str, Any]
@@ -114,10 +120,11 @@ class Manifest:
 
     def named(self) -> list[str]:
         """Return the names of the files it speaks of."""
-        one_each = (self.removed, self.map, self.store.get("file"))
+        one_each = (self.removed, self.skipped, self.map, self.store.get("file"))
         own = [name for segment in self.segments for name in segment.files()]
         inside = f"{self.model['folder']}/"
-        own += [name for name in self.files if name.startswith(inside)]
+        own += [f"{inside}{name}" for name in tidying.MODEL_FILES[:2]]  # the others may be absent
+        own += [name for name in self.files if name.startswith(inside) and name not in own]
         return own + [name for name in one_each if name is not None]
 
 
@@ -173,13 +180,15 @@ class IndexFolder:
             raise DamagedIndexError(
                 f"{MANIFEST} of the index is damaged: {type(error).__name__} {error}. {MEND}"
             ) from None
-        strange = [name for name in named if not NAME.fullmatch(str(name))]
+        strange = [name for name in named if not tidying.NAME.fullmatch(str(name))]
+        strange += [] if tidying.MODEL.fullmatch(str(manifest.model["folder"])) else ["its model"]
         if strange or not set(named) <= set(manifest.files):
             what = strange or sorted(set(named) - set(manifest.files))
             raise DamagedIndexError(
                 f"{MANIFEST} of the index is damaged: it names {what[0]!r}, which is no file of an "
                 f"index. {MEND}"
             )
+        _refuse_store(manifest.store)
         return manifest
 
     def reading(self, read: Callable[[Manifest], T]) -> tuple[Manifest, T]:
@@ -232,9 +241,11 @@ class IndexFolder:
                     f"{MEND}"
                 )
 
-    def new_name(self, kind: str, suffix: str = "") -> str:
-        """Return a name that no file has yet: ``vectors-1b7f09d2.npy``."""
-        return f"{kind}-{uuid.uuid4().hex[:8]}{suffix}"
+    def new_name(self, kind: str) -> str:
+        """Return a name that nothing has yet, and note it as ours: ``vectors-1b7f09d2.npy``."""
+        name = f"{kind}-{uuid.uuid4().hex[:8]}{tidying.SUFFIXES.get(kind, '')}"
+        tidying.note(self.folder, name)
+        return name
 
     def described(self, names: "list[str]") -> dict[str, dict[str, Any]]:
         """Return sizes and checksums of new files, for the manifest."""
@@ -243,40 +254,69 @@ class IndexFolder:
             for name in names
         }
 
-    def switch(self, manifest: Manifest, card: str) -> None:
-        """Make a manifest the index, which it is from one moment to the next."""
+    def switch(self, manifest: Manifest, card: str, skipped: str) -> None:
+        """Make a manifest the index, which it is from one moment to the next.
+
+        Args:
+            manifest: what the index is to be.
+            card: the same for people.
+            skipped: what could not be read, a line each.
+        """
         words = {"format": FORMAT} | {
             each.name: getattr(manifest, each.name) for each in fields(manifest)
         }
         words["segments"] = [asdict(segment) for segment in manifest.segments]
-        with replacing(self.folder / MANIFEST) as temporary:
-            temporary.write_text(json.dumps(words, indent=1) + "\n", encoding="utf-8")
-        # Behind the switch: a card that is too old for a moment harms nobody.
-        with replacing(self.folder / CARD) as temporary:
-            temporary.write_text(card, encoding="utf-8")
+        # Bytes before the switch: what cannot be written as text must not be found out after it.
+        texts = {MANIFEST: json.dumps(words, indent=1) + "\n", CARD: card, SKIPPED: skipped}
+        contents = {name: text.encode("utf-8") for name, text in texts.items()}
+        # Card and list behind the manifest: if they are too old for a moment it harms nobody.
+        for name, content in contents.items():
+            with replacing(self.folder / name) as temporary:
+                temporary.write_bytes(content)
 
     def sweep(self) -> None:
-        """Remove what no manifest names any more; only for the one who may write.
+        """Delete what no manifest names any more; only for the one who may write.
 
         Called before a change, so it takes what the change before has left.
         """
-        remove_leftovers(self.folder)
+        own = "|".join((MANIFEST, CARD, SKIPPED, tidying.NOTE)).replace(".", r"\.")
+        remove_leftovers(self.folder, f"{own}|{tidying.FILE.pattern}")
         try:
-            named = set(self.manifest().files) if self.exists() else set()
+            manifest = self.manifest() if self.exists() else None
         except DamagedIndexError:
             return  # which of them belong to it, nobody knows
-        kept = {name.partition("/")[0] for name in named}
-        for path in self.folder.iterdir():
-            if path.name in kept or not re.fullmatch(rf"{PART}(\.[a-z]+)?", path.name):
-                continue
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+        kept = set() if manifest is None else {name.partition("/")[0] for name in manifest.files}
+        if manifest is not None:
+            size = int(manifest.model["embedding_size"])
+            kept |= {tidying.collection_line(manifest.store, size)} - {""}
+        tidying.sweep(self.folder, kept)
+
+    def refuse_foreign(self) -> None:
+        """Refuse a folder that somebody else has filled: what lies there is not ours to touch."""
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(
+                f"--out must be a folder; {self.folder} is a file. Choose another name."
+            )
+        there = set(os.listdir(self.folder)) if self.folder.is_dir() else set()
+        if not there - {LOCK} or tidying.is_noted(self.folder):
+            return
+        if (self.building / tidying.PLAN).is_file():
+            return
+        try:
+            found = json.loads((self.folder / MANIFEST).read_text(encoding="utf-8"))
+            is_ours = {"format", "segments", "files"} <= set(found)  # of whichever version
+        except (OSError, ValueError, TypeError):
+            is_ours = False
+        if not is_ours:
+            raise ValueError(
+                f"--out must be new, empty or an index; {self.folder} holds something else "
+                f"({some(sorted(there))}). Choose another name."
+            )
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Let one process at a time change the index; refuse a second one."""
+        is_new = not self.folder.exists()
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             with alone(self.folder / MANIFEST, wait=False):
@@ -287,8 +327,15 @@ class IndexFolder:
                 "has ended."
             ) from None
         finally:
-            with suppress(OSError):
-                self.folder.rmdir()  # which works only if nothing came of it
+            self._leave_nothing(is_new)
+
+    def _leave_nothing(self, is_new: bool) -> None:
+        """Take back the folder, if nothing came of it."""
+        with suppress(OSError):
+            if os.listdir(self.folder) == [tidying.NOTE] and not tidying.noted(self.folder):
+                (self.folder / tidying.NOTE).unlink()
+            if is_new:
+                self.folder.rmdir()  # which works only if it is empty
 
     def _absent(self) -> str:
         beside = [path.parent.name for path in self.folder.parent.glob(f"*/{MANIFEST}")]
@@ -299,6 +346,20 @@ class IndexFolder:
             f"INDEX must be the folder of an index, which holds {MANIFEST}; {self.folder} is "
             f"none.{hint} Make one: weiss index RUN IMAGES --out {self.folder}"
         )
+
+
+def _refuse_store(store: dict[str, Any]) -> None:
+    """Refuse what a manifest says of its store if it leads out of the folder in secret."""
+    address = store.get("address")
+    if address == "faiss" and "file" in store:
+        return
+    if isinstance(address, str) and address.startswith(MILVUS):
+        try:
+            refuse_address(address)
+        except ValueError as error:
+            raise DamagedIndexError(f"{MANIFEST} of the index is damaged: {error} {MEND}") from None
+        return
+    raise DamagedIndexError(f"{MANIFEST} of the index is damaged: it names no store. {MEND}")
 
 
 def _missing(name: str) -> str:

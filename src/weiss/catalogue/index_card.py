@@ -11,7 +11,7 @@ def index_card(manifest: Manifest, num_classes: int, num_skipped: int) -> str:
     Args:
         manifest: what the index is.
         num_classes: how many classes its items have.
-        num_skipped: how many files the last change could not read.
+        num_skipped: how many files could not be read.
     """
     model, shape = manifest.model, manifest.model["preprocessing"]
     measured = manifest.scores.get("measured_on", "nothing")

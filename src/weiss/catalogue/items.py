@@ -3,12 +3,25 @@
 Dimensions: n items, D embedding size, m fields.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""Characters that move a cursor or break a line, and halves of bytes that were no text."""
+
+
+def shown(name: str) -> str:
+    r"""Return a name as it can be shown and written anywhere: of items, classes, collections.
+
+    Example:
+        >>> shown("caf\udce9") == "caf\ufffd", shown("a\x1b[2Jb") == "a\ufffd[2Jb"
+        (True, True)
+    """
+    return UNSEEN.sub("\ufffd", name)
 
 
 class UnknownItemError(KeyError):

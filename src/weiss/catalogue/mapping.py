@@ -19,7 +19,8 @@ from weiss.catalogue.items import DamagedIndexError, Map
 Array = np.ndarray[Any, Any]
 SAMPLE = 20_000
 """Items that a map is made from; all are laid on it."""
-FEW, BLOCK = 100, 65_536
+FEW, MANY, BLOCK = 100, 20_000, 65_536
+"""UMAP is for more than a few items, and not for very many: it is made anew with every change."""
 SEED = 0
 
 
@@ -38,7 +39,8 @@ def make_map(
         ids: ``(n,)`` int64, whose they are.
         fields: float32 ``(m, D)``, of unit length as the items are; m may be 0.
         field_names: m names of their classes.
-        method: ``"pca"``, ``"umap"``, or ``"auto"``: UMAP if it is installed.
+        method: ``"pca"``, ``"umap"``, or ``"auto"``: UMAP if it is installed, for up to 20,000
+            items.
 
     Returns:
         The map; the same for the same items.
@@ -49,7 +51,8 @@ def make_map(
     sample = np.asarray(vectors[np.sort(chosen)], dtype=np.float32)
     # Among a handful of items there are no neighbourhoods to keep.
     if method == "auto":
-        method = "umap" if len(vectors) > FEW and find_spec("umap") is not None else "pca"
+        fits = FEW < len(vectors) <= MANY
+        method = "umap" if fits and find_spec("umap") is not None else "pca"
     if method == "umap":
         return _umap(sample, vectors, ids, fields, field_names)
     mean_D, axes_2D, explained = principal_axes(sample)

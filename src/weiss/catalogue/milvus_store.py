@@ -138,10 +138,15 @@ class MilvusStore:
                 similarities[row, : len(hits)] = [hit["distance"] for hit in hits]
         return best_first(ids, similarities, k)
 
-    def describe(self) -> str:
-        """Say in one line what kind of store it is, why, and how it is set."""
+    def describe(self, num_items: int | None = None) -> str:
+        """Say in one line what kind of store it is, why, and how it is set.
+
+        Args:
+            num_items: how many it will have when a change is done; by default how many it has.
+        """
+        count = len(self) if num_items is None else num_items
         return (
-            f"Milvus at {_shown(self.address)}, collection {self.collection}: {len(self):,} items "
+            f"Milvus at {shown(self.address)}, collection {self.collection}: {count:,} items "
             f"of {self.dimension} dimensions in a graph (HNSW, {LINKS} links an item, {CANDIDATES} "
             "candidates a search); as was asked for"
         )
@@ -229,14 +234,14 @@ def _is_file(address: str) -> bool:
     return address.endswith(".db")
 
 
-def _shown(address: str) -> str:
+def shown(address: str) -> str:
     """Return an address without what is nobody's business: a file's folder, a password."""
     return Path(address).name if _is_file(address) else re.sub(r"//.*@", "//", address)
 
 
 def _normal(address: str) -> str:
     """Return an address as pymilvus wants it."""
-    if re.fullmatch(r"https?://[^/\s]+/?", address):
+    if re.fullmatch(r"https?://[^/\s@]+/?", address):
         return address
     if _is_file(address):
         path = Path(address).absolute()
@@ -252,9 +257,10 @@ def _normal(address: str) -> str:
         return str(path)
     if re.fullmatch(r"[\w.-]+:\d+|\[[0-9a-fA-F:]+\]:\d+", address):
         return f"http://{address}"
+    got = "one with a password" if "@" in address else repr(address)
     raise ValueError(
         f"the address of Milvus must be host:port, http://host:port or a file name that ends in "
-        f".db; got {address!r}. For example localhost:{PORT}."
+        f".db; got {got}. For example localhost:{PORT}."
     )
 
 
@@ -274,12 +280,12 @@ def _connected(address: str, patience: float) -> Any:
     except MilvusException as error:
         if _is_file(address):
             raise ValueError(
-                f"{_shown(address)} must be a Milvus Lite database that nobody else has open; "
+                f"{shown(address)} must be a Milvus Lite database that nobody else has open; "
                 "it could not be opened. Close the program that uses it; if there is none it is "
                 "damaged: make the index again."
             ) from error
         raise ConnectionError(
-            f"a Milvus server must answer at {_shown(address)}; none did within {patience:g} s "
+            f"a Milvus server must answer at {shown(address)}; none did within {patience:g} s "
             f"({error.message}). Start it, or check the address."
         ) from error
 
@@ -294,7 +300,7 @@ def _in_words(address: str) -> Iterator[None]:
             yield
     except MilvusException as error:
         raise ConnectionError(
-            f"Milvus at {_shown(address)} must answer; it refused: {error.message}. Check "
+            f"Milvus at {shown(address)} must answer; it refused: {error.message}. Check "
             "that it runs and is not full."
         ) from error
 

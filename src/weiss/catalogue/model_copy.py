@@ -3,7 +3,7 @@
 It is a run folder of its own: `Run`, `network_of_run` and `weiss export` take it.
 """
 
-import re
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from weiss.catalogue.items import shown
 from weiss.config import recipe_from_dict, to_toml
 from weiss.data import DATASETS
 from weiss.distances import unit
 from weiss.files import replacing
+from weiss.networks import Network, without_folders
 from weiss.runs import CARD, MODEL, RECIPE, RESULT, Run
 from weiss.training import outcome
 
 Array = np.ndarray[Any, Any]
-PLACES = re.compile(r"^(?:[A-Za-z]:[\\/]|[~/\\]).*[/\\]")
-"""The folders in front of a file's name, from the root of a machine or somebody's home on."""
 
 
 def copy_model(run: Run, folder: Path) -> list[str]:
@@ -60,13 +60,49 @@ def without_places(recipe: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, dict):
             found[key] = without_places(value)
         else:
-            found[key] = PLACES.sub("", value) if isinstance(value, str) else value
+            found[key] = without_folders(value)
     if isinstance(found.get("data"), dict):
         data = {k: v for k, v in found["data"].items() if k not in ("root", "cache")}
         if "name" in data:
             data["name"] = _data_name(data["name"])
         found["data"] = data
     return found
+
+
+def model_words(network: Network, folder: str) -> dict[str, Any]:
+    """Return what a manifest says of the model of its index.
+
+    Args:
+        network: the network that embeds.
+        folder: where its copy lies in the index folder.
+    """
+    facts = network.facts
+    loss = facts["loss"]
+    return {
+        "folder": folder,
+        "fingerprint": network.fingerprint,
+        "embedding_size": network.embedding_size,
+        "backbone": facts["backbone"]["name"],
+        "section": facts["backbone"],
+        "loss": loss["name"] if isinstance(loss, dict) else loss,
+        "trained_on": facts["data"],
+        "num_classes": facts["num_classes"],
+        "protocol": facts["protocol"],
+        "preprocessing": facts["preprocessing"],
+    }
+
+
+def is_model_of(network: Network, words: dict[str, Any]) -> bool:
+    """Say whether a network gives the vectors of an index: its tensors, how it is built and asked.
+
+    Args:
+        network: from a run or an export.
+        words: what `model_words` said.
+    """
+    facts = network.facts
+    ours = [network.fingerprint, facts.get("backbone"), facts["preprocessing"]]
+    theirs = [words["fingerprint"], words["section"], words["preprocessing"]]
+    return bool(json.loads(json.dumps(ours)) == json.loads(json.dumps(theirs)))
 
 
 def mean_fields(run: Run) -> tuple[Array, tuple[str, ...]]:
@@ -79,12 +115,12 @@ def mean_fields(run: Run) -> tuple[Array, tuple[str, ...]]:
     fields = run.loss().fields
     assert isinstance(fields, nn.Parameter)
     vectors = unit(fields.detach().float()).numpy()
-    return vectors, tuple(str(name) for name in facts["class_names"])
+    return vectors, tuple(shown(str(name)) for name in facts["class_names"])
 
 
 def trained_classes(run: Run) -> frozenset[str]:
-    """Return the names of the classes that the network trained on."""
-    return frozenset(str(name) for name in (run.model_facts() or {}).get("class_names", ()))
+    """Return the names of the classes that the network trained on, as they are shown."""
+    return frozenset(shown(str(name)) for name in (run.model_facts() or {}).get("class_names", ()))
 
 
 def _data_name(name: str) -> str:

@@ -24,6 +24,7 @@ from weiss.catalogue.items import (
 )
 from weiss.catalogue.mapping import read_map
 from weiss.catalogue.milvus_store import MilvusStore
+from weiss.catalogue.model_copy import is_model_of
 from weiss.catalogue.segments import OpenSegment, alive_rows, open_segments
 from weiss.catalogue.stores import Store
 from weiss.networks import Network, network_of_file, network_of_run
@@ -86,7 +87,11 @@ class Catalogue:
             "num_classes": len(self._by_class),
             "made": manifest.made,
             "updated": manifest.updated,
-            "model": {key: manifest.model[key] for key in manifest.model if key != "folder"},
+            "model": {
+                key: manifest.model[key]
+                for key in manifest.model
+                if key not in ("folder", "section")
+            },
             "data": manifest.data,
             "scores": manifest.scores,
             "store": manifest.store["says"],
@@ -226,16 +231,24 @@ class Catalogue:
         return self._map
 
     def is_outdated(self) -> bool:
-        """Say whether the folder holds something newer; open it again to see that."""
+        """Say whether the folder holds something else by now, or nothing; open it again to see."""
         try:
             return self._folder.manifest().files != self._manifest.files
         except (FileNotFoundError, DamagedIndexError):
-            return False
+            return True
 
     def close(self) -> None:
         """Let go of a database, if the items are in one; nothing can be searched after."""
         if isinstance(self._store, MilvusStore):
             self._store.close()
+
+    def __enter__(self) -> "Catalogue":
+        """Return itself, to be closed at the end of a ``with``."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
 
     def _hits(self, ids: Array, similarities: Array, left_out: int | None, k: int) -> list[Hit]:
         hits: list[Hit] = []
@@ -264,10 +277,16 @@ class Catalogue:
 
 def _refuse_other_model(network: Network, manifest: Manifest, onnx: str | Path | None) -> None:
     must = manifest.model["fingerprint"]
-    if network.fingerprint == must:
+    if is_model_of(network, manifest.model):
         return
     if onnx is None:
         raise DamagedIndexError(f"the model of the index is not the one it was made with. {MEND}")
+    if network.fingerprint == must:
+        raise OtherModelError(
+            "an index must be searched by the model it was made with, built and asked the same "
+            f"way; {Path(onnx).name} has its tensors, but another network or another preparation "
+            "of pictures around them. Export that one: weiss export RUN --out FILE.onnx"
+        )
     raise OtherModelError(
         f"an index must be searched by the model it was made with; {Path(onnx).name} is of another "
         f"(fingerprint {network.fingerprint[:12]}, not {must[:12]}). Export that one: weiss export "

@@ -17,6 +17,8 @@ from weiss.catalogue.thumbnails import media_type, picture_file
 from weiss.files import replacing
 
 Array = np.ndarray[Any, Any]
+KINDS = ("items", "vectors", "digests", "thumbnails", "places")
+"""The files of a segment."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +99,7 @@ def write_segment(
     segment = Segment(
         first,
         count,
-        folder.new_name("items", ".json"),
-        folder.new_name("vectors", ".npy"),
-        folder.new_name("thumbnails", ".bin"),
-        folder.new_name("places", ".npy"),
+        *(folder.new_name(kind) for kind in KINDS),
     )
     places, rows, digests = [], [], []
     with (
@@ -121,6 +120,8 @@ def write_segment(
             vectors.write(np.ascontiguousarray(block.vectors, dtype="<f4").data)
     with replacing(folder.path(segment.places)) as path, path.open("wb") as file:
         np.save(file, np.concatenate(places), allow_pickle=False)
+    with replacing(folder.path(segment.digests)) as path, path.open("wb") as file:
+        np.save(file, np.concatenate(digests), allow_pickle=False)
     rows_n = np.concatenate(rows)
     known = sorted({name for row in rows_n for name in classes[row]})
     number = {name: at for at, name in enumerate(known)}
@@ -128,7 +129,6 @@ def write_segment(
         "classes": known,
         "names": [names[row] for row in rows_n],
         "labels": [[number[name] for name in classes[row]] for row in rows_n],
-        "digests": [digest.tobytes().hex() for digest in np.concatenate(digests)],
     }
     with replacing(folder.path(segment.items)) as path:
         path.write_text(json.dumps(words, ensure_ascii=False), encoding="utf-8")
@@ -146,13 +146,13 @@ class OpenSegment:
     Attributes:
         first: the id of its first item.
         vectors: float32 ``(n, D)``, a memory map.
-        digests: n digests of the files' content.
+        digests: uint8 ``(n, 16)`` of the files' content, a memory map.
     """
 
     def __init__(self, folder: IndexFolder, segment: Segment, embedding_size: int) -> None:
         self.first, self.count = segment.first, segment.count
         self._words = _items_of(folder.path(segment.items), segment)
-        self.digests: list[str] = self._words["digests"]
+        self.digests = _array(folder.path(segment.digests), (segment.count, 16), "u1")
         self.vectors = _array(folder.path(segment.vectors), (segment.count, embedding_size), "f4")
         self._places = _array(folder.path(segment.places), (segment.count, 4), "i8")
         self._bytes: Array = np.zeros(0, dtype=np.uint8)
@@ -231,7 +231,7 @@ def all_vectors(segments: Sequence[OpenSegment], removed: Array) -> tuple[Array,
 def _items_of(path: Path, segment: Segment) -> dict[str, Any]:
     try:
         words: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        lengths = {len(words[key]) for key in ("names", "labels", "digests")}
+        lengths = {len(words[key]) for key in ("names", "labels")}
         highest = max((max(each, default=-1) for each in words["labels"]), default=-1)
         fits = lengths == {segment.count} and highest < len(words["classes"])
     except FileNotFoundError:

@@ -1,8 +1,11 @@
-"""The file of a faiss store: what faiss wrote, then ids, facts and a checksum of all of it.
+"""The file of a faiss store: what faiss wrote, then ids, facts and two checksums.
 
 The order lets faiss read, or map, the file by itself: it ignores what follows its own part.
 
-    faiss's part | ids, int64 | facts, JSON | three lengths, SHA-256, MARK
+    faiss's part | ids, int64 | facts, JSON | three lengths, SHA-256 twice, MARK
+
+The first checksum is of everything. The second leaves out faiss's part but for its beginning, which
+says what follows: to compare it takes no time, however many vectors there are.
 """
 
 import hashlib
@@ -18,8 +21,8 @@ from weiss.files import replacing
 
 Array = np.ndarray[Any, Any]
 
-MARK = b"weissST1"
-END = struct.Struct("<QQQ32s8s")
+MARK = b"weissST2"
+END = struct.Struct("<QQQ32s32s8s")
 CHUNK = 1 << 20
 
 
@@ -40,13 +43,19 @@ def write_store(
         tail = ids.astype("<i8").tobytes()
         words = json.dumps(facts).encode()
         with temporary.open("rb+") as file:
-            digest = _digest(file, size, tail + words)
+            of_all = _digest(file, size, tail + words)
+            of_facts = _digest(file, min(size, CHUNK), tail + words + of_all)
             file.seek(size)
-            file.write(tail + words + END.pack(size, len(tail), len(words), digest, MARK))
+            lengths = (size, len(tail), len(words))
+            file.write(tail + words + END.pack(*lengths, of_all, of_facts, MARK))
 
 
-def read_facts(path: Path) -> tuple[dict[str, Any], Array]:
-    """Return the facts and the ids int64 ``(n,)`` of a store, once its checksum is right.
+def read_facts(path: Path, *, everything: bool = True) -> tuple[dict[str, Any], Array]:
+    """Return the facts and the ids int64 ``(n,)`` of a store, once a checksum is right.
+
+    Args:
+        path: the file.
+        everything: compare the checksum of all of it, not of ids, facts and the beginning alone.
 
     Raises:
         ValueError: the file is cut off, changed, or no such file.
@@ -60,12 +69,15 @@ def read_facts(path: Path) -> tuple[dict[str, Any], Array]:
         if whole < END.size:
             raise refused
         file.seek(whole - END.size)
-        size, num_tail, num_words, digest, mark = END.unpack(file.read(END.size))
+        size, num_tail, num_words, of_all, of_facts, mark = END.unpack(file.read(END.size))
         if mark != MARK or size + num_tail + num_words + END.size != whole:
             raise refused
         file.seek(size)
         tail, words = file.read(num_tail), file.read(num_words)
-        if _digest(file, size, tail + words) != digest:
+        is_right = _digest(file, min(size, CHUNK), tail + words + of_all) == of_facts
+        if everything and is_right:
+            is_right = _digest(file, size, tail + words) == of_all
+        if not is_right:
             raise refused
     facts: dict[str, Any] = json.loads(words)
     return facts, np.frombuffer(tail, "<i8").astype(np.int64)

@@ -6,7 +6,7 @@ there: faiss, in a file of the index folder, and Milvus, a database that runs by
 Dimensions: n items, q queries, D embedding size.
 """
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 import numpy as np
@@ -47,6 +47,27 @@ class Store(Protocol):
 
     def describe(self) -> str:
         """Say in one line what kind of store it is, why, and how it is set."""
+
+
+def refuse_address(address: str) -> None:
+    """Refuse an address that is not to be written down: with a password, or a file elsewhere.
+
+    Args:
+        address: as a manifest holds it: ``milvus:`` and a server, or a file below the index folder.
+    """
+    where = address.removeprefix(MILVUS)
+    if "@" in where:
+        raise ValueError(
+            "the address of Milvus must hold neither name nor password, since it is written down "
+            "in the index; it holds an @. Give host:port alone."
+        )
+    parts = PurePosixPath(where).parts
+    leads_out = ".." in parts or where.startswith(("/", "~")) or set("\\:") & set(where)
+    if where.endswith(".db") and leads_out:
+        raise ValueError(
+            "the file of Milvus must lie in the index folder, so that both move together; "
+            f"{PurePosixPath(where).name} does not. Give a name alone: {MILVUS}items.db"
+        )
 
 
 def make_store(address: str, *, dimension: int, collection: str = "index") -> Store:

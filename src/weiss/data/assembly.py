@@ -7,8 +7,8 @@ instead and lists what it left out.
 import math
 import numbers
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ class Assembly:
         min_images: a class with fewer items is refused. Retrieval needs two: one to look for the
             other.
         skip_bad: leave out what would be refused, with a warning that lists it.
+        on_left_out: called with the names of what is left out and why, instead of a warning.
     """
 
     split: str = "auto"
@@ -47,6 +48,9 @@ class Assembly:
     shared_classes: bool = False
     min_images: int = 2
     skip_bad: bool = False
+    on_left_out: Callable[[Sequence[str], str], None] | None = field(
+        default=None, compare=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         """Refuse what is none of the choices."""
@@ -84,10 +88,10 @@ class Assembly:
         kept = np.arange(len(source))
         labels = list(labels)
         bad = _bad_labels(labels, class_names)
-        kept = self._without(bad, kept, "labels must not be missing or NaN", name, source)
-        kept = self._without(
-            _repeated(source, kept), kept, "each path must be listed once", name, source
-        )
+        law = "labels must not be missing or NaN"
+        kept = self._without(bad, kept, law, "has no label", name, source)
+        law, bad = "each path must be listed once", _repeated(source, kept)
+        kept = self._without(bad, kept, law, "is listed more than once", name, source)
         indices, names = _classes([labels[row] for row in kept], class_names)
         given = (
             None if splits is None else np.array([_split_name(splits[int(r)], name) for r in kept])
@@ -127,18 +131,34 @@ class Assembly:
             refuse_shared_classes(table)
         return table
 
-    def _without(self, bad: Array, kept: Array, law: str, name: str, source: Source) -> Array:
+    def left_out(self, names: Sequence[str], why: str, words: str) -> None:
+        """Tell that something is left out: to whoever asked for it, or else by a warning.
+
+        Args:
+            names: of what is left out.
+            why: for each of them: "has no label".
+            words: the same as one sentence.
+        """
+        if self.on_left_out is not None:
+            self.on_left_out(names, why)
+        else:
+            warnings.warn(words, stacklevel=5)
+
+    def _without(
+        self, bad: Array, kept: Array, law: str, why: str, name: str, source: Source
+    ) -> Array:
         """Return the kept rows less the bad ones, or refuse the bad ones."""
         bad = np.intersect1d(bad, kept)
         if not len(bad):
             return kept
-        listed = some([source.name(row) for row in bad])
+        names = [source.name(row) for row in bad]
+        listed = some(names)
         if not self.skip_bad:
             raise ValueError(
                 f"{law} in {name}; {len(bad):,} rows break this: {listed}. Mend them, or leave "
                 "them out with skip_bad=True (on the command line: --skip-bad)."
             )
-        warnings.warn(f"{law}: {len(bad):,} rows of {name} are left out: {listed}", stacklevel=4)
+        self.left_out(names, why, f"{law}: {len(bad):,} rows of {name} are left out: {listed}")
         return np.setdiff1d(kept, bad)
 
     def _without_small_classes(self, table: Table) -> Table:
@@ -161,10 +181,8 @@ class Assembly:
             else:
                 table = table.take(np.flatnonzero(~np.isin(table.labels, small)))
         if left_out:
-            warnings.warn(
-                f"{law}: {len(left_out):,} classes of {table.name} are left out: {some(left_out)}",
-                stacklevel=4,
-            )
+            words = f"{len(left_out):,} classes of {table.name} are left out: {some(left_out)}"
+            self.left_out(left_out, "has too few images", f"{law}: {words}")
         if not len(table):
             raise ValueError(f"{law} in {table.name}; none has. Add images.")
         return table.compact()

@@ -3,7 +3,6 @@
 import csv
 import os
 import re
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,8 @@ Array = np.ndarray[Any, Any]
 SEPARATOR = "|"
 """Between the labels of one image in a list of files."""
 COLUMNS = ("path", "label", "labels", "split")
+EMPTY = "holds no images"
+"""Why a subfolder is left out."""
 
 
 def from_folder(folder: str | Path, how: Assembly | None = None) -> Table:
@@ -65,18 +66,21 @@ def from_folder(folder: str | Path, how: Assembly | None = None) -> Table:
     empty = []
     for part, split in zip(below, names, strict=True):
         for one in _subfolders(part) if is_split else [part]:
-            found = sorted(_images_below(one))
+            found = sorted(images_below(one))
             if not found:
                 empty.append(str(one.relative_to(folder)))
             paths += [os.path.relpath(path, folder) for path in found]
             labels += [one.name] * len(found)
             splits += [split] * len(found)
-    if empty:
+    how = how or Assembly()
+    if empty and not how.skip_bad:
         raise ValueError(
             f"every class must have images; {len(empty):,} subfolders of {folder} have none: "
             f"{some(empty)}. Remove them, or add images ({', '.join(images.SUFFIXES)})."
         )
-    how = how or Assembly()
+    if empty:
+        words = f"{len(empty):,} subfolders hold no images and are left out: {some(empty)}"
+        how.left_out(empty, EMPTY, words)
     return how.table(folder.name, Files(folder, paths), labels, splits if is_split else None)
 
 
@@ -121,14 +125,15 @@ def from_list(
     there = np.array([source.file(row).is_file() for row in range(len(source))], dtype=bool)
     splits = columns.get("split")
     if not there.all():
-        absent = some([source.name(int(row)) for row in np.flatnonzero(~there)])
+        names = [source.name(int(row)) for row in np.flatnonzero(~there)]
+        absent = some(names)
         law = f"every listed image must exist below {source.root}; {(~there).sum():,} of"
         if not how.skip_bad:
             raise FileNotFoundError(
                 f"{law} {len(source):,} do not: {absent}. Give the folder they are relative to "
                 "with root=DIR (on the command line: --root DIR), or mend the list."
             )
-        warnings.warn(f"{law} {len(source):,} are left out: {absent}", stacklevel=2)
+        how.left_out(names, "does not exist", f"{law} {len(source):,} are left out: {absent}")
         rows = np.flatnonzero(there)
         source = source.take(rows)
         labels = [labels[row] for row in rows]
@@ -316,7 +321,8 @@ def _is_image(path: Path) -> bool:
     return not hidden and path.suffix.lower() in images.SUFFIXES and path.is_file()
 
 
-def _images_below(folder: Path) -> Iterator[Path]:
+def images_below(folder: Path) -> Iterator[Path]:
+    """Yield the image files of a folder and of all below it, hidden ones left alone."""
     seen: set[str] = set()
     for place, folders, files in os.walk(folder, followlinks=True):
         # Links may go in circles.

@@ -3,9 +3,20 @@
 Dimensions: n points of the map, m fields on it.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
+
+
+def _digits(value: Any) -> Any:
+    """Refuse what Python would read as a number and nobody writes: +1, 1_0, 1.0."""
+    if isinstance(value, str) and not (value.isascii() and value.isdecimal()):
+        raise ValueError("must be digits")
+    return value
+
+
+Number = Annotated[int, BeforeValidator(_digits)]
+"""A number in an address: digits, so that every item has one address."""
 
 
 class ItemAnswer(BaseModel):

@@ -1,14 +1,14 @@
 """The application: which address gives what.
 
-Nothing here computes. Pictures are decoded in a few threads, embedded and searched for by the
-batcher's, and the event loop only hands things on.
+Nothing here computes. Pictures are decoded in a few processes, embedded and searched for by the
+batcher's thread, and the event loop only hands things on.
 """
 
 import asyncio
 import hashlib
 import secrets
 from collections.abc import AsyncIterator, Collection, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict
 from importlib.resources import files
@@ -21,18 +21,18 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 
 from weiss._version import __version__
 from weiss.catalogue import Catalogue, Hit, Item, UnknownItemError
+from weiss.decoder import Order
 from weiss.decoding import usable_cores
 from weiss.web import answers
-from weiss.web.batching import Batcher, BusyError, ClosedError
+from weiss.web.batching import Batcher, BusyError, ClosedError, Places
 from weiss.web.documentation import UPLOAD_BODY, docs_page
 from weiss.web.guarding import Guard
-from weiss.web.limits import MAX_K, Limits
+from weiss.web.limits import LOOPBACK, MAX_K, Limits
 from weiss.web.metrics import CONTENT_TYPE, Metrics
 from weiss.web.overview import Overview
-from weiss.web.uploads import decode_picture, read_file
+from weiss.web.uploads import come_back, decode_picture, read_file
+from weiss.web.workers import Workers
 
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
-"""Host headers of somebody who asks for this machine from this machine."""
 PAGE = {
     "style.css": "text/css",
     "script.js": "text/javascript",
@@ -51,8 +51,8 @@ RULES = {
     "start": "an integer from 0",
     "count": f"an integer from 1 to {MAX_COUNT}",
 }
-K = Annotated[int, Query(ge=1, le=MAX_K, description="How many neighbours.")]
-Id = Annotated[int, Path(ge=0, lt=2**63, description="The number of an item.")]
+K = Annotated[answers.Number, Query(ge=1, le=MAX_K, description="How many neighbours.")]
+Id = Annotated[answers.Number, Path(ge=0, lt=2**63, description="The number of an item.")]
 
 
 def make_app(
@@ -60,6 +60,7 @@ def make_app(
     limits: Limits | None = None,
     *,
     hosts: Collection[str] | None = LOOPBACK,
+    allowed: Collection[str] = (),
 ) -> FastAPI:
     """Return an application that serves a catalogue.
 
@@ -67,6 +68,8 @@ def make_app(
         catalogue: what to search in; nobody else may embed with it meanwhile.
         limits: what to accept; `Limits()` if None.
         hosts: names that a Host header may give, without ports; None for any.
+        allowed: names of a proxy in front of this server: a Host header may give them too, and
+            uploads may come from pages there.
     """
     limits = limits or Limits()
     # Pictures of another index may stand at the same address tomorrow; this tells them apart.
@@ -90,18 +93,30 @@ def make_app(
     )
     metrics = Metrics(
         {
+            "weiss_uploads": ("Pictures that are sent or decoded.", lambda: uploads.taken),
             "weiss_waiting": ("Searches under way.", lambda: batcher.waiting),
             "weiss_items": ("Items in the index.", lambda: len(catalogue)),
         }
     )
     batcher = Batcher(catalogue, limits, metrics.batch)
-    decoders = ThreadPoolExecutor(min(4, usable_cores()), thread_name_prefix="decode")
+    uploads = Places(limits.max_uploads, "uploads")
+    order = Order(
+        channels=catalogue.channels,
+        # As the network's preprocessing begins: pictures that wait for each other are small.
+        short_side=short_side,
+        max_pixels=limits.max_pixels,
+        max_side=limits.max_side,
+        seconds=limits.seconds,
+        memory=limits.decoder_memory,
+    )
+    workers = Workers(min(4, usable_cores()), order)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        workers.warm()
         yield
+        await asyncio.to_thread(workers.close)
         await asyncio.to_thread(batcher.close)
-        decoders.shutdown(wait=False, cancel_futures=True)
 
     app = FastAPI(
         title=f"Weiss: {catalogue.name}",
@@ -109,12 +124,14 @@ def make_app(
         version=__version__,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
         lifespan=lifespan,
         responses={
             "4XX": {"model": answers.ErrorAnswer, "description": "Refused; detail says why"}
         },
     )
-    app.add_middleware(Guard, metrics=metrics, hosts=hosts)
+    app.state.metrics = metrics
+    app.add_middleware(Guard, metrics=metrics, hosts=hosts, allowed=allowed)
     _handle_errors(app)
 
     def hits_answer(query: answers.QueryAnswer, hits: list[Hit]) -> answers.SearchAnswer:
@@ -137,7 +154,7 @@ def make_app(
         try:
             return await asyncio.wait_for(asyncio.wrap_future(answer), limits.seconds)
         except TimeoutError:
-            raise _come_back(f"an answer must come within {limits.seconds:g} seconds") from None
+            raise come_back(f"an answer must come within {limits.seconds:g} seconds") from None
 
     @contextmanager
     def known() -> Iterator[None]:
@@ -154,12 +171,12 @@ def make_app(
     @app.post("/search", summary="Search with a picture", openapi_extra=UPLOAD_BODY)
     async def search(request: Request, k: K = 10) -> answers.SearchAnswer:
         """Return the items nearest to an uploaded picture."""
-        with batcher.place():
+        with uploads.take():
             content = await read_file(request, limits)
-            pixels, (width, height) = await asyncio.get_running_loop().run_in_executor(
-                decoders, decode_picture, content, catalogue.channels, short_side, limits
-            )
+            with batcher.coming():
+                pixels, (width, height) = await decode_picture(content, workers, limits)
             del content  # it may be large, and others wait
+        with batcher.place():
             hits = await found(batcher.picture(pixels, k))
         return hits_answer(answers.QueryAnswer(width=width, height=height), hits)
 
@@ -199,8 +216,12 @@ def make_app(
     @app.get("/classes/items", summary="The items of a class")
     def class_items(
         name: Annotated[str | None, Query(description="The class; all items without it.")] = None,
-        start: Annotated[int, Query(ge=0, lt=2**63, description="Pass over so many.")] = 0,
-        count: Annotated[int, Query(ge=1, le=MAX_COUNT, description="How many at most.")] = 24,
+        start: Annotated[
+            answers.Number, Query(ge=0, lt=2**63, description="Pass over so many.")
+        ] = 0,
+        count: Annotated[
+            answers.Number, Query(ge=1, le=MAX_COUNT, description="How many at most.")
+        ] = 24,
     ) -> answers.PageAnswer:
         """Return some items of a class, or of the whole catalogue, by their ids."""
         if name is not None and name not in overview.counts:
@@ -246,7 +267,9 @@ def make_app(
     async def health() -> answers.HealthAnswer:
         """Answer 200 while searches are answered."""
         if not batcher.is_well:
-            raise _come_back("searches must be answered; their thread has ended")
+            raise come_back("searches must be answered; their thread has ended")
+        if (oldest := batcher.oldest) > limits.seconds:
+            raise come_back(f"searches must be answered; one has waited for {oldest:.0f} seconds")
         return answers.HealthAnswer(status="ok", items=len(catalogue))
 
     @app.get("/metrics", summary="Counts for Prometheus", response_class=Response)
@@ -305,14 +328,10 @@ def _handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(BusyError)
     async def busy(request: Request, error: BusyError) -> JSONResponse:
-        refusal = _come_back(f"a search needs a free place; {error}")
+        refusal = come_back(f"a search needs a free place; {error}")
         return JSONResponse({"detail": refusal.detail}, refusal.status_code, refusal.headers)
 
     @app.exception_handler(ClosedError)
     async def closed(request: Request, error: ClosedError) -> JSONResponse:
-        refusal = _come_back(f"searches need a running server; {error}")
+        refusal = come_back(f"searches need a running server; {error}")
         return JSONResponse({"detail": refusal.detail}, refusal.status_code, refusal.headers)
-
-
-def _come_back(why: str) -> HTTPException:
-    return HTTPException(503, f"{why}. Try again in a second.", headers={"Retry-After": "1"})

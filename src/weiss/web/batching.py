@@ -26,11 +26,42 @@ PATIENCE = 10.0
 
 
 class BusyError(RuntimeError):
-    """More searches are under way than the limits allow."""
+    """More is under way than the limits allow."""
 
 
 class ClosedError(RuntimeError):
     """The server is being stopped."""
+
+
+class Places:
+    """So many at once, and no more.
+
+    Args:
+        most: how many.
+        name: of what.
+    """
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most, self._name = most, name
+        self._lock = threading.Lock()
+        self.taken = 0
+
+    @contextmanager
+    def take(self) -> Iterator[None]:
+        """Hold a place.
+
+        Raises:
+            BusyError: all are taken.
+        """
+        with self._lock:
+            if self.taken >= self._most:
+                raise BusyError(f"{self.taken} {self._name} are under way")
+            self.taken += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.taken -= 1
 
 
 @dataclass
@@ -42,6 +73,7 @@ class _Job:
     k: int
     leave_out: int | None
     answer: "Future[list[Hit]]" = field(default_factory=Future)
+    since: float = field(default_factory=time.monotonic)
 
 
 class Batcher:
@@ -62,19 +94,28 @@ class Batcher:
         self._catalogue, self._limits, self._count = catalogue, limits, count
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._waiting = 0
+        self._searches = Places(limits.max_waiting, "searches")
+        self._coming = Places(limits.max_uploads, "uploads")
+        self._unanswered: dict[int, _Job] = {}
         self._closed = False
         self._thread: threading.Thread | None = None
 
     @property
     def waiting(self) -> int:
-        """How many searches are under way, from before their upload to their answer."""
-        return self._waiting
+        """How many searches are under way, those whose picture is still decoded left out."""
+        return self._searches.taken
 
     @property
     def is_well(self) -> bool:
         """Whether jobs are or would be answered."""
         return not self._closed and (self._thread is None or self._thread.is_alive())
+
+    @property
+    def oldest(self) -> float:
+        """For how many seconds the oldest search has waited for its answer; 0 if none does."""
+        with self._lock:
+            first = next(iter(self._unanswered.values()), None)
+        return 0.0 if first is None else time.monotonic() - first.since
 
     @contextmanager
     def place(self) -> Iterator[None]:
@@ -83,15 +124,14 @@ class Batcher:
         Raises:
             BusyError: all are taken.
         """
-        with self._lock:
-            if self._waiting >= self._limits.max_waiting:
-                raise BusyError(f"{self._waiting} searches are under way")
-            self._waiting += 1
-        try:
+        with self._searches.take():
             yield
-        finally:
-            with self._lock:
-                self._waiting -= 1
+
+    @contextmanager
+    def coming(self) -> Iterator[None]:
+        """Tell of a picture that is on its way: a forward pass may wait for it a moment."""
+        with self._coming.take():
+            yield
 
     def picture(self, pixels: Array, k: int) -> "Future[list[Hit]]":
         """Search with a picture, uint8 ``(height, width, channels)``; return the coming hits."""
@@ -116,15 +156,20 @@ class Batcher:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="embed", daemon=True)
                 self._thread.start()
+            self._unanswered[id(job)] = job
             self._jobs.put(job)
         return job.answer
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             # Whoever has gone away in the meantime needs no answer.
-            jobs = [job for job in self._gather(job) if job.answer.set_running_or_notify_cancel()]
+            gathered = self._gather(job)
+            jobs = [job for job in gathered if job.answer.set_running_or_notify_cancel()]
             if jobs:
                 self._answer(jobs)
+            with self._lock:
+                for job in gathered:
+                    del self._unanswered[id(job)]
 
     def _gather(self, first: _Job) -> list[_Job]:
         """Return a job and those that come soon after it."""
@@ -132,7 +177,8 @@ class Batcher:
         while len(jobs) < self._limits.max_batch:
             try:
                 # Beyond those in hand nobody may be on the way: then there is nothing to wait for.
-                left = deadline - time.monotonic() if len(jobs) < self._waiting else 0.0
+                expected = self._searches.taken + self._coming.taken
+                left = deadline - time.monotonic() if len(jobs) < expected else 0.0
                 job = self._jobs.get(timeout=left) if left > 0 else self._jobs.get_nowait()
             except queue.Empty:
                 break

@@ -33,6 +33,8 @@ HEADERS = {
     "Permissions-Policy": "camera=(self), geolocation=(), microphone=()",
 }
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+CROWDED = "weiss_crowded"
+"""In the state of a request: more connections are open than may be."""
 LINGER_SECONDS = 2.0
 LINGER_BYTES = 256 * 1024 * 1024
 """How long, and how much, a refused upload is still read, so that its sender hears the answer."""
@@ -46,10 +48,19 @@ class Guard:
         app: what lies below.
         metrics: where to count.
         hosts: names, without ports, that the Host header may give; None for any.
+        allowed: further names, also of pages that may send something: those of a proxy.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, hosts: Collection[str] | None) -> None:
-        self._app, self._metrics, self._hosts = app, metrics, hosts
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        hosts: Collection[str] | None,
+        allowed: Collection[str] = (),
+    ) -> None:
+        self._app, self._metrics = app, metrics
+        self._allowed = frozenset(name.lower() for name in allowed)
+        self._hosts = None if hosts is None else {name.lower() for name in hosts} | self._allowed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request in, or answer it here."""
@@ -57,13 +68,24 @@ class Guard:
             await self._app(scope, receive, send)
             return
         exchange = _Exchange(scope, receive, send)
+        # Whoever asks for the head alone gets that of the whole; the server leaves out the rest.
+        asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         start = time.perf_counter()
         try:
-            refused = _refusal(scope, self._hosts)
+            refused = _refusal(scope, self._hosts, self._allowed)
             if refused is not None:
                 await exchange.answer(*refused)
             else:
-                await self._app(scope, exchange.receive, exchange.send)
+                await self._app(asked, exchange.receive, exchange.send)
+        except asyncio.CancelledError:
+            # The server is being stopped and has waited long enough.
+            if exchange.status:
+                raise
+            await exchange.answer(
+                503,
+                "a request needs a running server; this one is being stopped. Try again later.",
+                lingers=False,
+            )
         except Exception:
             log.exception("a request failed")
             # Half an answer cannot be taken back: let the server cut the connection.
@@ -73,7 +95,7 @@ class Guard:
         finally:
             seconds = time.perf_counter() - start
             method = scope["method"] if scope["method"] in (*SAFE, "POST") else "other"
-            self._metrics.request(method, _route(scope), exchange.status or 499, seconds)
+            self._metrics.request(method, _route(asked), exchange.status or 499, seconds)
 
 
 class _Exchange:
@@ -117,32 +139,54 @@ class _Exchange:
                 while self._is_unread and left > 0:
                     left -= len((await self.receive()).get("body", b""))
 
-    async def answer(self, status: int, detail: str) -> None:
-        body = json.dumps({"detail": detail}).encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    async def answer(self, status: int, detail: str, *, lingers: bool = True) -> None:
+        self._lingers = self._lingers and lingers
+        headers, body = plain_answer(status, detail)
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
         await self.send({"type": "http.response.body", "body": body})
 
 
-def _refusal(scope: Scope, hosts: Collection[str] | None) -> tuple[int, str] | None:
+def plain_answer(status: int, detail: str) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """Return headers and body of a refusal that no route has made."""
+    body = json.dumps({"detail": detail}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    if status == 503:
+        headers += [(b"retry-after", b"1"), (b"connection", b"close")]
+    return headers, body
+
+
+def _refusal(
+    scope: Scope, hosts: Collection[str] | None, allowed: Collection[str]
+) -> tuple[int, str] | None:
     """Return status and words for a request that must not go further."""
     headers = Headers(scope=scope)
     host = headers.get("host", "")
+    if scope.get("state", {}).get(CROWDED):
+        return 503, "a request needs a free connection; all are taken. Try again in a second."
     if hosts is not None and _name(host) not in hosts:
         return 421, (
             f"the Host header must be one of {', '.join(sorted(hosts))}; it is another. "
-            "Open the address that weiss serve has printed."
+            "Open the address that weiss serve has printed, or name it with --allow-host."
         )
     if scope["method"] in SAFE:
         return None
     origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
-    foreign = origin is not None and urlsplit(origin).netloc.lower() != host.lower()
+    foreign = origin is not None and not _is_own(origin, host, allowed)
     if foreign or site not in ("same-origin", "none"):
         return 403, (
             "a request that sends something must come from the server's own page or from no page; "
             "it comes from another. Open the server's page and send it from there."
         )
     return None
+
+
+def _is_own(origin: str, host: str, allowed: Collection[str]) -> bool:
+    """Say whether a page comes from this server, or from the proxy in front of it."""
+    try:
+        page = urlsplit(origin)
+    except ValueError:
+        return False
+    return page.netloc.lower() == host.lower() or _name(page.netloc) in allowed
 
 
 def _name(host: str) -> str:

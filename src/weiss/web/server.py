@@ -4,20 +4,24 @@ import asyncio
 import errno
 import ipaddress
 import logging
+import re
 import socket
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weiss.catalogue import Catalogue
 from weiss.decoding import usable_cores
-from weiss.web.limits import Limits
+from weiss.web.limits import LOOPBACK, Limits
 
 if TYPE_CHECKING:
     import uvicorn
 
 MAX_CONNECTIONS = 1000
 """Connections that may be open, idle ones too; one more is answered with 503."""
+NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]")
+"""A name or an address as a Host header gives it, without a port."""
 PATIENCE = 5
 """Seconds that searches under way have to finish after Ctrl-C."""
 
@@ -27,6 +31,7 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
+    allow_hosts: Collection[str] = (),
     limits: Limits | None = None,
     device: str = "auto",
     onnx: str | Path | None = None,
@@ -38,18 +43,19 @@ def serve(
         host: the address to listen on. Only programs on this machine reach the default; any other
             address has to be asked for, since there is no login.
         port: where to listen; 0 for any free port.
+        allow_hosts: names of a web server in front of this one, by which visitors know it.
         limits: what to accept from visitors; `Limits()` if None.
         device: where to embed pictures.
         onnx: embed by this ONNX export of the index's model.
 
     Raises:
-        ValueError: the address cannot be used.
+        ValueError: the address cannot be used, or a name is none.
         ImportError: fastapi or uvicorn is missing.
     """
     try:
         import uvicorn
 
-        from weiss.web.app import LOOPBACK, make_app
+        from weiss.web.app import make_app
     except ModuleNotFoundError as error:
         raise ImportError(
             f"fastapi, uvicorn and python-multipart must be installed to serve; {error.name} is "
@@ -60,11 +66,20 @@ def serve(
     # A core for those who read, decode and write. Threads of a network that wait for each other on
     # a core that somebody else needs make it ten times slower, not a little.
     torch.set_num_threads(max(1, usable_cores() - 1))
+    for name in allow_hosts:
+        if not NAME.fullmatch(name):
+            raise ValueError(
+                f"allow_hosts must be names without scheme, port and path; got {name!r}. "
+                "For example: catalogue.example.org."
+            )
     with bind(host, port) as listener:
+        address, port = listener.getsockname()[:2]
         catalogue = Catalogue.open(folder, device=device, onnx=onnx)
-        app = make_app(catalogue, limits, hosts=LOOPBACK if is_loopback(host) else None)
-        print(f"Serving {catalogue.name}: {len(catalogue):,} items.")
-        print(greeting(host, listener.getsockname()[1]), flush=True)
+        hosts = own_names(host, address) if is_loopback(address) else None
+        app = make_app(catalogue, limits, hosts=hosts, allowed=allow_hosts)
+        noun = "item" if len(catalogue) == 1 else "items"
+        print(f"Serving {catalogue.name}: {len(catalogue):,} {noun}.")
+        print(greeting(host, port, address), flush=True)
         # uvicorn finishes what is under way, and passes the signal on.
         with suppress(KeyboardInterrupt):
             uvicorn.Server(settings(app, limits)).run(sockets=[listener])
@@ -81,18 +96,63 @@ def settings(app: Any, limits: Limits | None = None) -> "uvicorn.Config":
     import uvicorn
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
+    from weiss.web.guarding import CROWDED, HEADERS, plain_answer
+
     seconds = (limits or Limits()).seconds
 
     class Impatient(H11Protocol):
-        """A connection that is closed unless it asks for something in time; uvicorn's waits."""
+        """A connection that is closed unless it asks for something in time; uvicorn's waits.
+
+        What uvicorn answers by itself is said here in the words of the application.
+        """
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            self._deadline: asyncio.TimerHandle | None = None
             super().connection_made(transport)
-            self.loop.call_later(seconds, self._end_if_silent)
+            self._watch()
 
-        def _end_if_silent(self) -> None:
-            if self.cycle is None:
-                self.transport.close()
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            self._forget()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._watch()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            # The next request may lie there already, or the beginning of one.
+            if self.conn.trailing_data[0]:
+                self._watch()
+
+        def handle_events(self) -> None:
+            # uvicorn copies this state for every request.
+            self.app_state = {**self.app_state, CROWDED: len(self.connections) > MAX_CONNECTIONS}
+            super().handle_events()
+
+        def send_400_response(self, msg: str) -> None:
+            if self.cycle is not None and not self.cycle.response_complete:
+                self.transport.close()  # another answer is on its way, perhaps half of it sent
+                return
+            headers, body = plain_answer(400, "a request must be HTTP; this was not. Send another.")
+            app.state.metrics.request("other", "none", 400, 0.0)
+            lines = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+            lines += [*headers, (b"connection", b"close")]
+            head = b"".join(b"%b: %b\r\n" % line for line in lines)
+            self.transport.write(b"HTTP/1.1 400 Bad Request\r\n" + head + b"\r\n" + body)
+            self.transport.close()
+
+        def _watch(self) -> None:
+            """Start the clock when nothing is asked, and stop it when something is."""
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._forget()
+            elif self._deadline is None:
+                self._deadline = self.loop.call_later(seconds, self.transport.close)
+
+        def _forget(self) -> None:
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
 
     # What strangers get wrong in a form is told to them, not to whoever looks at the terminal.
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
@@ -104,26 +164,43 @@ def settings(app: Any, limits: Limits | None = None) -> "uvicorn.Config":
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=PATIENCE,
     )
 
 
-def greeting(host: str, port: int) -> str:
+def greeting(host: str, port: int, address: str | None = None) -> str:
     """Return where the server is, how to stop it, and a warning if others can reach it.
+
+    Args:
+        host: as somebody has named it.
+        port: where it listens.
+        address: what the name stands for; `host` itself if None.
 
     Example:
         >>> print(greeting("::1", 8000))
         Open http://[::1]:8000 in a browser. Ctrl-C stops it.
     """
-    shown = f"[{host}]" if ":" in host else host
-    said = f"Open http://{shown}:{port} in a browser. Ctrl-C stops it."
-    if is_loopback(host):
+    said = f"Open http://{_in_url(host)}:{port} in a browser. Ctrl-C stops it."
+    if is_loopback(address or host):
         return said
     return (
         f"{said}\nWarning: {host} can be reached from other machines, and there is no login: "
         "whoever reaches it can look at every item. Leave --host out to keep it private."
     )
+
+
+def own_names(host: str, address: str) -> frozenset[str]:
+    """Return what a browser on this machine may call a server of this machine.
+
+    Args:
+        host: as somebody has named it.
+        address: what the name stands for.
+    """
+    return LOOPBACK | {_in_url(host).lower(), _in_url(address)}
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def is_loopback(host: str) -> bool:
@@ -133,10 +210,14 @@ def is_loopback(host: str) -> bool:
         >>> is_loopback("localhost"), is_loopback("::1"), is_loopback("0.0.0.0")
         (True, True, False)
     """
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False  # a name: whoever it names may be anywhere
+    if host.lower() == "localhost":
+        return True
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    with suppress(OSError, UnicodeError):
+        # The short ways to write an address, such as 127.1.
+        return ipaddress.IPv4Address(socket.inet_aton(host)).is_loopback
+    return False  # a name: whoever it names may be anywhere
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -6,21 +6,21 @@ even read. fastapi's own way would read all of a request first.
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 from fastapi import HTTPException, Request
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect
 
 from weiss import images
+from weiss.decoder import Refused
 from weiss.web.limits import ENVELOPE, Limits
+from weiss.web.workers import Picture, Workers
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
-Array = np.ndarray[Any, Any]
 FIELD = "file"
 SEND = (
     "Send the picture as multipart/form-data in a field named file, "
@@ -130,49 +130,79 @@ async def _collect(pieces: AsyncIterator[bytes], boundary: bytes) -> bytes:
     return bytes(form.content)
 
 
-def decode_picture(
-    content: bytes, channels: int, short_side: int | None, limits: Limits
-) -> tuple[Array, tuple[int, int]]:
+async def decode_picture(content: bytes, workers: Workers, limits: Limits) -> Picture:
     """Return the pixels of a visitor's picture, and how wide and high the file says it is.
 
     Args:
         content: of the file.
-        channels: 3 for RGB, 1 for grey.
-        short_side: what a longer shorter side is reduced to, as the network's preprocessing begins:
-            so that pictures that wait for each other are small.
-        limits: its pixels.
+        workers: who decodes it.
+        limits: its size, and how long it may wait and take.
 
     Raises:
-        HTTPException: 413 too many pixels, 415 no image, 400 a broken one.
+        HTTPException: 413 too much of it, 415 no image, 400 a broken one, 408 one that takes too
+            long, 503 no decoder was free in time.
     """
     if len(content) > limits.max_bytes:
         raise _too_large(limits)
     if not content:
         raise HTTPException(400, "file must be a picture; it is empty. Choose another one.")
+    promised = workers.decode(content)
+    answer = asyncio.wrap_future(promised)
     try:
-        size = images.look(content, max_pixels=limits.max_pixels, max_side=limits.max_side)
-    except images.TooLargeImageError as error:
-        raise HTTPException(
+        done, _ = await asyncio.wait({answer}, timeout=limits.seconds)
+        # One that has begun is ended by its own deadline.
+        if not done and promised.cancel():
+            raise come_back(f"a picture must be decoded within {limits.seconds:g} seconds")
+        return await answer
+    except Refused as error:
+        raise _refusal(error, limits) from None
+    finally:
+        answer.cancel()
+
+
+def come_back(why: str) -> HTTPException:
+    """Return an answer for somebody who has done nothing wrong."""
+    return HTTPException(503, f"{why}. Try again in a second.", headers={"Retry-After": "1"})
+
+
+def _refusal(error: Refused, limits: Limits) -> HTTPException:
+    """Return status and words for a picture that was not decoded."""
+    if error.kind == "large":
+        return HTTPException(
             413,
             f"file must have at most {limits.max_pixels / 1e6:g} megapixels, and at most "
             f"{limits.max_side:,} a side; this one {error}. Reduce it.",
-        ) from None
-    except images.BadImageError:
-        raise HTTPException(
+        )
+    if error.kind == "scans":
+        return HTTPException(
+            413,
+            f"a JPEG file must have at most {images.MAX_SCANS} scans; this one {error}. "
+            "Save it again.",
+        )
+    if error.kind == "memory":
+        return HTTPException(
+            413,
+            f"file must be decoded in {limits.decoder_memory / 1e6:,.0f} MB of memory; "
+            "this one needs more. Reduce it.",
+        )
+    if error.kind == "slow":
+        return HTTPException(
+            408,
+            f"file must be decoded within {limits.seconds:g} seconds; this one was not. "
+            "Save it again, or reduce it.",
+        )
+    if error.kind == "kind":
+        return HTTPException(
             415,
             f"file must be an image ({', '.join(images.FORMATS)}); this one is not. "
             "Choose a photo.",
-        ) from None
-    try:
-        pixels = images.decode(content, channels, short_side, formats=images.FORMATS)
-    except images.BadImageError:
-        # What a decoder says of it is for programmers, and not always of the picture alone.
-        raise HTTPException(
-            400,
-            "file must be a whole image; this one is damaged or cut short. "
-            "Save it again, or choose another one.",
-        ) from None
-    return pixels, size
+        )
+    # What a decoder says of it is for programmers, and not always of the picture alone.
+    return HTTPException(
+        400,
+        "file must be a whole image; this one is damaged or cut short. "
+        "Save it again, or choose another one.",
+    )
 
 
 def _too_large(limits: Limits) -> HTTPException:

@@ -1,6 +1,6 @@
 // Classes: all of them with a filter, or the items of one, page by page.
 
-import {$, address, ask, count, make, picture, plural} from "./dom.js";
+import {$, address, ask, count, entitle, make, picture, plural} from "./dom.js";
 import {itemLink} from "./search.js";
 
 const PER_PAGE = 24;
@@ -12,6 +12,7 @@ let turn = 0;
 export async function showClasses() {
   const mine = ++turn;
   $("classes-title").textContent = "Classes";
+  entitle("Classes", $("name").textContent);
   $("filter-label").hidden = false;
   const answer = await ask("/classes").catch((error) => error);
   if (mine !== turn) return;
@@ -61,6 +62,7 @@ function list({items, classes}) {
 export async function showClass(name, start) {
   const mine = ++turn;
   $("classes-title").textContent = name ?? "All items";
+  entitle($("classes-title").textContent, $("name").textContent);
   $("filter-label").hidden = true;
   const which = name === null ? {} : {name};
   const query = new URLSearchParams({...which, start, count: PER_PAGE});
@@ -76,7 +78,7 @@ export async function showClass(name, start) {
   const link = (text, to, isThere, rel) =>
     isThere
       ? make("a", {class: "button quiet", rel, href: address({...own, start: Math.max(0, to)}), text})
-      : make("span", {class: "button quiet off", "aria-disabled": "true", text});
+      : make("a", {class: "button quiet off", role: "link", "aria-disabled": "true", text});
   const pages = make(
     "nav",
     {class: "pages", "aria-label": "Pages"},

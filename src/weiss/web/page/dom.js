@@ -54,4 +54,10 @@ export function picture(source, alt = "") {
   return image;
 }
 
-export const classesOf = (item) => (item.classes.length ? item.classes.join(", ") : "no class");
+/** What an item is called first: its classes, or its own name where nobody gave it any. */
+export const titleOf = (item) => (item.classes.length ? item.classes.join(", ") : item.name);
+
+/** Say in the window's title what is shown. */
+export function entitle(...parts) {
+  document.title = parts.filter(Boolean).join(" · ");
+}

@@ -30,8 +30,10 @@ function describe(data) {
   const kept = data.explained === null ? "" : `, which keep ${percent(data.explained)} of the variance`;
   const some = data.ids.length < data.total ? ` ${count(data.ids.length)} of ${count(data.total)} are drawn.` : "";
   const fields = data.fields.names.length ? ` Crosses are the mean fields of the ${plural(data.fields.names.length, "class", "classes")} that the model was trained on.` : "";
-  $("map-words").textContent = `Every mark is an item, its colour and shape its class, in two dimensions by ${data.method}${kept}.${some}${fields}`;
+  const classes = data.class_names.length ? " its colour and shape its class," : "";
+  $("map-words").textContent = `Every mark is an item,${classes} in two dimensions by ${data.method}${kept}.${some}${fields}`;
   $("fields-label").hidden = $("names-label").hidden = !data.fields.names.length;
+  $("highlight-label").hidden = !data.class_names.length;
   $("class-names").replaceChildren(...data.class_names.slice(0, 2000).map((value) => make("option", {value})));
 }
 
@@ -157,19 +159,19 @@ async function show(point, pinned, aloud = false) {
     const id = view.data.ids[point];
     const own = view.data.classes[point];
     $("tip").href = address({item: id});
-    $("tip-class").textContent = own < 0 ? "No class" : view.data.class_names[own];
+    $("tip-class").textContent = own < 0 ? "" : view.data.class_names[own];
     $("tip-name").textContent = "";
     $("tip-picture").removeAttribute("src");
     $("tip-hint").textContent = aloud ? "Enter searches" : pinned ? "Tap here to search" : "Click to search";
-    if (aloud) say(`${$("tip-class").textContent}, item ${id}`);
     if (!known.has(id)) known.set(id, ask(`/items/${id}`).catch(() => null));
     const item = await known.get(id);
     if (known.size > 2000) known = new Map();
     if (view.chosen !== point) return;
     if (item) {
       $("tip-picture").src = item.thumbnail;
-      $("tip-name").textContent = item.name;
+      $(own < 0 ? "tip-class" : "tip-name").textContent = item.name;
     }
+    if (aloud) say([$("tip-class").textContent, $("tip-name").textContent || `item ${id}`].filter(Boolean).join(", "));
   }
   $("tip").hidden = false;
   putTip();

@@ -1,13 +1,15 @@
 // The page begins here: what the address says is what is shown.
 
-import {$, ask, count, make, percent, plural, say, sentence} from "./dom.js";
+import {$, ask, count, entitle, make, percent, plural, say, sentence} from "./dom.js";
 import {showClass, showClasses} from "./classes.js";
 import {showMap} from "./map.js";
 import {showItem, showPhoto, showStart, startSearching} from "./search.js";
 
 const VIEWS = ["search", "classes", "map", "about"];
 let about = null;
-let isFirst = true;
+const heights = new Map(); // entry of the history -> how far down it was read
+let entry = null;
+let turn = 0;
 
 function open(view) {
   for (const name of VIEWS) $(name).hidden = name !== view;
@@ -15,24 +17,42 @@ function open(view) {
     if (link.dataset.view === view) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  document.title = `${view === "search" ? "" : `${sentence(view)} · `}${about.name}`;
+  entitle(view === "search" ? "" : sentence(view), about.name);
 }
 
-async function route() {
+/** Show what the address says; `isAgain` if it is what was shown before, with other options. */
+async function route(isAgain = false) {
+  const mine = ++turn;
+  const isFirst = entry === null;
+  const isBack = history.state?.entry !== undefined;
+  if (!isBack) history.replaceState({entry: `${Date.now()} ${turn}`}, "");
+  entry = history.state.entry;
   const said = new URLSearchParams(location.hash.slice(1));
   const start = Math.max(0, Number.parseInt(said.get("start") ?? "0", 10) || 0);
   let title = "found-title";
-  if (said.has("item")) (open("search"), showItem(said.get("item")));
-  else if (said.has("photo")) (open("search"), showPhoto(said.get("photo")));
-  else if (said.has("class")) (open("classes"), showClass(said.get("class"), start), (title = "classes-title"));
-  else if (said.has("all")) (open("classes"), showClass(null, start), (title = "classes-title"));
-  else if (said.has("classes")) (open("classes"), showClasses(), (title = "classes-title"));
-  else if (said.has("map")) (open("map"), showMap(), (title = "map-title"));
+  let shown = null;
+  if (said.has("item")) (open("search"), (shown = showItem(said.get("item"))));
+  else if (said.has("photo")) (open("search"), (shown = showPhoto(said.get("photo"))));
+  else if (said.has("class")) (open("classes"), (shown = showClass(said.get("class"), start)), (title = "classes-title"));
+  else if (said.has("all")) (open("classes"), (shown = showClass(null, start)), (title = "classes-title"));
+  else if (said.has("classes")) (open("classes"), (shown = showClasses()), (title = "classes-title"));
+  else if (said.has("map")) (open("map"), (shown = showMap()), (title = "map-title"));
   else if (said.has("about")) (open("about"), showAbout(), (title = "about-title"));
-  else (open("search"), showStart());
-  // Whoever goes on by keyboard goes on at the top of what is new.
+  else (open("search"), (shown = showStart()));
+  if (isAgain) return;
+  // Whoever goes on by keyboard goes on at the top of what is new; whoever goes back, where they were.
   if (!isFirst) $(title).focus({preventScroll: true});
-  isFirst = false;
+  const height = isBack ? heights.get(entry) ?? 0 : 0;
+  if (!height) scrollTo(0, 0);
+  await shown;
+  if (height && mine === turn) scrollTo(0, height);
+  if (!isFirst) lookAgain();
+}
+
+/** Ask whether the index is still the one that is served. */
+async function lookAgain() {
+  const now = await ask("/about", {}).catch(() => about); // whoever searches hears of a server that has gone
+  $("outdated").hidden = !now.outdated;
 }
 
 function rows(facts, before = "") {
@@ -88,9 +108,11 @@ async function begin() {
   const classes = about.classes ? ` · ${plural(about.classes, "class", "classes")}` : "";
   $("counts").textContent = plural(about.items, "item", "items") + classes;
   $("outdated").hidden = !about.outdated;
-  startSearching(about);
+  startSearching(about, () => route(true));
+  history.scrollRestoration = "manual"; // what is shown comes later than the browser would scroll
+  addEventListener("scroll", () => heights.set(entry, scrollY), {passive: true});
   $("skip").addEventListener("click", () => $("main").focus());
-  addEventListener("hashchange", route);
+  addEventListener("hashchange", () => route());
   await route();
   say(`${about.name}, ${$("counts").textContent}`);
 }

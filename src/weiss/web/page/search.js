@@ -1,6 +1,6 @@
 // Search: with a photo that is dropped, pasted or chosen, or with an item.
 
-import {$, address, ask, classesOf, count, make, percent, picture, plural, say} from "./dom.js";
+import {$, address, ask, count, entitle, make, percent, picture, plural, say, titleOf} from "./dom.js";
 
 const photos = new Map(); // number -> {file, url, answer, k}: what the back button comes back to
 const MOST_PHOTOS = 20;
@@ -9,8 +9,8 @@ let about = null;
 let problem = ""; // what the first page has to say when it comes
 let turn = 0; // of several questions only the last may show its answer
 
-/** Listen for photos. */
-export function startSearching(known) {
+/** Listen for photos; `again` shows what the address says once more, with other options. */
+export function startSearching(known, again) {
   about = known;
   $("limits").textContent = `Up to ${about.limits.bytes / 1e6} MB and ${about.limits.pixels / 1e6} megapixels. It stays on this server’s machine and is not kept.`;
   $("file").addEventListener("change", () => {
@@ -18,7 +18,7 @@ export function startSearching(known) {
     $("file").value = ""; // so that the same photo can be chosen again
   });
   addEventListener("paste", (event) => take([...(event.clipboardData?.files ?? [])]));
-  $("k").addEventListener("change", () => dispatchEvent(new HashChangeEvent("hashchange")));
+  $("k").addEventListener("change", again);
   let depth = 0;
   const carriesFiles = (event) => event.dataTransfer?.types.includes("Files");
   const curtain = (by) => ($("curtain").hidden = (depth = Math.max(0, depth + by)) === 0);
@@ -39,7 +39,7 @@ function take(files) {
     complain(`The photo must have at most ${about.limits.bytes / 1e6} MB; this one has ${(file.size / 1e6).toFixed(1)}. Reduce it.`);
     return;
   }
-  const number = String(photos.size ? Number([...photos.keys()].at(-1)) + 1 : 1);
+  const number = nextNumber();
   photos.set(number, {file, url: URL.createObjectURL(file), answer: null, k: 0});
   if (photos.size > MOST_PHOTOS) {
     const [oldest, {url}] = photos.entries().next().value;
@@ -47,6 +47,18 @@ function take(files) {
     photos.delete(oldest);
   }
   location.hash = address({photo: number});
+}
+
+/** A number no photo of this tab has had, also before it was loaded anew: history remembers them. */
+function nextNumber() {
+  let number = Number([...photos.keys()].at(-1) ?? 0) + 1;
+  try {
+    number = Math.max(number, Number(sessionStorage.getItem("photos") ?? 0) + 1);
+    sessionStorage.setItem("photos", String(number));
+  } catch {
+    number = Math.max(number, Date.now()); // storage is forbidden
+  }
+  return String(number);
 }
 
 function complain(message) {
@@ -78,6 +90,7 @@ export async function showStart() {
   const mine = ++turn;
   showProblem(problem);
   problem = "";
+  entitle(about.name);
   $("search").classList.add("empty");
   $("asked").hidden = true;
   $("verdict").hidden = true;
@@ -101,13 +114,17 @@ async function examples() {
   return some.map(({first, name, thumbnail}) => ({id: first, name: "", classes: [name], thumbnail}));
 }
 
-/** An item's picture and class, which lead to a search with it. */
+/** An item's name, for below its classes; nothing where it stands above already. */
+const nameBelow = (item) => (item.name && item.classes.length ? make("span", {class: "soft small name", text: item.name, title: item.name}) : "");
+
+/** An item's picture, class and name, which lead to a search with it. */
 export function itemLink(item) {
+  const label = [...item.classes, item.name].filter(Boolean).join(", ");
   return make(
     "a",
-    {href: address({item: item.id}), "aria-label": `${classesOf(item)} ${item.name}: search with it`},
+    {href: address({item: item.id}), "aria-label": `${label}: search with it`},
     make("span", {class: "plate"}, picture(item.thumbnail)),
-    make("span", {class: "words"}, make("strong", {text: classesOf(item)}), item.name && make("span", {class: "soft small name", text: item.name, title: item.name})),
+    make("span", {class: "words"}, make("strong", {text: titleOf(item)}), nameBelow(item)),
   );
 }
 
@@ -115,8 +132,12 @@ export function itemLink(item) {
 export async function showPhoto(number) {
   const photo = photos.get(number);
   const k = Number($("k").value);
-  if (!photo) return showStart(); // the page was loaded anew; the photo is gone
+  if (!photo) {
+    problem = "The photo is no longer here; choose it again."; // the page was loaded anew
+    return showStart();
+  }
   const mine = begin("Nearest items");
+  entitle("Your photo", about.name);
   showQuery(photo.url, "Your photo", []);
   if (photo.k === k) return showAnswer(photo.answer);
   say("Searching");
@@ -139,6 +160,7 @@ export async function showItem(id) {
     const answer = await ask(`/items/${encodeURIComponent(id)}/neighbours?k=${Number($("k").value)}`);
     if (mine !== turn) return;
     const {item} = answer.query;
+    entitle(titleOf(item), about.name);
     showQuery(item.thumbnail, item.name, item.classes);
     showAnswer(answer);
   } catch (error) {
@@ -175,11 +197,12 @@ function showQuery(source, name, classes) {
 function showAnswer(answer) {
   $("results").removeAttribute("aria-busy");
   const {results, threshold} = answer;
-  showVerdict(answer);
   if (!results.length) {
+    say("There is no other item.");
     $("results").replaceChildren(make("p", {class: "soft", text: "There is no other item."}));
     return;
   }
+  showVerdict(answer);
   $("results").classList.toggle("plain", !threshold);
   const near = results.filter((hit) => hit.match);
   const parts = [];
@@ -198,7 +221,8 @@ function cardsOf(hits, first, threshold) {
 function card(hit, rank, threshold) {
   const similarity = hit.similarity.toFixed(3);
   const verdict = hit.match === null ? "" : hit.match ? ", a match" : ", below the threshold";
-  const label = `${rank}. ${classesOf(hit)}, similarity ${similarity}, distance ${hit.distance.toFixed(3)}${verdict}: search with it`;
+  const name = hit.classes.length ? `, ${hit.name}` : "";
+  const label = `${rank}. ${titleOf(hit)}, similarity ${similarity}, distance ${hit.distance.toFixed(3)}${verdict}${name}: search with it`;
   const link = make(
     "a",
     {href: address({item: hit.id}), "aria-label": label, title: hit.name},
@@ -206,7 +230,8 @@ function card(hit, rank, threshold) {
     make(
       "span",
       {class: "words"},
-      make("strong", {text: classesOf(hit)}),
+      make("strong", {text: titleOf(hit)}),
+      nameBelow(hit),
       meter(hit, threshold),
       make("span", {class: "numbers small"}, make("span", {text: similarity}), make("span", {class: "soft", text: `dist. ${hit.distance.toFixed(3)}`})),
     ),
@@ -234,16 +259,16 @@ function showVerdict({results, threshold, match}) {
   if (!threshold) {
     verdict.className = "banner";
     verdict.replaceChildren("These are the nearest items. This catalogue has no threshold to tell whether they are near enough.");
-    say(`${results.length} nearest items`);
+    say(`The ${plural(results.length, "nearest item", "nearest items")}`);
     return;
   }
   const limit = threshold.similarity.toFixed(3);
   const rate = percent(threshold.false_match_rate);
-  const nearest = results.length ? results[0].similarity.toFixed(3) : null;
-  const heading = match ? `Match: ${classesOf(results[0])}` : "No match";
+  const nearest = results[0].similarity.toFixed(3);
+  const heading = match ? `Match: ${titleOf(results[0])}` : "No match";
   const first = match
     ? `Similarity ${nearest} reaches the threshold of ${limit}.`
-    : `The nearest item has similarity ${nearest ?? "–"}, below the threshold of ${limit}.`;
+    : `The nearest item has similarity ${nearest}, below the threshold of ${limit}.`;
   const second = `Of pictures whose class is not there, ${rate} pass the threshold all the same. Measured: ${threshold.basis}.`;
   verdict.className = match ? "banner good" : "banner warn";
   verdict.replaceChildren(
@@ -251,5 +276,5 @@ function showVerdict({results, threshold, match}) {
     make("span", {text: first}),
     make("details", {}, make("summary", {text: `False matches: ${rate}`}), make("span", {text: second})),
   );
-  say(`${heading}. ${first} ${count(results.length)} items are shown.`);
+  say(`${heading}. ${first} ${results.length === 1 ? "One item is" : `${count(results.length)} items are`} shown.`);
 }

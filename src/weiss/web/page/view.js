@@ -51,7 +51,9 @@ export class View {
       }
     }
     if (!(left <= right)) [left, right, bottom, top] = [-1, 1, -1, 1];
-    this.box = {left, bottom, width: Math.max(right - left, 1e-6), height: Math.max(top - bottom, 1e-6)};
+    // A cloud without extent, such as a single item, lies in the middle of its box as well.
+    const [width, height] = [Math.max(right - left, 1e-6), Math.max(top - bottom, 1e-6)];
+    this.box = {left: (left + right - width) / 2, bottom: (bottom + top - height) / 2, width, height};
   }
 
   /** Sort points into a grid, so that few have to be looked at to find who is under the pointer. */
@@ -126,17 +128,23 @@ export class View {
     return best;
   }
 
-  /** Return the nearest point in a direction from the chosen one; the chosen one if there is none. */
+  /**
+   * Return the nearest point in a direction from the chosen one; the chosen one if there is none.
+   * Points that lie on each other are passed one by one: upwards in their order to the right and up, downwards
+   * to the left and down.
+   */
   next(dx, dy) {
     const {x, y} = this.data;
     const [fromX, fromY] = this.chosen < 0 ? this.middle : [x[this.chosen], y[this.chosen]];
+    const isUp = dx + dy > 0;
     let [best, least] = [this.chosen, Infinity];
     for (let point = 0; point < x.length; point++) {
       if (point === this.chosen || !this.isLit(point)) continue;
       const [ahead, aside] = [(x[point] - fromX) * dx + (y[point] - fromY) * dy, Math.abs((x[point] - fromX) * dy - (y[point] - fromY) * dx)];
-      if (this.chosen >= 0 && (ahead <= 0 || aside > 2 * ahead)) continue;
+      const isHere = this.chosen >= 0 && ahead === 0 && aside === 0 && point > this.chosen === isUp;
+      if (this.chosen >= 0 && !isHere && (ahead <= 0 || aside > 2 * ahead)) continue;
       const cost = this.chosen < 0 ? ahead ** 2 + aside ** 2 : ahead + 2 * aside;
-      if (cost < least) [best, least] = [point, cost];
+      if (cost < least || (cost === least && !isUp)) [best, least] = [point, cost];
     }
     return best;
   }

@@ -1,0 +1,205 @@
+"""What is not ours stays as it is, files beside an index, runs, photos; and nobody is told."""
+
+import os
+
+import pytest
+from glyph_catalogue import build, names_of, opened, photos, write_glyphs, write_photo
+
+from weiss.catalogue import add_items, building, remove_items
+from weiss.catalogue.folder import IndexFolder
+
+MINE = (
+    "trip-20230405/photo.txt",
+    "notes-20240101.txt",
+    "items-20240101.json",
+    "model-20240101/mine.txt",
+    "map-20240101.npz",
+)
+
+
+def put(folder):
+    for name in MINE:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("mine")
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_folder_that_somebody_has_filled_is_refused_and_stays_as_it_was(lost_run, tmp_path):
+    folder = tmp_path / "mine"
+    put(folder)
+    before = contents(folder)
+    with pytest.raises(ValueError, match="--out must be new, empty or an index"):
+        build(lost_run, photos(tmp_path / "photos"), folder)
+    assert contents(folder) == before
+    (folder / "index.json").write_text("{}")
+    with pytest.raises(ValueError, match="--out must be new, empty or an index"):
+        build(lost_run, tmp_path / "photos", folder, replace_old=True)
+    assert contents(folder).keys() - before.keys() == {folder / "index.json"}
+
+
+def test_what_somebody_puts_into_an_index_folder_outlives_every_change(index, lost_run, tmp_path):
+    put(index)
+    (index / ".building").mkdir()
+    (index / ".building" / "mine.txt").write_text("mine")
+    remove_items(index, [0], quiet=True)
+    add_items(index, photos(tmp_path / "photos", 2), device="cpu", quiet=True, num_workers=0)
+    build(lost_run, tmp_path / "photos", index, replace_old=True)
+    remove_items(index, ["class0/0.jpg"], quiet=True)
+    for name in (*MINE, ".building/mine.txt"):
+        assert (index / name).read_text() == "mine"
+
+
+def test_what_the_last_change_but_one_left_is_deleted_all_the_same(index, lost_run, tmp_path):
+    for number in range(3):
+        remove_items(index, [number], quiet=True)
+    build(lost_run, photos(tmp_path / "photos"), index, replace_old=True)
+    remove_items(index, ["class0/0.jpg"], quiet=True)
+    remove_items(index, ["class0/3.jpg"], quiet=True)
+    named = {name.partition("/")[0] for name in IndexFolder(index).manifest().files}
+    kinds = {name.partition("-")[0] for name in os.listdir(index) if name not in named}
+    assert kinds == {"index.json", "card.md", "skipped.txt", ".written"} | {
+        "removed",
+        "store",
+        "map",
+    }
+    assert len([name for name in os.listdir(index) if name.startswith("model-")]) == 1
+
+
+def test_a_note_that_was_tampered_with_deletes_nothing_of_others(index, tmp_path):
+    (tmp_path / "vectors-12345678.npy").write_text("mine")
+    (index / "letters.txt").write_text("mine")
+    (index / "map-12345678.npz").symlink_to(tmp_path / "vectors-12345678.npy")
+    with (index / ".written").open("a") as note:
+        note.write("../vectors-12345678.npy\nletters.txt\nmap-12345678.npz\n..\n.\n")
+    remove_items(index, [0], quiet=True)
+    assert (tmp_path / "vectors-12345678.npy").read_text() == "mine"
+    assert (index / "letters.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("replace_old", [False, True])
+def test_an_index_is_never_its_run_or_its_images_nor_in_or_around_them(
+    lost_run, tmp_path, replace_old
+):
+    folder = photos(tmp_path / "photos")
+    (tmp_path / "link").symlink_to(folder)
+    outs = [lost_run, lost_run / "index", lost_run.parent, folder, folder / "index", tmp_path]
+    for out in [*outs, tmp_path / "link" / "index"]:
+        before = contents(tmp_path) | contents(lost_run)
+        with pytest.raises(ValueError, match="--out must be a folder of its own"):
+            build(lost_run, folder, out, replace_old=replace_old)
+        assert contents(tmp_path) | contents(lost_run) == before
+
+
+def test_an_out_that_is_a_file_is_refused_in_words(lost_run, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ValueError, match="--out must be a folder; .*file is a file"):
+        build(lost_run, photos(tmp_path / "photos"), tmp_path / "file")
+
+
+def test_what_was_refused_leaves_no_folder_and_an_empty_one_may_be_used(lost_run, tmp_path):
+    (tmp_path / "photos" / "a").mkdir(parents=True)
+    (tmp_path / "photos" / "a" / "1.jpg").write_bytes(b"x")
+    with pytest.raises(ValueError, match="at least one image"):
+        build(lost_run, tmp_path / "photos", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="at least one image"):
+        build(lost_run, tmp_path / "photos", tmp_path / "empty")
+    assert not os.listdir(tmp_path / "empty")
+    write_photo(tmp_path / "photos" / "a" / "2.jpg", 0)
+    assert build(lost_run, tmp_path / "photos", tmp_path / "empty").num_items == 1
+
+
+def test_an_index_that_another_makes_in_the_meantime_is_not_replaced(
+    lost_run, tmp_path, monkeypatch
+):
+    ours, theirs = photos(tmp_path / "ours", 3), photos(tmp_path / "theirs", 5)
+    real = building.open_collection
+
+    def slowly(data, **options):
+        if data == ours:
+            build(lost_run, theirs, tmp_path / "index")
+        return real(data, **options)
+
+    monkeypatch.setattr(building, "open_collection", slowly)
+    with pytest.raises(ValueError, match="must not hold an index yet; it does"):
+        build(lost_run, ours, tmp_path / "index")
+    assert len(opened(tmp_path / "index")) == 5
+
+
+def listed(folder):
+    """Write images and a list of them: three of seven rows can be indexed."""
+    for name in ("nearby_1/a.jpg", "nearby_1/b.jpg", "nearby_2/c.jpg"):
+        write_photo(folder / name, len(name))
+    (folder / "nearby_1" / "bad.jpg").write_bytes(b"?")
+    rows = [
+        ("a.jpg", "one"),
+        ("a.jpg", "two"),
+        ("b.jpg", ""),
+        ("nowhere.jpg", "one"),
+        ("bad.jpg", "one"),
+        (str(folder / "nearby_2" / "c.jpg"), "two"),
+        (str(folder / "nearby_2" / "gone.jpg"), "two"),
+    ]
+    lines = ["path,label", *(f"{path},{label}" for path, label in rows)]
+    (folder / "nearby_1" / "list.csv").write_text("\n".join(lines))
+    return folder / "nearby_1" / "list.csv"
+
+
+def test_every_row_that_is_left_out_is_listed_by_its_name_and_no_place_is_told(
+    lost_run, tmp_path, capsys
+):
+    done = building.build_index(
+        lost_run, listed(tmp_path), tmp_path / "index", device="cpu", num_workers=0
+    )
+    assert sorted(done.skipped) == [
+        "a.jpg: is listed more than once",
+        "b.jpg: has no label",
+        "bad.jpg: is no image that Pillow can read",
+        "gone.jpg: does not exist",
+        "nowhere.jpg: does not exist",
+    ]
+    assert (tmp_path / "index" / "skipped.txt").read_text().splitlines() == list(done.skipped)
+    assert "5 could not be read and are left out" in capsys.readouterr().out
+    assert "- 5 files could not be read" in (tmp_path / "index" / "card.md").read_text()
+    for path, content in contents(tmp_path / "index").items():
+        for place in (str(tmp_path), str(tmp_path.parent), "nearby_2", "nearby_1"):
+            assert place.encode() not in content, (path.name, place)
+
+
+def test_what_is_left_out_is_remembered_through_every_change(lost_run, tmp_path):
+    index = tmp_path / "index"
+    build(lost_run, listed(tmp_path), index)
+    more = photos(tmp_path / "more", 2)
+    (more / "class1" / "half.jpg").write_bytes(b"?")
+    done = add_items(index, more, device="cpu", quiet=True, num_workers=0)
+    assert done.skipped == ("class1/half.jpg: is no image that Pillow can read",)
+    remove_items(index, ["class0/0.jpg"], quiet=True)
+    lines = (index / "skipped.txt").read_text().splitlines()
+    assert len(lines) == 6
+    assert lines[-1] == done.skipped[0]
+    assert "- 6 files could not be read" in (index / "card.md").read_text()
+    # Mended, it is left out no more.
+    write_photo(more / "class1" / "half.jpg", 4)
+    add_items(index, more, device="cpu", quiet=True, num_workers=0)
+    assert "class1/half.jpg" in names_of(opened(index))
+    assert (index / "skipped.txt").read_text().splitlines() == lines[:-1]
+
+
+def test_a_change_that_breaks_off_leaves_the_list_of_what_is_left_out(
+    lost_run, tmp_path, monkeypatch
+):
+    def no_room(*_):
+        raise OSError(28, "No space left on device")
+
+    build(lost_run, listed(tmp_path), tmp_path / "index")
+    before = (tmp_path / "index" / "skipped.txt").read_bytes()
+    more = write_glyphs(tmp_path / "more", num_classes=1, per_class=2)
+    (more / "U+0021" / "bad.png").write_bytes(b"?")
+    monkeypatch.setattr(IndexFolder, "switch", no_room)
+    with pytest.raises(OSError, match="No space left"):
+        add_items(tmp_path / "index", more, device="cpu", quiet=True)
+    assert (tmp_path / "index" / "skipped.txt").read_bytes() == before
