@@ -1,6 +1,6 @@
 """A loss of Weiss in a LightningModule: the loss is a submodule, its fields get their own rate.
 
-    pip install "weiss[examples]"
+    pip install ".[examples]"
     python examples/lightning_module.py
 
 Lightning saves the fields with the module. Several devices need more, since a loss of metric

@@ -521,3 +521,8 @@ def test_a_spin_in_the_opposite_field_points_the_other_way(n):
     x = np.array([0.3, 2.0, 50.0])
     np.testing.assert_array_equal(mean_spin(n, -x), -mean_spin(n, x))
     np.testing.assert_array_equal(log_partition(n, -x), log_partition(n, x))
+
+
+@pytest.mark.parametrize(("temperature", "num_spins"), [(0.0003, 100), (0.17, 1_000_000)])
+def test_a_fluctuation_that_is_lost_to_rounding_is_not_told(temperature, num_spins):
+    assert math.isnan(exact(Magnet(3), temperature, num_spins).fluctuation)

@@ -35,6 +35,8 @@ from weiss.magnet.single_spin import (
     mean_spin,
 )
 
+LOST = 5e-7
+"""The variance of a length over its square below which it is lost to the rounding of the length."""
 NODES = 16
 """Gauss points on each panel of an integral."""
 WAVES = 192
@@ -79,7 +81,9 @@ def exact(magnet: Magnet, temperature: float, num_spins: int) -> Moments:
         num_spins: N.
 
     Returns:
-        Counted for n = 1, integrated otherwise: ten digits and more, six or more of ``length``.
+        Counted for n = 1, integrated otherwise: ten digits and more, but six or seven of
+        ``length``. ``fluctuation`` is a difference of such numbers; nan where nothing is left of
+        it, far below the transition or for very many spins.
 
     Example:
         >>> from weiss.magnet import Magnet, exact
@@ -138,6 +142,9 @@ def _moments(
     variance: float,
     log_z: float,
 ) -> Moments:
+    variance_of_length = square - length**2
+    if magnet.n > 1 and variance_of_length < LOST * square:
+        variance_of_length = math.nan
     return Moments(
         length=length,
         square=square,
@@ -145,7 +152,7 @@ def _moments(
         energy=-0.5 * magnet.coupling * square - magnet.field * along,
         free_energy=float(-T / N * log_z),
         susceptibility=N * variance / T,
-        fluctuation=N * (square - length**2) / T,
+        fluctuation=N * variance_of_length / T,
     )
 
 
