@@ -180,7 +180,7 @@ def main() -> None:
     run = next(iter(runs.values()))
     build_index(run.folder, tests[STILL], index, device="cpu", replace_old=True, quiet=True)
     print(f"\nlook at {path}")
-    print(f"and search by picture: weiss serve {index}")
+    print(f"search: weiss serve {index}")
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ def test_a_loop_learns(name):
 
 
 @pytest.mark.dist
+@pytest.mark.slow
 def test_two_processes_of_accelerate_learn_together():
     launch = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", 2]
     launch += ["--num_machines", 1, "--mixed_precision", "no", "--dynamo_backend", "no"]

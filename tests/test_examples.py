@@ -15,6 +15,7 @@ SAID = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAID)
 def test_an_example_has_a_quick_run(name, tmp_path):
     command = [sys.executable, ROOT / "examples" / f"{name}.py", "--quick", "--out", tmp_path]

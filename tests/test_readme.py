@@ -69,4 +69,6 @@ def test_the_demo_trains_measures_and_writes_its_page(tmp_path):
     page = (tmp_path / "index.html").read_text()
     assert "Characters nobody has shown" in page
     assert f"look at {tmp_path / 'index.html'}" in said
+    assert f"weiss serve {tmp_path / 'index'}" in said
+    assert (tmp_path / "index" / "index.json").exists()
     assert (tmp_path / "mf_cwms" / "result.json").exists()

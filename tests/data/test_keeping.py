@@ -231,8 +231,8 @@ def test_bad_images_are_refused_and_left_out_as_ever(table, decoded, shared, tmp
 def test_an_image_that_could_not_be_read_once_is_tried_again(table, decoded, monkeypatch):
     real = images.read
 
-    def failing(path, *arguments):
-        return real(b"" if path.name == "2.jpg" else path, *arguments)
+    def failing(path, *arguments, **options):
+        return real(b"" if path.name == "2.jpg" else path, *arguments, **options)
 
     with stores_kept():
         with monkeypatch.context() as patch:

@@ -256,8 +256,8 @@ def test_an_image_that_could_not_be_read_once_is_tried_again(tmp_path, monkeypat
     table, cache = table_of(tmp_path), tmp_path / "cache"
     real = images.read
 
-    def failing(path, *arguments):
-        return real(b"" if path.name == "2.jpg" else path, *arguments)
+    def failing(path, *arguments, **options):
+        return real(b"" if path.name == "2.jpg" else path, *arguments, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(images, "read", failing)
