@@ -5,15 +5,17 @@ ArcFace and ProxyAnchor of pytorch-metric-learning, and the floor: the three pla
 that any loss over all classes contains, batch x fields and their two gradients, in the precision of
 the row.
 
-Time: CUDA events around a step (on a CPU the clock), a warm-up, the median of several. "in a CUDA
-graph" is the same step recorded once and replayed, as a training loop of fixed sizes can: below
-some hundred microseconds it is the host that takes the time. Extra memory: the peak beyond inputs
-and class vectors, so the gradient of the class vectors is in it.
+Time: CUDA events around a step (on a CPU the clock), a warm-up, the median of several; small
+problems take turns, in ten rounds. "in a CUDA graph" is the same step recorded once and replayed,
+as a training loop of fixed sizes can: below some hundred microseconds it is the host that takes the
+time. Extra memory: the peak beyond inputs and class vectors, so the gradient of the class vectors
+is in it.
 
 Rows with "trained" have batch and fields whose cosines are spread as in a trained run on
 CUB-200-2011 (`lifelike`; the shares of pairs near each other are printed beside those of the run).
 
     python benchmarks/bench_classes.py --device cuda            # all rows; an H200 has the memory
+    python benchmarks/bench_classes.py --device cuda --near     # near pairs alone
     python benchmarks/bench_classes.py                          # on the CPU
     python benchmarks/bench_classes.py --smoke                  # a few seconds, keeps nothing
 """
@@ -78,7 +80,12 @@ class Case:
             loss = weiss.make_loss(name, self.num_classes, self.size, **options)
         loss.fields = torch.nn.Parameter(fields)
         samples.requires_grad_()
-        return self.step(lambda: loss(samples, labels), loss.fields)
+        return self.step(lambda: loss(samples, labels), loss.fields, samples)
+
+    def of_few_classes(self, samples: int, name: str, **options: Any) -> Step:
+        """A loss of this package, on a batch with several samples of each of its classes."""
+        self.labels = torch.arange(self.batch, device=self.device) // samples * 7
+        return self.ours(name, **options)
 
     def dense(self) -> Step:
         """The equation as it is printed."""
@@ -110,7 +117,8 @@ class Case:
         self.parameters = list(parameters)
 
         def step() -> None:
-            self.forget()
+            for tensor in (self.embeddings, *parameters):
+                tensor.grad = None
             function().backward()
 
         return step
@@ -132,7 +140,12 @@ def recorded(step: Step) -> Step:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    return graph.replay
+
+    def replay(kept: Step = step) -> None:
+        """With what the graph reads, which must stay where it is."""
+        graph.replay()
+
+    return replay
 
 
 def lifelike(
@@ -164,6 +177,11 @@ def seconds_of(step: Step, device: str, repeats: int) -> float:
     """Return the median seconds of a step."""
     for _ in range(6 if device == "cuda" else 1):
         step()
+    return statistics.median(seconds_of_each(step, device, repeats))
+
+
+def seconds_of_each(step: Step, device: str, repeats: int) -> list[float]:
+    """Return the seconds of some steps."""
     found = []
     for _ in range(repeats):
         if device == "cuda":
@@ -178,7 +196,7 @@ def seconds_of(step: Step, device: str, repeats: int) -> float:
             begin = time.perf_counter()
             step()
             found.append(time.perf_counter() - begin)
-    return statistics.median(found)
+    return found
 
 
 def extra_mib(step: Step, case: Case) -> float:
@@ -211,9 +229,9 @@ class Table:
         self.rows: list[dict[str, Any]] = []
 
     def measure(
-        self, case: Case, contender: str, precision: str, make: Callable[[], Step], graph: bool
-    ) -> None:
-        """Measure one contender."""
+        self, case: Case, contender: str, precision: str, make: Callable[[], Step]
+    ) -> tuple[dict[str, Any], Step | None]:
+        """Return the row of one contender, its memory measured, and its step; None without room."""
         row: dict[str, Any] = {
             "contender": contender,
             "batch": case.batch,
@@ -222,38 +240,62 @@ class Table:
             "precision": precision,
         }
         row |= {"seconds": None, "over_products": None, "extra_mib": None, "extra_over_field": None}
-        step: Step | None = None
+        graph = "CUDA graph" in contender
         try:
             step = make()
             if self.device == "cuda" and not graph:
                 row["extra_mib"] = round(extra_mib(step, case), 1)
                 field = case.num_classes * case.size * 4 / MIB
                 row["extra_over_field"] = round(row["extra_mib"] / field, 3)
-            step = recorded(step) if graph else step
-            row["seconds"] = round(seconds_of(step, self.device, self.repeats), 6)
+            return row, recorded(step) if graph else step
         except torch.OutOfMemoryError:
             row["contender"] += " (out of memory)"
-        case.forget()
-        case.parameters = []
-        del step
-        clear()
-        self.rows.append(row)
-        shown = "-" if row["seconds"] is None else f"{1e3 * row['seconds']:.3f} ms"
-        extra = "" if row["extra_mib"] is None else f", {row['extra_mib']:,.0f} MiB"
-        print(f"  {row['contender']} [{precision}]: {shown}{extra}", flush=True)
+            return row, None
 
-    def compare(self, case: Case, precision: str, contenders: Contenders) -> None:
-        """Measure contenders on one case; "products" is what the others are compared with."""
+    def compare(self, case: Case, precision: str, contenders: Contenders, rounds: int = 1) -> None:
+        """Measure contenders on one case; "products" is what the others are compared with.
+
+        Large ones one after the other, for each needs the memory. Small ones in turns, in several
+        rounds: their time is the host's, which has better moments and worse, and each should have
+        its share of both.
+        """
         print(f"{case.batch} x {case.num_classes:,} x {case.size}, {precision}")
         torch.set_float32_matmul_precision("highest" if precision == "float32" else "high")
         first = len(self.rows)
+        steps: list[Step | None] = []
         for name, make in contenders.items():
-            self.measure(case, name, precision, make, graph="CUDA graph" in name)
+            row, step = self.measure(case, name, precision, make)
+            self.rows.append(row)
+            if rounds > 1:
+                steps.append(step)
+            else:
+                self.time([row], [step], rounds)
+                del step
+            case.forget()
+            case.parameters = []
+            clear()
         rows = self.rows[first:]
+        if rounds > 1:
+            self.time(rows, steps, rounds)
         floor = next((row["seconds"] for row in rows if row["contender"] == "products"), None)
-        for row in self.rows[first:]:
+        for row in rows:
             if floor and row["seconds"]:
                 row["over_products"] = round(row["seconds"] / floor, 3)
+
+    def time(self, rows: list[dict[str, Any]], steps: list[Step | None], rounds: int) -> None:
+        """Time some steps in turns, and print the rows."""
+        found: list[list[float]] = [[] for _ in rows]
+        for _ in range(rounds):
+            for step, seconds in zip(steps, found, strict=True):
+                if step is not None:
+                    seconds_of(step, self.device, 1)  # warm
+                    seconds += seconds_of_each(step, self.device, max(self.repeats // rounds, 1))
+        for row, seconds in zip(rows, found, strict=True):
+            if seconds:
+                row["seconds"] = round(statistics.median(seconds), 6)
+            shown = "-" if row["seconds"] is None else f"{1e3 * row['seconds']:.3f} ms"
+            extra = "" if row["extra_mib"] is None else f", {row['extra_mib']:,.0f} MiB"
+            print(f"  {row['contender']} [{row['precision']}]: {shown}{extra}", flush=True)
 
 
 def on_cuda(table: Table, largest: int) -> None:
@@ -271,7 +313,7 @@ def on_cuda(table: Table, largest: int) -> None:
             contenders["dense form of mf_cwms"] = case.dense
             for name in ("arcface", "proxy_anchor"):
                 contenders[name] = partial(case.rival, name)
-            table.compare(case, precision, contenders)
+            table.compare(case, precision, contenders, rounds=10)
     table.repeats = 9
     case = Case(1024, 1_000_000, 512, "cuda")
     whole = {"skip": "off"}
@@ -299,6 +341,8 @@ def on_cuda(table: Table, largest: int) -> None:
             "products": case.products,
             "mf_cwms": partial(case.ours, "mf_cwms", **whole),
             "mf_contrastive": partial(case.ours, "mf_contrastive", **whole),
+            "mf_contrastive, untrained, skipping": partial(case.ours, "mf_contrastive", skip="on"),
+            "mf_contrastive, trained, skipping": partial(case.trained, "mf_contrastive", skip="on"),
             "arcface": partial(case.rival, "arcface"),
         },
     )
@@ -311,6 +355,7 @@ def on_cuda(table: Table, largest: int) -> None:
             "products": partial(case.products, torch.bfloat16),
             "mf_cwms": partial(case.ours, "mf_cwms", **halves),
             "mf_contrastive": partial(case.ours, "mf_contrastive", **halves),
+            "mf_cwms, 4 samples a class": partial(case.of_few_classes, 4, "mf_cwms", **halves),
         },
     )
     table.repeats = 3
@@ -320,6 +365,19 @@ def on_cuda(table: Table, largest: int) -> None:
         "tf32",
         {name: partial(case.ours, name, **whole) for name in ("mf_cwms", "mf_contrastive")},
     )
+
+
+def near_on_cuda(table: Table) -> None:
+    """A hinge over near pairs, against all pairs and against the floor."""
+    case = Case(1024, 1_000_000, 512, "cuda")
+    for precision, table.repeats in (("tf32", 9), ("float32", 5)):
+        contenders: Contenders = {"products": case.products}
+        for way, skip in (("all pairs", "off"), ("skipping", "on")):
+            make = partial(case.trained, "mf_contrastive", skip=skip)
+            contenders[f"mf_contrastive, trained, {way}"] = make
+        make = partial(case.ours, "mf_contrastive", skip="on")
+        contenders["mf_contrastive, untrained, skipping"] = make
+        table.compare(case, precision, contenders)
 
 
 def on_cpu(table: Table, smoke: bool) -> None:
@@ -352,19 +410,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--smoke", action="store_true", help="small sizes, nothing is kept")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--near", action="store_true", help="rows of near pairs alone, on a GPU")
     parser.add_argument("--largest", type=int, default=10_000_000, help="classes of the last row")
-    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--repeats", type=int, default=120, help="steps of small problems")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
+    if arguments.near and arguments.device != "cuda":
+        parser.error("--near is for a GPU: add --device cuda")
     print(f"{hardware(arguments.device)}; torch {torch.__version__}")
     table = Table(arguments.device, arguments.repeats if arguments.device == "cuda" else 3)
-    if arguments.device == "cuda":
+    if arguments.near:
+        near_on_cuda(table)
+    elif arguments.device == "cuda":
         check_spread()
         on_cuda(table, arguments.largest)
     else:
         on_cpu(table, arguments.smoke)
     if not arguments.smoke:
-        keep(arguments.out, "classes", arguments.device, table.rows)
+        name = "classes-near" if arguments.near else "classes"
+        keep(arguments.out, name, arguments.device, table.rows)
 
 
 if __name__ == "__main__":

@@ -31,8 +31,15 @@ from weiss.touched_rows import TouchedRowsAdamW
 from weiss.training.graphs import can_be_recorded, recorded
 from weiss.training.stepping import autocast
 
-WAYS = (("float32", False), ("float32", True), ("bfloat16", False))
-"""Precision of the loss's products, and whether the optimiser leaves idle rows alone."""
+WAYS = (
+    ("float32", "off", False),
+    ("float32", "off", True),
+    ("bfloat16", "off", False),
+    ("float32", "on", False),
+    ("float32", "on", True),
+)
+"""Precision of the loss's products, whether it skips pairs that are out of reach (a hinge can), and
+whether the optimiser leaves idle rows alone."""
 PHASES = ("network forward", "loss", "network backward", "network's optimiser", "fields' optimiser")
 
 
@@ -55,7 +62,7 @@ def between(marks: list[Any]) -> list[float]:
 
 
 def measure(
-    loss_name: str, products: str, touched: bool, arguments: argparse.Namespace
+    loss_name: str, products: str, skip: str, touched: bool, arguments: argparse.Namespace
 ) -> dict[str, float]:
     """Return the median milliseconds of each phase of a step."""
     device = torch.device("cpu" if arguments.smoke else "cuda")
@@ -76,7 +83,8 @@ def measure(
         arguments.batch, arguments.classes, 512, loss_name, str(device)
     )
     with torch.device("meta"):
-        loss = weiss.make_loss(loss_name, arguments.classes, 512, check=False, products=products)
+        options: dict[str, Any] = {"check": False, "products": products, "skip": skip}
+        loss = weiss.make_loss(loss_name, arguments.classes, 512, **options)
     loss.fields = torch.nn.Parameter(fields)
     precision = autocast(recipe.train.precision, device)
     forward: Any = model
@@ -132,16 +140,25 @@ def main() -> None:
     torch.set_float32_matmul_precision("high")
     rows = []
     for loss_name in ("mf_contrastive", "mf_cwms"):
-        for products, touched in WAYS[: 2 if arguments.smoke else 3]:
-            found = measure(loss_name, products, touched, arguments)
+        for products, skip, touched in WAYS:
+            if (arguments.smoke and products != "float32") or (skip, loss_name) == (
+                "on",
+                "mf_cwms",
+            ):
+                continue
+            found = measure(loss_name, products, skip, touched, arguments)
             ours = found["loss"] + found["fields' optimiser"]
             share = ours / sum(found.values())
             optimiser = "TouchedRowsAdamW" if touched else "torch.optim.AdamW"
             total = sum(found.values())
             precision = "tf32" if products == "float32" else products
-            print(f"{loss_name} [{precision}], {optimiser}: {100 * share:.1f} % of {total:.1f} ms")
+            pairs = "near pairs" if skip == "on" else "all pairs"
+            print(
+                f"{loss_name} [{precision}], {pairs}, {optimiser}: {100 * share:.1f} % of "
+                f"{total:.1f} ms"
+            )
             print("  " + ", ".join(f"{name} {value:.2f}" for name, value in found.items()))
-            row: dict[str, Any] = {"loss": loss_name, "products": precision}
+            row: dict[str, Any] = {"loss": loss_name, "products": precision, "pairs": pairs}
             row |= {"fields_optimiser": optimiser, "share": round(share, 4)}
             row |= {f"{name} ms": round(value, 3) for name, value in found.items()}
             row |= {"batch": arguments.batch, "num_classes": arguments.classes}

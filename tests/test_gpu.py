@@ -41,10 +41,14 @@ def take_the_large_path(monkeypatch, block=2**16):
 
 
 def list_pairs(monkeypatch):
-    """List pairs that are near, however many they are."""
+    """Take only pairs that are near, however many they are."""
     screened = pytest.importorskip("weiss.kernels.screened")
+    near = pytest.importorskip("weiss.kernels.near")
     monkeypatch.setattr(screened, "SHARE", 1)
-    monkeypatch.setattr(screened, "LISTS_PAY", math.inf, raising=False)
+    monkeypatch.setattr(screened, "LISTS_PAY", math.inf)
+    monkeypatch.setattr(near, "PAYS", dict.fromkeys(near.PAYS, math.inf))
+    monkeypatch.setattr(near, "BLOCK", 256)
+    monkeypatch.setattr(near, "SHARE", 8)
 
 
 def batch(multi_hot=False):
@@ -333,15 +337,55 @@ def test_a_hinge_loses_no_bit_of_its_gradients_to_skipping(monkeypatch):
     assert 0.5 < loss.skipped_share < 1
     monkeypatch.setattr(Problem, "reach", lambda self, num_classes: math.inf)
     every = found(loss, embeddings.cuda(), labels.cuda())
-    assert loss.skipped_share < 0.5  # what is left are present classes
-    assert few[1].equal(every[1])
-    assert few[2].equal(every[2])
+    assert loss.skipped_share == 0.0
+    assert all(a.equal(b) for a, b in zip(few, every, strict=True))
+
+
+def test_by_itself_a_hinge_of_many_pairs_skips(monkeypatch):
+    choice = pytest.importorskip("weiss.kernels.choice")
+    list_pairs(monkeypatch)
+    embeddings, labels, fields = clustered(180, 300, 64, same=9)
+    x, labels = embeddings.cuda(), labels.cuda()
+    plain = with_fields("mf_contrastive", fields).cuda()
+    expected = found(plain, x, labels)
+    assert plain.skipped_share is None
+    monkeypatch.setattr(choice, "PAIRS_ON_A_GPU", 180 * 300)
+    for name, check, skips in (
+        ("mf_contrastive", True, True),
+        ("mf_contrastive", False, False),
+        ("mf_cwms", True, False),
+    ):
+        loss = with_fields(name, fields, check=check).cuda()
+        results = found(loss, x, labels)
+        assert (loss.skipped_share is not None) == skips
+        if skips:
+            torch.testing.assert_close(results, expected, rtol=1e-4, atol=1e-7)
+
+
+def test_near_pairs_fit_in_a_cuda_graph(monkeypatch):
+    """Which cannot ask how many there are, and so takes them however many."""
+    list_pairs(monkeypatch)
+    embeddings, labels, fields = clustered(180, 300, 64, same=9)
+    loss = with_fields("mf_contrastive", fields, impl="triton", skip="on", check=False).cuda()
+    x, labels = embeddings.cuda().requires_grad_(), labels.cuda()
+    expected = found(loss, x.detach(), labels)  # compiles
+    near = pytest.importorskip("weiss.kernels.near")
+    monkeypatch.setattr(near, "PAYS", dict.fromkeys(near.PAYS, -1.0))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        value = loss(x, labels)
+        gradients = torch.autograd.grad(value, [x, loss.fields])
+    graph.replay()
+    assert loss.skipped_share > 0.5
+    assert all(a.equal(b) for a, b in zip([value, *gradients], expected, strict=True))
 
 
 @pytest.mark.parametrize("name", MEAN_FIELD)
 def test_where_lists_are_too_long_all_pairs_are_taken(name, monkeypatch):
     screened = pytest.importorskip("weiss.kernels.screened")
-    monkeypatch.setattr(screened, "LISTS_PAY", math.inf, raising=False)
+    near = pytest.importorskip("weiss.kernels.near")
+    monkeypatch.setattr(near, "PAYS", dict.fromkeys(near.PAYS, -1.0))
+    monkeypatch.setattr(screened, "LISTS_PAY", math.inf)
     monkeypatch.setattr(screened, "SHARE", 2**30)
     monkeypatch.setattr(screened, "LEAST_ROOM", 1)
     embeddings, labels, fields = clustered(180, 300, 64, same=9)
@@ -489,10 +533,59 @@ def test_a_replayed_loss_can_be_part_of_a_recorded_step():
     assert x.grad.equal(expected[1])
 
 
-def test_wrong_labels_are_refused_by_a_replay_too():
+@pytest.mark.parametrize("wanders", [True, False])
+def test_wrong_labels_are_refused_by_a_replay_too(wanders):
     loss, x, labels = recorded_loss()
-    with pytest.raises(ValueError, match="labels must lie in"):
-        loss(x, labels.index_fill(0, torch.tensor([3], device="cuda"), 70))
+    wrong = labels.index_fill(0, torch.tensor([3], device="cuda"), 70)
+    right = labels.clone()
+    for turn in range(9):  # in places that are new, or in one
+        at = wrong.clone() if wanders else labels
+        loss(x, at.copy_(right))
+        with pytest.raises(ValueError, match="labels must lie in"):
+            loss(x, at.copy_(wrong))
+        loss.check = False  # nobody waits for these counts
+        loss(x, at)
+        loss.check = True
+        loss(x, at.copy_(right))
+        with pytest.raises(ValueError, match="embeddings must be finite"):
+            loss(x * (float("nan") if turn % 2 else float("inf")), at)
+    assert is_recorded(loss)
+
+
+def test_batches_that_wander_are_copied_to_a_recording():
+    loss, x, labels = recorded_loss(times=0)
+    kept = []
+    for turn in range(12):
+        moved, of = x.roll(turn, 0).clone(), labels.roll(2 * turn).clone()
+        kept.append((found(loss, moved, of), moved, of))  # so that no memory is used again
+    assert is_recorded(loss)
+    for results, moved, of in kept:
+        expected = plainly(loss, moved, of)
+        assert all(a.equal(b) for a, b in zip(results, expected, strict=True))
+
+
+def test_a_recording_leaves_its_batch_alone():
+    """Batches are read where they are; whoever wrote them must be free to let them go."""
+    loss, x, labels = recorded_loss()
+    batch = x.clone()
+    for _ in range(6):
+        found(loss, batch, labels)
+    before, held = batch.clone(), weakref.ref(batch)
+    found(loss, batch, labels)
+    assert batch.equal(before)
+    del batch
+    gc.collect()
+    assert held() is None
+
+
+def test_labels_with_gaps_are_read_as_they_lie():
+    loss, x, labels = recorded_loss()
+    both = torch.stack([labels, labels.flip(0)], 1)
+    close, apart = both.view(-1)[: len(labels)], both[:, 0]
+    assert close.data_ptr() == apart.data_ptr()
+    for _ in range(6):
+        results = [loss(x, at).item() for at in (close, apart)]
+    assert results == [plainly(loss, x, at)[0].item() for at in (close.clone(), apart.clone())]
 
 
 def test_losses_that_are_gone_leave_no_recording_behind():
@@ -517,9 +610,10 @@ def test_a_recording_that_fails_leaves_the_plain_way_and_the_stream(monkeypatch)
 
     def failing(*asked):
         times.append(None)
+        results = fuse(*asked)  # torch warns of a recording without a launch
         if torch.cuda.is_current_stream_capturing():
             raise RuntimeError("not today")
-        return fuse(*asked)
+        return results
 
     monkeypatch.setattr(replay, "_fuse", failing)
     stream = torch.cuda.current_stream()

@@ -154,7 +154,7 @@ def labels_of_a_batch(
             f"(batch, classes) for {owner}; got {type(given).__name__}. "
             "Convert them, for example with torch.as_tensor."
         )
-    batch, shape = len(embeddings), tuple(given.shape)
+    batch, shape = embeddings.shape[0], tuple(given.shape)
     classes = num_classes if num_classes is not None else "classes"
     if given.ndim not in (1, 2):
         raise ValueError(

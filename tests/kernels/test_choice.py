@@ -221,7 +221,7 @@ def test_pair_losses_know_the_plain_formula_alone(impl):
 
 @pytest.mark.parametrize("option", ["skip", "products"])
 def test_pair_losses_have_nothing_to_skip_or_to_round(option):
-    with pytest.raises(TypeError, match=f"PairLoss has no argument '{option}'"):
+    with pytest.raises(TypeError, match=f"no argument '{option}'. Mean-field losses have it"):
         PairLoss(Contrastive(), **{option: "auto"})
 
 
@@ -258,3 +258,15 @@ def test_old_gpus_stream(monkeypatch):
     choice._why_kernels_fail.cache_clear()
     assert "compute capability 8.0" in choice._why_kernels_fail(torch.device("cuda:0"))
     choice._why_kernels_fail.cache_clear()
+
+
+@pytest.mark.parametrize(("device", "least"), [("cpu", 2**18), ("meta", 2**25)])
+def test_hinges_of_many_pairs_look_for_those_that_are_near(device, least):
+    batch = torch.empty(64, 1, device=device)
+    hinge, exponential = (
+        Problem(weiss.make_loss(name, 3, 2).interactions, "cosine", "classes")
+        for name in ("mf_contrastive", "mf_cwms")
+    )
+    assert choice.skipping_pays(hinge, batch, least // 64)
+    assert not choice.skipping_pays(hinge, batch, least // 64 - 1)
+    assert not choice.skipping_pays(exponential, batch, least)

@@ -84,10 +84,16 @@ def _launched():
     """Names of the kernels that are launched: those that no other kernel calls."""
     from triton.runtime.jit import JITFunction
 
-    from weiss.kernels import cosine_programs, half_programs, pair_programs, programs
+    from weiss.kernels import (
+        cosine_programs,
+        half_programs,
+        near_programs,
+        pair_programs,
+        programs,
+    )
 
     kernels = {}
-    for module in (programs, cosine_programs, half_programs, pair_programs):
+    for module in (programs, cosine_programs, half_programs, near_programs, pair_programs):
         for name, member in vars(module).items():
             if isinstance(member, JITFunction):
                 kernels[name] = member.src
@@ -102,7 +108,7 @@ def _launched():
 
 def _call_everything():
     import weiss
-    from weiss.kernels import choice, fused, screened
+    from weiss.kernels import choice, fused, near, screened
     from weiss.kernels.problem import Problem, Shard
     from weiss.kernels.touched_rows import update_rows
     from weiss.membership import members_of_a_batch
@@ -139,6 +145,16 @@ def _call_everything():
     for precision in ("high", "highest"):
         torch.set_float32_matmul_precision(precision)
         screened.screened(problem, x, fields, members, Shard(0, 100), **wanted)
+
+    near.PAYS = dict.fromkeys(near.PAYS, math.inf)
+    near.PARTS, near.BLOCK, near.SHARE = 1, 128, 4
+    for average in ("classes", "samples"):
+        problem = Problem(loss.interactions, "cosine", average, skips=True)
+        near.near(problem, x, fields, labels, Shard(0, 100), **wanted)
+    x, fields, labels = torch.randn(1, 512), torch.randn(300, 512), torch.zeros(1).long()
+    near.near(problem, x, fields, labels, Shard(0, 300), **wanted)
+    unwanted = dict.fromkeys(wanted, False)
+    near.near(problem, x, fields[:1], labels, Shard(0, 1), **unwanted)
 
     for dtype in (torch.float32, torch.bfloat16):
         rows = [torch.zeros(100, 512, dtype=dtype) for _ in range(4)]

@@ -4,10 +4,7 @@ The interpreter must be chosen before triton is imported, so this file is also a
 every case with the kernels, on the CPU, and saves what comes of them.
 """
 
-import importlib.util
 import math
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -280,24 +277,6 @@ def _interpret(path):
         key: list(value) if hasattr(value, "visited") else value for key, value in results.items()
     }
     torch.save(listed, path)
-
-
-@pytest.fixture(scope="module")
-def interpreted(tmp_path_factory):
-    """What the kernels make of every case."""
-    if importlib.util.find_spec("triton") is None:
-        pytest.skip("triton is not installed")
-    path = tmp_path_factory.mktemp("interpreted") / "cases.pt"
-    done = subprocess.run(
-        [sys.executable, __file__, str(path)],
-        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return torch.load(path)
 
 
 # The tests

@@ -2,7 +2,9 @@
 
 import copy
 import pickle
+import sys
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -14,11 +16,11 @@ from weiss.kernels.problem import Problem, Shard
 @pytest.fixture
 def asked(monkeypatch):
     """Ask for a problem, and hear whether it was replayed; a list of what was recorded."""
-    recorded = []
+    recorded, batches = [], {}
 
     class Recording:
-        def __init__(self, problem, x, fields, labels, shard, wants):
-            recorded.append(tuple(x.shape))
+        def __init__(self, problem, x, fields, labels, shard, wants, *, copies):
+            recorded.append((*x.shape, "copied") if copies else tuple(x.shape))
 
         def replay(self, x, labels):
             return "replayed", None
@@ -30,10 +32,11 @@ def asked(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
     recordings, fields, problem = replay.Recordings(), torch.zeros(5, 3), Problem(None, "", "")
 
-    def ask(batch=4, fields=fields, problem=problem):
+    def ask(batch=4, fields=fields, problem=problem, place=0, labels_of=lambda labels: labels):
         wants = {"wants_embeddings": True, "wants_fields": True}
-        x, labels = torch.zeros(batch, 3), torch.zeros(batch, dtype=torch.long)
-        return recordings.fuse(problem, x, fields, labels, Shard(0, 5), **wants)[0]
+        fresh = torch.zeros(batch, 3), torch.zeros(batch, dtype=torch.long)
+        x, labels = batches.setdefault((batch, place), fresh)  # kept: memory is not used again
+        return recordings.fuse(problem, x, fields, labels_of(labels), Shard(0, 5), **wants)[0]
 
     pytest.importorskip("triton")
     return ask, recorded, recordings
@@ -43,6 +46,57 @@ def test_a_problem_is_recorded_when_it_has_come_back(asked):
     ask, recorded, _ = asked
     assert [ask() for _ in range(6)] == ["plain"] * 3 + ["replayed"] * 3
     assert recorded == [(4, 3)]
+
+
+def test_batches_that_wander_are_copied(asked):
+    ask, recorded, _ = asked
+    answers = [ask(place=place) for place in range(9)]
+    assert answers == ["plain"] * replay.WANDERING + ["replayed"] * 3
+    assert recorded == [(4, 3, "copied")]
+
+
+def test_batches_that_take_turns_in_two_places_are_read_there(asked):
+    ask, recorded, _ = asked
+    answers = [ask(place=turn % 2) for turn in range(12)]
+    assert answers[-4:] == ["replayed"] * 4
+    assert recorded == [(4, 3), (4, 3)]
+
+
+def test_labels_with_gaps_are_not_read_as_those_without(asked):
+    ask, recorded, _ = asked
+    for _ in range(4):
+        assert ask(labels_of=lambda labels: labels[::2]) in ("plain", "replayed")
+    assert recorded == [(4, 3)]
+    assert ask(labels_of=lambda labels: labels[:2]) == "plain"
+
+
+def test_a_loss_whose_settings_change_is_recorded_anew(asked):
+    ask, recorded, recordings = asked
+    for _ in range(7):
+        problem = Problem(None, "", "")
+        assert [ask(problem=problem) for _ in range(150)][-1] == "replayed"
+    assert len(recorded) == 7
+    assert len(recordings._known) == 1
+
+
+def test_fields_that_take_turns_are_not_recorded_without_end(asked):
+    ask, recorded, _ = asked
+    both = torch.zeros(5, 3), torch.ones(5, 3)
+    for turn in range(60):
+        ask(fields=both[turn % 2])
+    assert len(recorded) <= replay.KEPT
+
+
+def test_threads_may_share_a_loss(asked):
+    ask, recorded, _ = asked
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda turn: ask(place=turn % 97), range(3000)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert 0 < len(recorded) < 60
 
 
 def test_beyond_a_few_sizes_nothing_more_is_recorded(asked):
@@ -56,7 +110,7 @@ def test_recordings_of_fields_that_were_elsewhere_make_room(asked):
     ask, recorded, _ = asked
     for turn in range(6):
         fields = torch.zeros(5, 3)
-        kept = [ask(fields=fields) for _ in range(5)]
+        kept = [ask(fields=fields) for _ in range(150)]  # recordings must have paid for others
         assert kept[-1] == "replayed", turn
     assert len(recorded) == 6
 
@@ -72,7 +126,7 @@ def test_what_fails_is_not_tried_again(asked, monkeypatch):
     ask, _, _ = asked
     tried = []
 
-    def fail(*asked):
+    def fail(*asked, copies):
         tried.append(None)
         raise MemoryError("no room")
 

@@ -4,9 +4,7 @@ The interpreter must be chosen before triton is imported, so this file is also a
 the steps of `CASES` with the kernel, on the CPU, and saves what comes of them.
 """
 
-import importlib.util
 import math
-import os
 import subprocess
 import sys
 
@@ -76,24 +74,6 @@ def assert_alike(found, expected):
         )
     idle = expected["touches"] == 0
     assert found["parameter"][idle].equal(expected["parameter"][idle])
-
-
-@pytest.fixture(scope="module")
-def interpreted(tmp_path_factory):
-    """What the kernel makes of every case, one statement after the other, on the CPU."""
-    if importlib.util.find_spec("triton") is None:
-        pytest.skip("triton is not installed")
-    path = tmp_path_factory.mktemp("interpreted") / "cases.pt"
-    done = subprocess.run(
-        [sys.executable, __file__, str(path)],
-        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return torch.load(path)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -21,6 +21,8 @@ SMALL = 2**15
 """Distances up to which the plain formula is the fastest on a CPU."""
 LARGEST_EXPONENT = 140.0
 """Of repulsion with products of bfloat16: beside larger ones small ones would be nothing."""
+PAIRS_ON_A_CPU, PAIRS_ON_A_GPU = 2**18, 2**25
+"""From so many on a hinge looks for those that are near."""
 COMPILED = 2**24
 """Distances up to which a compiled program gets the plain formula, which it can fuse."""
 
@@ -61,8 +63,8 @@ def choose(
             )
         return asked
     # With the soft constraint the plain formula has distances of all fields among each other.
-    rows = len(fields_CD) if problem.reg_weight else 0
-    size = max(len(embeddings_BD), rows) * len(fields_CD)
+    num_classes = fields_CD.shape[0]  # not len(), which takes longer: small losses are in a hurry
+    size = max(embeddings_BD.shape[0], num_classes if problem.reg_weight else 0) * num_classes
     if problem.products == "bfloat16" and not hasattr(torch.ops.aten.mm, "dtype"):
         raise ValueError(
             f"products must be 'float32' for {owner} with torch {torch.__version__}, whose "
@@ -248,10 +250,8 @@ def why_not_skip(problem: Problem, impl: str, labels: Tensor, parts: int) -> str
 def skipping_pays(problem: Problem, embeddings_BD: Tensor, num_fields: int) -> bool:
     """Say whether asking which pairs to leave out is likely to pay.
 
-    For hinges, if there are many pairs, on a CPU. The reach of an exponential, in which nothing is
-    lost to rounding, is so long that trained fields are mostly within it. On a GPU all pairs take
-    little longer than finding those that are near, and trained fields have too many of them.
+    For hinges, if there are many pairs. The reach of an exponential, in which nothing is lost to
+    rounding, is so long that trained fields are mostly within it.
     """
-    is_hinge = problem.form is not None and problem.form.kind == "hinge"
-    on_cpu = embeddings_BD.device.type == "cpu"
-    return is_hinge and on_cpu and len(embeddings_BD) * num_fields >= 2**18
+    least = PAIRS_ON_A_CPU if embeddings_BD.device.type == "cpu" else PAIRS_ON_A_GPU
+    return problem.is_hinge and embeddings_BD.shape[0] * num_fields >= least

@@ -21,7 +21,7 @@ def compute(
     classes: Membership | Tensor,
     shard: Shard,
     recordings: Recordings | None = None,
-) -> tuple[Tensor, Tensor | Noticed | None]:
+) -> tuple[Tensor, Noticed | None, Tensor | None]:
     """Compute a mean-field loss, its soft constraint included.
 
     Args:
@@ -29,14 +29,14 @@ def compute(
         embeddings_BD: the batch.
         fields_CD: the fields, or a shard of them.
         classes: of the batch: grouped, for the streaming kernels, or plain indices ``(B,)`` for
-            the fused ones, which group them themselves.
+            the fused ones, which group them themselves; those that skip know only hinges.
         shard: where the fields belong.
         recordings: what this loss has recorded (`weiss.kernels.replay`); None to record nothing.
 
     Returns:
         The loss, as ``shard.sum_parts`` makes it of the shards' parts, and so the gradient of the
-        embeddings. Beside it: how many pairs of this shard the gradient visited, if some were
-        skipped; what the fused kernels noticed about the batch; else None.
+        embeddings. What the fused kernels noticed about the batch, else None. How many pairs of
+        this shard the gradient visited, if some were skipped, else None.
     """
     if torch.compiler.is_compiling():
         # Not for a compiler to look into: it works on blocks, in place.
@@ -52,8 +52,9 @@ def _compute(
     classes: Membership | Tensor,
     shard: Shard,
     recordings: Recordings | None,
-) -> tuple[Tensor, Tensor | Noticed | None]:
-    noticed: Tensor | Noticed | None = None
+) -> tuple[Tensor, Noticed | None, Tensor | None]:
+    noticed: Noticed | None = None
+    visited: Tensor | None = None
     scale = scale_in_place
     if isinstance(classes, Tensor) or (problem.skips and fields_CD.device.type != "cpu"):
         from weiss.kernels import fused
@@ -66,27 +67,36 @@ def _compute(
             return work_there(x_BD, y_CD, wants_x, wants_fields)
 
     def work_there(x_BD: Tensor, y_CD: Tensor, wants_x: bool, wants_fields: bool) -> Found:
-        nonlocal noticed
+        nonlocal noticed, visited
         wanted = {"wants_embeddings": wants_x, "wants_fields": wants_fields}
-        if not len(y_CD):
+        if y_CD.shape[0] == 0:
             found = _nothing(problem, x_BD, y_CD, classes, shard, **wanted)
+        elif isinstance(classes, Tensor) and problem.skips:
+            from weiss.kernels.near import near
+
+            found, noticed = near(problem, x_BD, y_CD, classes, shard, **wanted)
         elif isinstance(classes, Tensor):
             # What is added to a recording's gradient would be in its memory.
             fuse = fused.fuse if recordings is None or problem.reg_weight else recordings.fuse
             found, noticed = fuse(problem, x_BD, y_CD, classes, shard, **wanted)
         else:
             found = _listed(problem, x_BD, y_CD, classes, shard, **wanted)
-            noticed = found.visited
+        visited = found.visited
         if problem.reg_weight:
             soft = constraint(problem, y_CD, shard, found.fields_CD)
             found = found._replace(value=found.value + soft)
-        gradient_BD = found.embeddings_BD
-        if gradient_BD is not None:
-            gradient_BD = shard.sum_parts(gradient_BD)
-        return found._replace(value=shard.sum_parts(found.value), embeddings_BD=gradient_BD)
+        return found if shard.parts == 1 else _of_all_shards(found, shard)
 
     labels = classes if isinstance(classes, Tensor) else None
-    return differentiable(work, scale, embeddings_BD, fields_CD, labels), noticed
+    value = differentiable(work, scale, embeddings_BD, fields_CD, labels)
+    return value, noticed, visited
+
+
+def _of_all_shards(found: Found, shard: Shard) -> Found:
+    gradient_BD = found.embeddings_BD
+    if gradient_BD is not None:
+        gradient_BD = shard.sum_parts(gradient_BD)
+    return found._replace(value=shard.sum_parts(found.value), embeddings_BD=gradient_BD)
 
 
 def _listed(
@@ -100,14 +110,12 @@ def _listed(
     """Stream, or on a GPU list the pairs that are near, where some may be skipped."""
     if not problem.skips or fields_CD.device.type == "cpu":
         return stream(problem, embeddings_BD, fields_CD, members, shard, **wanted)
-    from weiss.kernels.screened import screened
+    from weiss.kernels import fused, screened
 
-    found = screened(problem, embeddings_BD, fields_CD, members, shard, **wanted)
+    found = screened.screened(problem, embeddings_BD, fields_CD, members, shard, **wanted)
     if found is None:
-        from weiss.kernels.fused import fuse
-
-        everything = replace(problem, skips=False)
-        found, _ = fuse(everything, embeddings_BD, fields_CD, members.class_P, shard, **wanted)
+        asked = replace(problem, skips=False), embeddings_BD, fields_CD, members.class_P, shard
+        found, _ = fused.fuse(*asked, **wanted)  # type: ignore[arg-type]
         all_pairs = len(embeddings_BD) * len(fields_CD)
         found = found._replace(visited=torch.full((), all_pairs, device=fields_CD.device))
     return found

@@ -71,7 +71,9 @@ class _Taken(torch.autograd.Function):
             )
         gradients, holds, ctx.gradients = ctx.gradients, ctx.holds, None
         if gradients is None or not (holds is None or holds()):
-            found = ctx.compute(*ctx.saved_tensors[:2], *ctx.wants)
+            x_BD, fields_CD, _ = ctx.saved_tensors
+            with torch.autocast(x_BD.device.type, enabled=False):  # as in the forward pass
+                found = ctx.compute(x_BD, fields_CD, *ctx.wants)
             gradients, holds = [found.embeddings_BD, found.fields_CD], found.holds
         wanted = [place for place in (0, 1) if gradients[place] is not None]
         if holds is not None:

@@ -26,7 +26,8 @@ import torch
 from torch import Tensor
 
 from weiss.kernels import cosine_programs, half_programs, programs
-from weiss.kernels.problem import Found, Noticed, Problem, Shard
+from weiss.kernels.problem import Found, Notepad, Noticed, Problem, Shard
+from weiss.kernels.tiles import tiles_of
 
 LARGE = 2**24
 """Distances from which on matrix products are cuBLAS's."""
@@ -36,7 +37,7 @@ memory stays that of their gradient, within these bounds; half as many where the
 ALIGNED = 128
 """Blocks of a large problem have a multiple of so many classes."""
 CHUNK = 1024
-SIDE, ACROSS, STEP, TILE = 32, 128, 32, 32
+TILE = 32
 PARTS = 16
 """Sums over blocks that are kept apart until the end: one for a block, as long as they are few."""
 HALF = torch.bfloat16
@@ -60,6 +61,7 @@ def fuse(
     *,
     wants_embeddings: bool,
     wants_fields: bool,
+    notepad: Notepad | None = None,
 ) -> tuple[Found, Noticed]:
     """Compute the loss and its gradients; arguments as of `weiss.kernels.streaming.stream`.
 
@@ -71,21 +73,22 @@ def fuse(
         shard: where the fields belong.
         wants_embeddings: compute the gradient of the embeddings.
         wants_fields: compute the gradient of the fields.
+        notepad: where a recording of a small problem is to leave its counts.
 
     Returns:
         What was found, and what was noticed about the batch.
     """
-    work = _Work(problem, embeddings_BD.detach(), fields_CD.detach(), labels_B, shard)
+    work = Work(problem, embeddings_BD.detach(), fields_CD.detach(), labels_B, shard)
     if work.halves:
         found = work.in_halves(wants_embeddings, wants_fields)
     elif work.batch * work.num_here > LARGE:
         found = work.large(wants_embeddings, wants_fields)
     else:
-        found = work.small(wants_embeddings, wants_fields)
+        found = work.small(wants_embeddings, wants_fields, notepad)
     return found, work.noticed
 
 
-class _Work:
+class Work:
     """One problem, and the launches that solve it."""
 
     def __init__(
@@ -111,47 +114,51 @@ class _Work:
         self.unit = torch.empty(self.batch, self.size, dtype=dtype, device=self.device)
         self.inverse_x, self.inverse = self._empty(self.batch), self._empty(self.num_here)
         self.splits = max(1, min(self.batch // 256, 8))
+        self.tiles = tiles_of(self.num_here, self.size)
 
-    def small(self, wants_x: bool, wants_fields: bool) -> Found:
+    def small(self, wants_x: bool, wants_fields: bool, notepad: Notepad | None) -> Found:
         """Everything in kernels of our own."""
-        self._measure(fields=True)
+        self.measure(fields=True)
         cosines = self._empty(self.batch, self.num_here)
-        # What normalisation takes of each field, in parts for shares of a larger batch.
+        tile, cut = self.tiles.interact, self.tiles.gradients
+        self.splits = self.tiles.shares(self.batch, self.num_here)
+        # What normalisation takes of each field, in parts for shares of the batch.
         along = self._empty(self.splits, self.num_here)
-        self._rank(cosines)
-        columns = 32 if self.num_here < 4096 else 64
-        blocks = _tiles(self.num_here, columns) * self.splits
+        self.rank(cosines)
+        if notepad is not None:
+            self.noticed = self.noticed.noted(notepad)
+        blocks = _tiles(self.num_here, tile["COLUMNS"]) * self.splits
         values = self._empty(blocks + self._num_coupled_values())
         self._couple(cosines, self.inverse, values[blocks:], by_slot=False)
-        self._interact(0, self.num_here, cosines, values, 0, columns, along)
+        self._interact(0, self.num_here, cosines, values, 0, tile, along)
         gradient = torch.empty_like(self.fields) if wants_fields else None
         num_parts, parts = 0, values
         if wants_x:  # enough programs to fill a GPU, each with a few hundred classes at least
             num_parts = max(1, min(32, self.num_here // 256))
             parts = self._empty(num_parts, self.batch, self.size)
-        share = _tiles(_tiles(self.num_here, max(num_parts, 1)), STEP) * STEP
-        across = _tiles(self.size, ACROSS)
-        field_tiles = _tiles(self.num_here, SIDE) * across if wants_fields else 0
-        tiles = field_tiles + num_parts * _tiles(self.batch, SIDE) * across
+        share = _tiles(_tiles(self.num_here, max(num_parts, 1)), cut["STEP"]) * cut["STEP"]
+        across = _tiles(self.size, cut["ACROSS"])
+        field_tiles = _tiles(self.num_here, cut["SIDE"]) * across if wants_fields else 0
+        tiles = field_tiles + num_parts * _tiles(self.batch, cut["SIDE"]) * across
         if tiles:
             programs.gradients[(tiles,)](
                 self.unit, self.fields, cosines, along, gradient, parts, self.batch,
-                self.num_here, self.splits, field_tiles, share, D=self.size, SIDE=SIDE,
-                ACROSS=ACROSS, STEP=STEP, PRECISION=self.precision,
+                self.num_here, self.splits, field_tiles, share, D=self.size,
+                PRECISION=self.precision, **cut,
             )  # fmt: skip
-        return self._finish(parts, num_parts, values, gradient)
+        return self.finish(parts, num_parts, values, gradient)
 
     def large(self, wants_x: bool, wants_fields: bool) -> Found:
         """Blocks of classes, with the matrix products of the library."""
-        self._measure(fields=True)
-        self._rank(None)
+        self.measure(fields=True)
+        self.rank(None)
         self.noticed = self.noticed.sent()
-        columns = 256
+        tile = {"ROWS": 8, "COLUMNS": 256}
         elements = max(min(self.num_here * self.size // 4, BLOCK), SMALL_BLOCK)
         width = max(min(elements // self.batch, self.num_here), 1)
         # Rows that begin at odd places cost the products half their speed.
         width = max(width // ALIGNED * ALIGNED, min(width, ALIGNED))
-        programs_each = _tiles(width, columns) * self.splits
+        programs_each = _tiles(width, tile["COLUMNS"]) * self.splits
         blocks = _tiles(self.num_here, width) * programs_each
         values = torch.zeros(blocks + self._num_coupled_values(), device=self.device)
         if self.kind == "exp":
@@ -165,19 +172,19 @@ class _Work:
             here = len(factors)
             cosines = space[: self.batch * here].view(self.batch, here)
             torch.mm(self.unit, factors.T, out=cosines)
-            self._interact(low, here, cosines, values, number * programs_each, columns)
+            self._interact(low, here, cosines, values, number * programs_each, tile)
             if wants_x:
                 _multiply(cosines, factors, parts[number % PARTS], adds=number >= PARTS)
             if gradient is not None:
                 of_block = gradient[low : low + here]
                 torch.mm(cosines.T, self.unit, out=of_block)
                 self._finish_fields(factors, of_block, here, low)
-        return self._finish(parts, num_parts, values, gradient)
+        return self.finish(parts, num_parts, values, gradient)
 
     def in_halves(self, wants_x: bool, wants_fields: bool) -> Found:
         """Blocks of classes again, but cosines are slopes before they are written."""
-        self._measure(fields=False)
-        self._rank(None)
+        self.measure(fields=False)
+        self.rank(None)
         self.noticed = self.noticed.sent()
         # Slopes and a copy of the fields: a quarter of what the fields' gradient takes.
         width = int(0.5 * self.num_here * self.size / (self.batch + self.size))
@@ -194,7 +201,7 @@ class _Work:
         for number in range(num_blocks):
             low = number * width
             here = min(width, self.num_here - low)
-            self._lengths(self.fields, self.inverse, copy, here, low)
+            self.lengths(self.fields, self.inverse, copy, here, low)
             place = self._meet(low, here, copy, slopes, values, place)
             if self.kind == "exp":
                 if number == 0:  # not sooner: its many small launches pass while others work
@@ -207,9 +214,7 @@ class _Work:
                 of_block = gradient[low : low + here]
                 _multiply(slopes[:, :here].T, self.unit, of_block)
                 self._finish_fields(copy, of_block, here, low)
-        return self._finish(parts, num_parts, values[:place], gradient)
-
-    # The launches
+        return self.finish(parts, num_parts, values[:place], gradient)
 
     def _num_meetings(self, width: int) -> int:
         """Return how many programs `_meet` has for a block, and so how many values."""
@@ -242,7 +247,8 @@ class _Work:
         half_programs.meet_log_across[shared](*given, low, place, *push, shift, **tile)
         return place + row_tiles * SHARES
 
-    def _measure(self, *, fields: bool) -> None:
+    def measure(self, *, fields: bool) -> None:
+        """Find directions and classes of the batch, and the lengths of fields."""
         rows = 8 if fields else CHUNK
         programs.measure[(self.batch + _tiles(self.num_here, rows),)](
             self.x, self.labels, self.fields, self.unit, self.inverse_x, self.inverse, self.ints,
@@ -250,24 +256,26 @@ class _Work:
             CHUNK=CHUNK, FIELDS=fields,
         )  # fmt: skip
 
-    def _lengths(
-        self, fields: Tensor, inverse: Tensor, copy: Tensor | None, num_here: int, low: int
-    ) -> None:
+    def lengths(
+        self, fields: Tensor, inverse: Tensor, copy: Tensor | None, num_here: int, low: int,
+        *, normalised: bool = False,
+    ) -> None:  # fmt: skip
+        """Find one over the length of each field of a block; copy them in another precision."""
         rows = num_here if copy is None else _tiles(num_here, ALIGNED) * ALIGNED
         programs.lengths[(_tiles(rows, 8),)](
             fields, inverse, fields if copy is None else copy, num_here, low,
-            D=self.size, WIDTH=self.width, ROWS=8, COPIES=copy is not None,
+            D=self.size, WIDTH=self.width, ROWS=8, COPIES=copy is not None, NORMALISED=normalised,
         )  # fmt: skip
 
-    def _rank(self, cosines: Tensor | None) -> None:
+    def rank(self, cosines: Tensor | None) -> None:
         """Find the slots, and with a place for them the cosines."""
-        rows, columns = (32, 32) if self.num_here < 4096 else (64, 64)
-        tiles = _tiles(self.batch, rows) * _tiles(self.num_here, columns)
+        cut = self.tiles.multiply
+        tiles = _tiles(self.batch, cut["ROWS"]) * _tiles(self.num_here, cut["COLUMNS"])
         programs.rank_and_multiply[(self.batch + (tiles if cosines is not None else 0),)](
             self.unit, self.fields, self.labels, self.ints, self.inverse if cosines is None else
             cosines, self.batch, self.shard.num_classes, self.shard.first, self.num_here,
-            D=self.size, ROWS=rows, COLUMNS=columns, STEP=STEP, PRECISION=self.precision,
-            CHUNK=CHUNK, MULTIPLIES=cosines is not None,
+            D=self.size, PRECISION=self.precision, CHUNK=CHUNK, MULTIPLIES=cosines is not None,
+            **cut,
         )  # fmt: skip
 
     def _num_coupled_values(self) -> int:
@@ -281,7 +289,7 @@ class _Work:
         )
         fields = self.fields.index_select(0, column)
         inverse = self._empty(self.batch)
-        self._lengths(fields, inverse, None, self.batch, 0)
+        self.lengths(fields, inverse, None, self.batch, 0)
         self._couple(self.unit.float() @ fields.T, inverse, values, by_slot=True)
 
     def _couple(self, cosines: Tensor, inverse: Tensor, values: Tensor, *, by_slot: bool) -> None:
@@ -306,25 +314,24 @@ class _Work:
         )  # fmt: skip
 
     def _interact(
-        self, low: int, here: int, cosines: Tensor, values: Tensor, place: int, columns: int,
-        along: Tensor | None = None,
+        self, low: int, here: int, cosines: Tensor, values: Tensor, place: int,
+        tile: dict[str, int], along: Tensor | None = None,
     ) -> None:  # fmt: skip
         """Turn the cosines of a block into slopes, in place."""
-        grid = (_tiles(here, columns), self.splits)
+        grid = (_tiles(here, tile["COLUMNS"]), self.splits)
         first, (pull_at, pull_rate, push_at, push_rate) = self.shard.first, self.numbers
-        rows = max(2048 // columns, 8)
         if self.kind != "exp":
             cosine_programs.interact_linear[grid](
                 cosines, cosines, self.labels, self.ints, self.inverse, along, values,
                 self.batch, first, here, self.num_here, low, place, pull_at, pull_rate, push_at,
-                push_rate, SOFT=self.kind == "softplus", ROWS=rows, COLUMNS=columns,
-                BY_SAMPLES=self.by_samples, ALONG=along is not None,
+                push_rate, SOFT=self.kind == "softplus", BY_SAMPLES=self.by_samples,
+                ALONG=along is not None, **tile,
             )  # fmt: skip
             return
         cosine_programs.interact_log[grid](
             cosines, cosines, self.ints, self.inverse, along, values, self.batch, here,
-            self.num_here, low, place, push_at, push_rate, ROWS=rows, COLUMNS=columns,
-            BY_SAMPLES=self.by_samples, ALONG=along is not None,
+            self.num_here, low, place, push_at, push_rate, BY_SAMPLES=self.by_samples,
+            ALONG=along is not None, **tile,
         )  # fmt: skip
         self._put_coupled(low, here, cosines, along)
 
@@ -342,9 +349,10 @@ class _Work:
             fields, self.inverse, gradient, here, low, D=self.size, WIDTH=self.width, ROWS=8
         )
 
-    def _finish(
+    def finish(
         self, parts: Tensor, num_parts: int, values: Tensor, gradient: Tensor | None
     ) -> Found:
+        """Add up the parts of the batch's gradient, and the values."""
         value = torch.empty((), device=self.device)
         found = self._empty(self.batch, self.size) if num_parts else None
         programs.finish_batch[(self.batch if num_parts else 1,)](

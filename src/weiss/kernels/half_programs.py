@@ -21,7 +21,7 @@ FAR = tl.constexpr(1e4)
 
 
 @triton.jit
-def _cosines(
+def cosines_of_a_tile(
     unit, rows, fields, D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     STEP: tl.constexpr,
 ):  # fmt: skip
@@ -57,7 +57,7 @@ def meet_linear(
     live, here = i < batch, c < num_here
     row = tl.minimum(i, batch - 1)
     fields = copy + begin.to(tl.int64) * D
-    cos = _cosines(unit, row, fields, D, ROWS, COLUMNS, STEP)
+    cos = cosines_of_a_tile(unit, row, fields, D, ROWS, COLUMNS, STEP)
     scale = tl.load(inverse + low + c, mask=here, other=0.0)
     cos = cos * scale[None, :]
     size = tl.load(ints + COUNT * batch + row).to(tl.float32)
@@ -101,7 +101,7 @@ def meet_log(
     p = first + tl.arange(0, ROWS)
     live = p < batch
     row = tl.load(ints + MEMBER * batch + p, mask=live, other=0)
-    cos = _cosines(unit, row, copy + begin.to(tl.int64) * D, D, ROWS, COLUMNS, STEP)
+    cos = cosines_of_a_tile(unit, row, copy + begin.to(tl.int64) * D, D, ROWS, COLUMNS, STEP)
     c = begin + tl.arange(0, COLUMNS)
     here = c < num_here
     scale = tl.load(inverse + low + c, mask=here, other=0.0)
@@ -169,7 +169,9 @@ def meet_log_together(
         counts = tl.where(inside, 1.0 / size.to(tl.float32), 0.0)
         same = ((start[:, None] == start[None, :]) & inside[:, None]).to(slopes.dtype.element_ty)
         for begin in range(tl.program_id(1) * COLUMNS, num_here, tl.num_programs(1) * COLUMNS):
-            cos = _cosines(unit, row, copy + tl.cast(begin, tl.int64) * D, D, ROWS, COLUMNS, STEP)
+            cos = cosines_of_a_tile(
+                unit, row, copy + tl.cast(begin, tl.int64) * D, D, ROWS, COLUMNS, STEP
+            )
             c = begin + tl.arange(0, COLUMNS)
             here = c < num_here
             scale = tl.load(inverse + low + c, mask=here, other=0.0)
@@ -220,7 +222,7 @@ def meet_log_across(
                     p = start + (turn % turns) * ROWS + tl.arange(0, ROWS)
                     live = p < start + size
                     row = tl.load(ints + MEMBER * batch + p, mask=live, other=0)
-                    cos = _cosines(unit, row, fields, D, ROWS, COLUMNS, STEP)
+                    cos = cosines_of_a_tile(unit, row, fields, D, ROWS, COLUMNS, STEP)
                     power = tl.exp(cos * (push_rate * scale)[None, :] + offset)
                     if turn < turns:
                         total += tl.sum(tl.where(live[:, None], power, 0.0), 0)

@@ -91,6 +91,11 @@ class Problem:
         """What kernels know of the interactions."""
         return closed_form_of(self.interactions)
 
+    @property
+    def is_hinge(self) -> bool:
+        """Whether energies are zero beyond a distance, and grow evenly below it."""
+        return self.form is not None and self.form.kind == "hinge"
+
     @cached_property
     def streams(self) -> bool:
         """Whether the derivative of its links is known, so that it can be taken block by block."""
@@ -131,33 +136,104 @@ class Found(NamedTuple):
     holds: Callable[[], bool] | None = None
 
 
+class Notepad:
+    """Where a recording (`weiss.kernels.replay`) leaves its counts, midway, for the host to read.
+
+    Without it the host would have to wait for the whole recording.
+    """
+
+    def __init__(self, ready: Any) -> None:
+        self._counts = torch.empty(3, dtype=torch.int32, pin_memory=True)
+        self._source, self._ready = self._counts, ready
+        self._was_read, self._is_clean = True, False
+
+    @staticmethod
+    def made() -> "Notepad | None":
+        """Return a new one; None where torch cannot make an event that a recording records."""
+        try:
+            return Notepad(torch.cuda.Event(external=True))  # type: ignore[no-untyped-call]
+        except TypeError:  # torch before 2.8
+            return None
+
+    def __del__(self) -> None:
+        """Wait for what may still be written here, before the memory is given to somebody else."""
+        try:
+            if not self._was_read:
+                self._ready.synchronize()
+        except Exception:  # the device may be gone by now
+            pass
+
+    def note(self, counts: Tensor) -> None:
+        """Be written to by the recording that is being made."""
+        self._source = counts
+        self._counts.copy_(counts, non_blocking=True)
+        self._ready.record()
+
+    def wipe(self) -> None:
+        """Forget what was written, before a replay."""
+        # What nobody has waited for may still be on its way, and look like the new counts.
+        self._is_clean, self._was_read = self._was_read, False
+        self._counts.fill_(-1)
+
+    def read(self) -> list[int]:
+        """Return the counts of the last replay; waits for them."""
+        self._was_read = True
+        if self._is_clean:
+            self._ready.synchronize()
+            counts: list[int] = self._counts.tolist()
+            if counts[-1] >= 0:
+                return counts
+        counts = self._source.tolist()  # which waits for the whole recording
+        return counts
+
+
 class Noticed(NamedTuple):
     """What a kernel noticed about a batch on the way.
 
     Attributes:
         counts: int32 ``(3,)``: labels that are too large, that are negative, vectors not finite.
         ready: an event after which the counts are on the host; None where they are on the device.
+        notepad: where else to read them.
     """
 
     counts: Tensor
     ready: Any = None
+    notepad: Notepad | None = None
 
     def sent(self) -> "Noticed":
         """Begin to copy the counts: whoever asks need not wait for what is launched next."""
         if not self.counts.is_cuda or torch.cuda.is_current_stream_capturing():
             return self
-        counts = torch.empty(3, dtype=torch.int32, pin_memory=True)
-        counts.copy_(self.counts, non_blocking=True)
-        ready: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        ready.record()
-        return Noticed(counts, ready)
+        return Noticed(*sent(self.counts))
+
+    def noted(self, notepad: Notepad) -> "Noticed":
+        """Have them written to a notepad, by a recording that is being made."""
+        notepad.note(self.counts)
+        return self._replace(notepad=notepad)
 
     def complaints(self) -> list[int]:
         """Return the counts; waits for them."""
+        if self.notepad is not None:
+            return self.notepad.read()
         if self.ready is not None:
             self.ready.synchronize()
         counts: list[int] = self.counts.tolist()
         return counts
+
+
+def sent(values: Tensor) -> tuple[Tensor, Any]:
+    """Begin to copy values to the host.
+
+    Returns:
+        Where they will be, and an event after which they are there; None if they are there already.
+    """
+    if not values.is_cuda:
+        return values, None
+    copy = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    copy.copy_(values, non_blocking=True)
+    ready: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    ready.record()
+    return copy, ready
 
 
 def working_dtype(embeddings_BD: Tensor, fields_CD: Tensor) -> torch.dtype:

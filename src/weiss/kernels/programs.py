@@ -73,11 +73,12 @@ def measure(
 @triton.jit(do_not_specialize=["low"])
 def lengths(
     fields, inverse, copy, num_here, low, D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
-    COPIES: tl.constexpr,
+    COPIES: tl.constexpr, NORMALISED: tl.constexpr,
 ):  # fmt: skip
     """One over the length of each field of a block, which begins with field `low`.
 
-    COPIES also writes the block in another precision, and zeros where there are no fields.
+    COPIES also writes the block in another precision, and zeros where there are no fields;
+    NORMALISED, only its directions.
     """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
@@ -88,6 +89,8 @@ def lengths(
     scales = tl.where(length > 0, 1.0 / tl.where(length > 0, length, 1.0), 0.0)
     tl.store(inverse + low + rows, scales, mask=rows < num_here)
     if COPIES:
+        if NORMALISED:
+            vectors = vectors * scales[:, None]
         tl.store(copy + at, vectors.to(copy.dtype.element_ty), mask=(column < D)[None, :])
 
 

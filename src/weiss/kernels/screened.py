@@ -20,6 +20,7 @@ from torch import Tensor
 from weiss.kernels import pair_programs, programs
 from weiss.kernels.fused import precision
 from weiss.kernels.geometry import CosineGeometry
+from weiss.kernels.near import share_near
 from weiss.kernels.pairs import Samples, coefficients
 from weiss.kernels.problem import Found, Problem, Shard, working_dtype
 from weiss.kernels.streaming import BatchWeights, absent_classes, present_classes
@@ -27,8 +28,6 @@ from weiss.membership import Membership
 
 LISTS_PAY = 5e-4
 """Share of the pairs that may be near; with more of them a matrix product is faster than lists."""
-ASKED = 4096
-"""Fields that are looked at to guess that share."""
 SHARE = 64
 """A sample may have one in so many classes on its list."""
 LEAST_ROOM = 1024
@@ -61,15 +60,16 @@ def screened(
 
     inverse = torch.empty(num_here, dtype=dtype, device=fields.device)
     programs.lengths[(-(-num_here // 8),)](
-        fields, inverse, fields, num_here, 0, D=size, WIDTH=width, ROWS=8, COPIES=False
-    )
+        fields, inverse, fields, num_here, 0, D=size, WIDTH=width, ROWS=8, COPIES=False,
+        NORMALISED=False,
+    )  # fmt: skip
     room = max(num_here // SHARE, LEAST_ROOM)
     counts = torch.zeros(batch, dtype=torch.int32, device=fields.device)
     classes = torch.empty(batch, room, dtype=torch.int32, device=fields.device)
     cosines = torch.empty(batch, room, dtype=dtype, device=fields.device)
-    # A little more, so that rounding loses no pair at the edge: the slope decides in the end.
+    # What rounding loses at the edge has a coefficient as small as what is left out anyway.
     least = 1.0 - problem.reach(shard.num_classes) - 1e-6
-    if _share_near(geometry.unit_BD, fields, inverse, least) > LISTS_PAY:
+    if float(share_near(geometry.unit_BD, fields, least)) > LISTS_PAY:
         return None
     rows, columns, step = TILE
     is_absent = absent_classes(members, shard, num_here).view(torch.uint8)
@@ -115,10 +115,3 @@ def screened(
         gradient_CD.index_add_(0, column_K, rows_KD)
     visited = counts.sum() + batch * (num_here - is_absent.sum())
     return Found(value + part, geometry.gradient(), gradient_CD, visited)
-
-
-def _share_near(unit_BD: Tensor, fields_CD: Tensor, inverse_C: Tensor, least: float) -> float:
-    """Guess which share of all pairs is near, from every so many-th field."""
-    every = -(-len(fields_CD) // ASKED)
-    cos_Bc = (unit_BD @ fields_CD[::every].T) * inverse_C[::every]
-    return float((cos_Bc > least).float().mean())

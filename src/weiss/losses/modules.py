@@ -21,7 +21,7 @@ from weiss.distances import DISTANCES
 from weiss.interactions import Interactions
 from weiss.kernels.choice import IMPLEMENTATIONS, choose, choose_for_shards, with_skipping
 from weiss.kernels.dispatch import compute
-from weiss.kernels.problem import PRODUCTS, Noticed, Problem, Shard
+from weiss.kernels.problem import PRODUCTS, Problem, Shard
 from weiss.kernels.replay import Recordings
 from weiss.losses import fluctuations as beyond
 from weiss.losses.derivation import AVERAGES, mean_field_loss, pair_loss, soft_constraint
@@ -63,8 +63,8 @@ class MeanFieldOptions(PairOptions):
         max_labels_per_sample: the most classes one sample has in multi-hot labels. Only needed
             with ``check=False`` to do without any transfer; otherwise found in the labels.
         skip: ``"on"`` leaves (sample, class) pairs out of the gradient where it is zero (hinges) or
-            below rounding (exponentials), ``"auto"`` where that is likely to pay. It asks the
-            device how many are left; ``"auto"`` does it on a CPU only.
+            below rounding (exponentials), ``"auto"`` for hinges where that is likely to pay and
+            ``check`` is on: a GPU is asked how many are left.
         products: ``"bfloat16"`` rounds the factors of the three large matrix products, on a CUDA
             device, with sums in float32; gradients have two or three digits. Never by autocast.
         fluctuations: ``"second"`` adds what spread costs, see `weiss.losses.fluctuations`.
@@ -111,10 +111,10 @@ class _DerivedLoss(nn.Module, ABC):
         super().__init__()
         for name in unknown:
             options = MeanFieldArgs if isinstance(self, MeanFieldLoss) else PairArgs
-            known = {*signature(type(self)).parameters, *options.__annotations__}
-            raise TypeError(
-                f"{self._owner} has no argument {name!r}.{_check.suggestion(name, known)}"
-            )
+            known = {*signature(type(self)).parameters, *options.__annotations__} - {"options"}
+            hint = " Mean-field losses have it." if name in MeanFieldArgs.__annotations__ else ""
+            hint = hint or _check.suggestion(name, known)
+            raise TypeError(f"{self._owner} has no argument {name!r}.{hint}")
         if not isinstance(interactions, Interactions):
             raise TypeError(
                 f"interactions must be an instance of weiss.interactions.Interactions for "
@@ -147,13 +147,13 @@ class _DerivedLoss(nn.Module, ABC):
         Returns:
             The loss, a scalar.
         """
-        owner = self._owner
-        unused = {"indices_tuple": indices_tuple, "ref_emb": ref_emb, "ref_labels": ref_labels}
-        for name, given in unused.items():
-            remedy = "Remove the miner." if name == "indices_tuple" else "Pass one batch."
-            _check.unused(name, given, f"{self._partners}. {remedy}", owner)
+        if not (indices_tuple is ref_emb is ref_labels is None):
+            unused = {"indices_tuple": indices_tuple, "ref_emb": ref_emb, "ref_labels": ref_labels}
+            for name, given in unused.items():
+                remedy = "Remove the miner." if name == "indices_tuple" else "Pass one batch."
+                _check.unused(name, given, f"{self._partners}. {remedy}", self._owner)
         embeddings = self._checked(embeddings)
-        labels = _check.labels_of_a_batch(labels, embeddings, self.num_classes, owner)
+        labels = _check.labels_of_a_batch(labels, embeddings, self.num_classes, self._owner)
         kind = embeddings.device.type
         if not (torch.compiler.is_compiling() or torch.is_autocast_enabled(kind)):
             return self._value(embeddings, labels)
@@ -302,14 +302,14 @@ class MeanFieldLoss(_DerivedLoss):
         )
         if impl == "reference":
             return self._reference(embeddings, self._members(embeddings, labels, self.check))
-        if impl == "triton" and not skips:
-            value, noticed = compute(problem, embeddings, fields, labels, shard, self._recordings)
-            if self.check and isinstance(noticed, Noticed) and any(noticed.complaints()):
-                self._members(embeddings, labels, check=True)  # which says what is wrong
-            return value
-        members = self._members(embeddings, labels, self.check)
-        problem = self._problem(skips=skips)
-        value, visited = compute(problem, embeddings, fields, members, shard)
+        problem = self._problem(skips) if skips else problem
+        groups_itself = impl == "triton" and (not skips or problem.is_hinge)
+        classes = labels if groups_itself else self._members(embeddings, labels, self.check)
+        value, noticed, visited = compute(
+            problem, embeddings, fields, classes, shard, self._recordings
+        )
+        if self.check and noticed is not None and any(noticed.complaints()):
+            self._members(embeddings, labels, check=True)  # which says what is wrong
         if visited is not None:
             self._looked_at.update(visited=visited, possible=max(len(embeddings) * len(fields), 1))
         return value
