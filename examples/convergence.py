@@ -8,84 +8,135 @@ the mean embedding of its class, the *residual*, for three ways to train with MF
 - fields that learn at an eighth of the network's rate: classes must come to them, and stop short;
 - a repulsion that reaches too far (delta 1.2): pushed from all sides, a field leaves the middle.
 
-    python examples/convergence.py --out docs/images
+The picture shows the first seed, the table at the end all of them.
+
+    python examples/convergence.py --seeds 0 1 2 --out docs/images
 """
 
-import argparse
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from few_glyphs import (
     EMBEDDING_SIZE,
     FIELD_LR,
     LR,
+    Glyphs,
     batches_of,
+    check_seeds,
     embed,
+    keep_rows,
     new_network,
+    options_of,
     scores,
+    seed_by_seed,
     some_glyphs,
     train,
 )
 
 from weiss import make_loss
 from weiss.plots.spreads import residuals
-from weiss.self_consistency import ClassMeans, order_parameters
+from weiss.self_consistency import QUANTILES, ClassMeans, order_parameters
 
 SETTINGS = {"alpha": 2.0, "beta": 20.0, "delta": 0.3}
-WAYS = {
+WAYS: dict[str, tuple[float, dict[str, float]]] = {
     "fast fields": (FIELD_LR, {}),
     "slow fields": (LR / 8, {}),
     "long reach": (FIELD_LR, {"delta": 1.2}),
 }
+RESIDUALS = [f"residual_{100 * share:.0f}" for share in QUANTILES]
+"""What the quantiles over classes are called in a row, from few per cent to many."""
+
+
+def follow(way: str, seed: int, known: Glyphs, unseen: Glyphs, epochs: int) -> list[dict[str, Any]]:
+    """Train one way and return a row an epoch, the first before any training."""
+    field_lr, changed = WAYS[way]
+    network = new_network(seed)
+    size = (int(known.characters.max()) + 1, EMBEDDING_SIZE)
+    loss = make_loss("mf_cwms", *size, **(SETTINGS | changed))
+    rows: list[dict[str, Any]] = []
+
+    def measure(epoch: int) -> None:
+        embeddings = embed(network, known.images)
+        means = ClassMeans(*size, embeddings.device)
+        means.add(embeddings, known.characters)
+        order = order_parameters(means, loss)
+        found = scores(embed(network, unseen.images), unseen.characters)[0]
+        row: dict[str, Any] = {"way": way, "seed": seed, "epoch": epoch}
+        row |= {
+            name: round(value, 6) for name, value in zip(RESIDUALS, order["residual"], strict=True)
+        }
+        row["class_mean_length"] = round(order["class_mean_length"][2], 6)
+        row["map_at_r"] = round(found, 6)
+        rows.append(row)
+        low, _, median, _, high = order["residual"]
+        told = f"{low:8.4f}  {median:8.4f}  {high:8.4f}   {row['class_mean_length']:17.3f}"
+        print(f"{way:12} {seed:4} {epoch:5}       {told}   {found:5.1f}", flush=True)
+
+    measure(0)
+    train(
+        network,
+        loss,
+        known.images,
+        known.characters,
+        batches_of(known, seed),
+        epochs,
+        field_lr=field_lr,
+        after_epoch=measure,
+    )
+    return rows
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the lines of a Markdown table: median residuals on the way, MAP@R at the end."""
+    last = max(int(row["epoch"]) for row in rows)
+    shown = sorted({0, 1, max(1, last // 3), max(1, 2 * last // 3), last})
+    lines = [
+        f"| residual after epoch | {' | '.join(map(str, shown))} | MAP@R |",
+        "|---" * (len(shown) + 2) + "|",
+    ]
+    for way in WAYS:
+        cells = [way]
+        for epoch in shown:
+            there = [row for row in rows if row["way"] == way and int(row["epoch"]) == epoch]
+            medians = [float(row["residual_50"]) for row in there]
+            cells.append(seed_by_seed(medians, lambda x: f"{x:.2f}" if x >= 0.1 else f"{x:.3f}"))
+        cells.append(seed_by_seed([float(row["map_at_r"]) for row in there], "{:.1f}".format))
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
 def main() -> None:
     """Train three ways, print the residuals and draw them."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for the picture")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--characters", type=int, default=120)
-    parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--quick", action="store_true", help="few of everything: does it run?")
+    parser = options_of(__doc__ or "", characters=120, epochs=12)
     arguments = parser.parse_args()
+    check_seeds(parser, arguments.seeds)
     if arguments.quick:
-        arguments.characters, arguments.epochs = 12, 2
+        arguments.characters, arguments.epochs, arguments.seeds = 12, 2, arguments.seeds[:1]
 
     known = some_glyphs("train", arguments.characters)
     unseen = some_glyphs("test", arguments.characters)
-    print(f"{'way':12} epoch  residual: 5 %    median      95 %   class mean length   MAP@R")
-    runs, retrieval = {}, {}
-    for name, (field_lr, changed) in WAYS.items():
-        network = new_network(arguments.seed)
-        size = (arguments.characters, EMBEDDING_SIZE)
-        loss = make_loss("mf_cwms", *size, **(SETTINGS | changed))
-        moments, points = [], []
+    print(f"{'way':12} seed epoch  residual: 5 %    median      95 %   class mean length   MAP@R")
+    rows = [
+        row
+        for seed in arguments.seeds
+        for way in WAYS
+        for row in follow(way, seed, known, unseen, arguments.epochs)
+    ]
+    print("\nMedian residual, MAP@R in per cent; seeds", *arguments.seeds)
+    print(*table(rows), sep="\n")
+    if arguments.rows:
+        keep_rows(arguments.rows, rows)
 
-        def measure(epoch, network=network, loss=loss, name=name, moments=moments, points=points):
-            embeddings = embed(network, known.images)
-            means = ClassMeans(arguments.characters, EMBEDDING_SIZE, embeddings.device)
-            means.add(embeddings, known.characters)
-            order = order_parameters(means, loss)
-            found = scores(embed(network, unseen.images), unseen.characters)[0]
-            moments.append((epoch, order["residual"]))
-            points.append((epoch, found))
-            low, _, median, _, high = order["residual"]
-            length = order["class_mean_length"][2]
-            told = f"{low:8.4f}  {median:8.4f}  {high:8.4f}"
-            print(f"{name:12} {epoch:5}       {told}   {length:17.3f}   {found:5.1f}", flush=True)
-
-        measure(0)
-        batches = batches_of(known, arguments.seed)
-        train(
-            network,
-            loss,
-            known.images,
-            known.characters,
-            batches,
-            arguments.epochs,
-            field_lr=field_lr,
-            after_epoch=measure,
-        )
-        runs[name], retrieval[name] = moments, points
+    first = [row for row in rows if row["seed"] == arguments.seeds[0]]
+    runs = {
+        way: [
+            (row["epoch"], [row[name] for name in RESIDUALS]) for row in first if row["way"] == way
+        ]
+        for way in WAYS
+    }
+    retrieval = {
+        way: [(row["epoch"], row["map_at_r"]) for row in first if row["way"] == way] for way in WAYS
+    }
     picture = arguments.out / "convergence.png"
     residuals(
         runs,

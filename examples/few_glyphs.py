@@ -4,8 +4,11 @@ A run takes seconds on one CPU core, so that a script can afford several losses 
 whole set and everything else that training needs there is `weiss train`.
 """
 
-from collections.abc import Callable
+import argparse
+import csv
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,6 +23,7 @@ EMBEDDING_SIZE = 64
 WIDTHS = [16, 32, 64]
 LR, FIELD_LR = 8e-3, 0.5
 """Those of the recipe for glyphs."""
+BATCH_SIZE = 64
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,11 @@ def some_glyphs(split: str, number: int) -> Glyphs:
     """Return ``number`` characters of a split, ``"train"`` or ``"test"``, drawn at random."""
     table = open_table("glyphs").part(split)
     classes = table.classes()
+    if number > len(classes):
+        raise SystemExit(
+            f"there are {len(classes)} characters to {split} with, {number} were asked for; "
+            "give --characters a smaller number"
+        )
     chosen = classes[draws.permutation(len(classes), 0, draws.SPLITS)[:number]]
     table = table.take(np.flatnonzero(np.isin(table.labels, chosen))).compact()
     pixels = table.source.pixels[:]  # type: ignore[attr-defined]
@@ -68,7 +77,9 @@ def embed(network: nn.Module, images: Tensor) -> Tensor:
     return embeddings
 
 
-def batches_of(glyphs: Glyphs, seed: int, per_class: int | None = None, size: int = 64) -> Sampler:
+def batches_of(
+    glyphs: Glyphs, seed: int, per_class: int | None = None, size: int = BATCH_SIZE
+) -> Sampler:
     """Return a sampler: ``per_class`` images of each character in a batch, or shuffled."""
     if per_class is None:
         return Shuffled(len(glyphs.images), size, seed)
@@ -118,3 +129,47 @@ def scores(embeddings: Tensor, labels: Tensor) -> tuple[float, float]:
     """Return MAP@R and P@1 in per cent, every item looking for its like among the others."""
     found = retrieval_metrics(embeddings, labels, progress=False)
     return 100 * found["map_at_r"], 100 * found["precision_at_1"]
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Return a reader for an option: a whole number, refused in words where it is too small."""
+
+    def read(text: str) -> int:
+        if not text.isascii() or not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"a whole number, {least} or more; got {text!r}")
+        return int(text)
+
+    return read
+
+
+def options_of(about: str, *, characters: int, epochs: int) -> argparse.ArgumentParser:
+    """Return the options that the scripts share, with their own defaults."""
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for the picture")
+    parser.add_argument("--rows", type=Path, help="CSV file for every number (default: none)")
+    parser.add_argument("--seeds", type=at_least(0), nargs="+", default=[0, 1, 2])
+    parser.add_argument("--characters", type=at_least(2), default=characters)
+    parser.add_argument("--epochs", type=at_least(1), default=epochs)
+    parser.add_argument("--quick", action="store_true", help="few of everything: does it run?")
+    return parser
+
+
+def check_seeds(parser: argparse.ArgumentParser, seeds: Sequence[int]) -> None:
+    """Refuse a seed that is given twice: it would look like a second measurement."""
+    if len(set(seeds)) < len(seeds):
+        parser.error(f"argument --seeds: each once; got {' '.join(map(str, seeds))}")
+
+
+def keep_rows(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    """Write rows as CSV; the folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    print(f"kept in {path}")
+
+
+def seed_by_seed(values: Sequence[float], told: Callable[[float], str]) -> str:
+    """Return a cell of a table: a number a seed."""
+    return ", ".join(map(told, values))

@@ -3,26 +3,34 @@
 A mean-field loss puts a class's field for all of its samples. `fluctuations="second"` adds the next
 order, without forming pairs (docs/fluctuations.md). Here it is held against the pair loss twice:
 
-- on drawn classes of a given spread: which share of what the spread costs does each of them miss?
+- on drawn classes, by their spread, their size and the dimensions: which share of what the spread
+  costs does each of them miss?
 - on a part of the glyphs: a narrow network trained with the pair loss, its mean-field child, and
   the child corrected from the start or from half-way on, on the same batches; the same share for
   its embeddings, and retrieval among characters it has never seen.
 
-    python examples/fluctuations.py --out docs/images
+    python examples/fluctuations.py --out docs/images --rows results/examples/fluctuations.csv
 """
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from few_glyphs import (
+    BATCH_SIZE,
     EMBEDDING_SIZE,
+    Glyphs,
     batches_of,
+    check_seeds,
     embed,
+    keep_rows,
     new_network,
+    options_of,
     scores,
+    seed_by_seed,
     some_glyphs,
     train,
 )
@@ -47,29 +55,71 @@ TRAINED = {
 }
 """What networks train with: the loss, and after which part of the epochs it is corrected."""
 SPREADS = (0.02, 0.03, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
+TOLD_SPREADS = (0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5)
+"""Those in the table; the picture has all."""
+CLASS_SIZES = (2, 3, 4, 8, 16, 64)
+DIMENSIONS = (2, 4, 8, 16, 32)
+WIDTHS = (0.1, 0.2)
+"""Spreads of the classes that are drawn in each of these dimensions."""
+PER_CLASS = 4
+"""Images of a character in a batch."""
+LABELS = {
+    ("contrastive", "mean field"): "MFCont (0.02, 0.3)",
+    ("contrastive", "corrected"): "corrected",
+    ("cwms", "mean field"): "MFCWMS (2, 20, 0.3)",
+    ("cwms", "corrected"): "corrected",
+}
+SCORED = {"contrastive": "Contrastive (0.02, 0.3)", "cwms": "CWMS (2, 20, 0.3)"}
+EMBEDDED = {
+    ("contrastive", "pairs"): "contrastive, pairs",
+    ("contrastive", "mean field"): "MFCont",
+    ("cwms", "pairs"): "CWMS, pairs",
+    ("cwms", "mean field"): "MFCWMS",
+}
+"""Of which networks the missed shares are told."""
+COLUMNS = (
+    *("part", "loss", "trained_with", "seed", "dimensions", "classes", "samples", "spread"),
+    *("missed_mean_field", "missed_corrected", "inside_mean_field", "inside_corrected"),
+    *("map_at_r", "precision_at_1"),
+)
+Row = Mapping[str, Any]
 
 
-def missed(family: str, embeddings: Tensor, labels: Tensor) -> dict[str, float]:
-    """Return the share of what the spread costs that each mean-field loss misses, in per cent.
+def rises(family: str, samples: Tensor, labels: Tensor) -> dict[str, float]:
+    """Return by how much the pair loss and each mean-field loss exceed those of the class means.
 
-    ``100 (rise of the pair loss - rise of the child) / rise of the pair loss``, where a rise is the
-    loss of the embeddings less that of their class means, and the fields are these means.
+    The fields are these means.
     """
-    samples = unit(embeddings.double())
     num_classes = int(labels.max()) + 1
     means = torch.zeros(num_classes, samples.shape[1], dtype=samples.dtype)
     fields = unit(means.index_add(0, labels, samples))
     pair = make_loss(family, num_classes, samples.shape[1], **SETTINGS[family])
-    rise = pair_value(pair, samples, labels) - pair_value(pair, fields[labels], labels)
-    shares = {}
+    found = {"pairs": pair_value(pair, samples, labels) - pair_value(pair, fields[labels], labels)}
     for name, fluctuations in FLUCTUATIONS.items():
         options = SETTINGS[family] | {"fluctuations": fluctuations, "impl": "reference"}
         child = make_loss(f"mf_{family}", num_classes, samples.shape[1], **options).double()
         with torch.no_grad():
             child.fields.copy_(fields)
-            own = float(child(samples, labels) - child(fields[labels], labels))
-        shares[name] = 100 * (rise - own) / rise
-    return shares
+            found[name] = float(child(samples, labels) - child(fields[labels], labels))
+    return found
+
+
+def missed(
+    family: str, embeddings: Tensor, labels: Tensor, inside: bool = False
+) -> dict[str, float]:
+    """Return the share of what the spread costs that each mean-field loss misses, in per cent.
+
+    ``100 (rise of the pair loss - rise of the child) / rise of the pair loss``, with `rises`; of
+    the attraction ``inside`` the classes alone, where each class is a batch of its own.
+    """
+    samples = unit(embeddings.double())
+    parts = [samples[labels == c] for c in labels.unique()] if inside else [samples]
+    total = dict.fromkeys(("pairs", *FLUCTUATIONS), 0.0)
+    for part in parts:
+        own_labels = labels.new_zeros(len(part)) if inside else labels
+        for name, rise in rises(family, part, own_labels).items():
+            total[name] += rise
+    return {name: 100 * (1 - total[name] / total["pairs"]) for name in FLUCTUATIONS}
 
 
 def switched_on(loss: nn.Module, after: float) -> Callable[[int], None]:
@@ -82,67 +132,183 @@ def switched_on(loss: nn.Module, after: float) -> Callable[[int], None]:
     return switch
 
 
-def main() -> None:
-    """Compare on drawn classes and on glyphs, print both tables and draw the figure."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for the picture")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--characters", type=int, default=120)
-    parser.add_argument("--epochs", type=int, default=8)
-    parser.add_argument("--quick", action="store_true", help="few of everything: does it run?")
-    arguments = parser.parse_args()
-    if arguments.quick:
-        arguments.characters, arguments.epochs, arguments.seeds = 16, 1, arguments.seeds[:1]
+def row_of(part: str, family: str, **found: Any) -> dict[str, Any]:
+    """Return a row of the kept file, empty where nothing was found."""
+    row: dict[str, Any] = dict.fromkeys(COLUMNS, "") | {"part": part, "loss": family}
+    for name, value in found.items():
+        row[name] = round(value, 6) if isinstance(value, float) else value
+    return row
 
-    spreads = SPREADS[::4] if arguments.quick else SPREADS
-    drawn: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    print("Drawn classes (32 of 16 samples, 128 dimensions): missed share of the spread's cost")
+
+def columns_of(shares: Mapping[str, float], start: str) -> dict[str, float]:
+    """Return shares under the names that a row has for them."""
+    return {f"{start}_{name.replace(' ', '_')}": share for name, share in shares.items()}
+
+
+def measure_drawn(
+    part: str, spread: float, num_classes: int, per_class: int, size: int
+) -> list[dict[str, Any]]:
+    """Return a row a family for classes drawn with seed 0, and print them."""
+    rows = []
     for family, title in TITLES.items():
-        lines = drawn[title] = {name: [] for name in FLUCTUATIONS}
-        for spread in spreads:
-            shares = missed(family, *draw_classes(spread, 32, 16, 128, seed=0))
-            for name, share in shares.items():
-                lines[name].append((spread, share))
-            told = ", ".join(f"{name} {share:6.1f} %" for name, share in shares.items())
-            print(f"  {title:11} spread {spread:4.2f}: {told}")
+        shares = missed(family, *draw_classes(spread, num_classes, per_class, size, seed=0))
+        drawn = {"dimensions": size, "classes": num_classes, "samples": per_class}
+        rows.append(row_of(part, family, spread=spread, **drawn, **columns_of(shares, "missed")))
+        place = {
+            "spread": f"spread {spread:4.2f}",
+            "samples": f"samples {per_class:3}",
+            "dimensions": f"dimensions {size:3}, spread {spread:4.2f}",
+        }[part]
+        told = ", ".join(f"{name} {share:6.2f} %" for name, share in shares.items())
+        print(f"  {title:11} {place}: {told}", flush=True)
+    return rows
 
-    known = some_glyphs("train", arguments.characters)
-    unseen = some_glyphs("test", arguments.characters)
-    print(
-        f"\nGlyphs: {arguments.characters} characters train ({len(known.images)} images, 16 x 4 "
-        f"in a batch, {arguments.epochs} epochs), {arguments.characters} others test"
+
+def on_drawn_classes(quick: bool) -> list[dict[str, Any]]:
+    """Return what is missed by spread, by the size of classes and by dimensions."""
+    rows = []
+    print("Drawn classes (32 of 16 samples, 128 dimensions): missed share of the spread's cost")
+    for spread in SPREADS[::4] if quick else SPREADS:
+        rows += measure_drawn("spread", spread, 32, 16, 128)
+    print("Drawn classes (16 of spread 0.2, 16 dimensions): the same by the size of classes")
+    for per_class in CLASS_SIZES:
+        rows += measure_drawn("samples", 0.2, 16, per_class, 16)
+    print("Drawn classes (as many as dimensions, of 16 samples): the same by dimensions")
+    for width in WIDTHS:
+        for size in DIMENSIONS:
+            rows += measure_drawn("dimensions", width, size, 16, size)
+    return rows
+
+
+def on_glyphs(
+    family: str, way: str, seed: int, known: Glyphs, unseen: Glyphs, epochs: int
+) -> dict[str, Any]:
+    """Train a network one way, print how it does and return a row."""
+    prefix, corrected_from = TRAINED[way]
+    network = new_network(seed)
+    size = (int(known.characters.max()) + 1, EMBEDDING_SIZE)
+    loss = make_loss(prefix + family, *size, **SETTINGS[family])
+    switch = switched_on(loss, corrected_from * epochs)
+    switch(0)
+    batches = batches_of(known, seed, per_class=PER_CLASS)
+    train(network, loss, known.images, known.characters, batches, epochs, after_epoch=switch)
+    map_at_r, p_at_1 = scores(embed(network, unseen.images), unseen.characters)
+    embeddings = embed(network, known.images)
+    spread = spread_of(embeddings, known.characters)
+    shares = missed(family, embeddings, known.characters)
+    inside = missed(family, embeddings, known.characters, inside=True)
+    told = "  ".join(f"{share:7.1f} %" for share in (*shares.values(), *inside.values()))
+    label = f"{TITLES[family]}, {way}"
+    print(f"{label:28} {seed:4}  {map_at_r:5.1f}  {p_at_1:5.1f}  {spread:6.3f}  {told}", flush=True)
+    return row_of(
+        "glyphs",
+        family,
+        trained_with=way,
+        seed=seed,
+        dimensions=EMBEDDING_SIZE,
+        classes=size[0],
+        spread=spread,
+        map_at_r=map_at_r,
+        precision_at_1=p_at_1,
+        **columns_of(shares, "missed"),
+        **columns_of(inside, "inside"),
     )
-    print(f"{'trained with':28} seed  MAP@R    P@1  spread  missed: mean field, corrected")
+
+
+def percent(value: float, digits: int) -> str:
+    """Return a number without the sign of a rounded zero."""
+    text = f"{value:.{digits}f}"
+    return text.removeprefix("-") if float(text) == 0 else text
+
+
+def drawn_table(rows: Sequence[Row], part: str, by: str, shown: Sequence[float]) -> list[str]:
+    """Return the lines of a Markdown table of drawn classes, a column for each of ``shown``."""
+    there = [row for row in rows if row["part"] == part and float(row[by]) in shown]
+    heads = sorted({float(row[by]) for row in there})
+    spreads = sorted({float(row["spread"]) for row in there}) if part == "dimensions" else [None]
+    first = "dimensions" if part == "dimensions" else by
+    lines = [f"| {first} | {' | '.join(f'{head:g}' for head in heads)} |"]
+    lines.append("|---" * (len(heads) + 1) + "|")
+    for spread in spreads:
+        for (family, name), label in LABELS.items():
+            column = f"missed_{name.replace(' ', '_')}"
+            found = {
+                float(row[by]): float(row[column])
+                for row in there
+                if row["loss"] == family and spread in (None, float(row["spread"]))
+            }
+            digits = 1 if part == "dimensions" or (part, name) == ("spread", "mean field") else 2
+            cells = [f"{percent(found[head], digits)} %" for head in heads]
+            told = label if spread is None else f"{label}, spread {spread:g}"
+            lines.append(f"| {told} | {' | '.join(cells)} |")
+    return lines
+
+
+def score_table(rows: Sequence[Row]) -> list[str]:
+    """Return the lines of a Markdown table: MAP@R of networks, seed by seed."""
+    lines = [f"| | {' | '.join(TRAINED)} |", "|---" * (len(TRAINED) + 1) + "|"]
+    for family, label in SCORED.items():
+        cells = []
+        for way in TRAINED:
+            there = [row for row in rows if (row["loss"], row["trained_with"]) == (family, way)]
+            found = [float(row["map_at_r"]) for row in there]
+            cells.append(seed_by_seed(found, "{:.1f}".format))
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return lines
+
+
+def missed_table(rows: Sequence[Row]) -> list[str]:
+    """Return the lines of a Markdown table: what is missed on embeddings, seed by seed."""
+    columns = {
+        "mean field misses": ("missed_mean_field", 0),
+        "corrected misses": ("missed_corrected", 0),
+        "mean field, inside": ("inside_mean_field", 0),
+        "corrected, inside": ("inside_corrected", 1),
+    }
+    lines = [f"| embeddings of networks trained with | {' | '.join(columns)} |"]
+    lines.append("|---" * (len(columns) + 1) + "|")
+    for key, label in EMBEDDED.items():
+        there = [row for row in rows if (row["loss"], row["trained_with"]) == key]
+        cells = []
+        for column, digits in columns.values():
+            told = [percent(float(row[column]), digits) for row in there]
+            cells.append(f"{', '.join(told)} %")
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return lines
+
+
+def tables(rows: Sequence[Row]) -> list[list[str]]:
+    """Return the tables of docs/fluctuations.md, in its order."""
+    return [
+        drawn_table(rows, "spread", "spread", TOLD_SPREADS),
+        drawn_table(rows, "samples", "samples", CLASS_SIZES),
+        drawn_table(rows, "dimensions", "dimensions", DIMENSIONS),
+        score_table(rows),
+        missed_table(rows),
+    ]
+
+
+def draw(rows: Sequence[Row], picture: Path) -> None:
+    """Draw missed shares over the spread, and scores."""
+    drawn: dict[str, dict[str, list[tuple[float, float]]]] = {}
     trained: dict[str, dict[str, list[tuple[float, float]]]] = {}
     results: dict[str, dict[str, list[float]]] = {}
     for family, title in TITLES.items():
-        found = results[title] = {row: [] for row in TRAINED}
-        marks = trained[title] = {name: [] for name in FLUCTUATIONS}
-        for row, (prefix, corrected_from) in TRAINED.items():
-            for seed in arguments.seeds:
-                network = new_network(seed)
-                size = (arguments.characters, EMBEDDING_SIZE)
-                loss = make_loss(prefix + family, *size, **SETTINGS[family])
-                switch = switched_on(loss, corrected_from * arguments.epochs)
-                switch(0)
-                batches = batches_of(known, seed, per_class=4)
-                data = (known.images, known.characters, batches, arguments.epochs)
-                train(network, loss, *data, after_epoch=switch)
-                map_at_r, p_at_1 = scores(embed(network, unseen.images), unseen.characters)
-                found[row].append(map_at_r)
-                embeddings = embed(network, known.images)
-                spread = spread_of(embeddings, known.characters)
-                shares = missed(family, embeddings, known.characters)
-                if row == "mean field":
-                    for each, share in shares.items():
-                        marks[each].append((spread, share))
-                told = "  ".join(f"{share:7.1f} %" for share in shares.values())
-                label = f"{title}, {row}"
-                print(
-                    f"{label:28} {seed:4}  {map_at_r:5.1f}  {p_at_1:5.1f}  {spread:6.3f}  {told}",
-                    flush=True,
-                )
-    picture = arguments.out / "fluctuations.png"
+        own = [row for row in rows if row["loss"] == family]
+        lines = [row for row in own if row["part"] == "spread"]
+        marks = [row for row in own if row["trained_with"] == "mean field"]
+        for points, there in ((drawn, lines), (trained, marks)):
+            points[title] = {
+                name: [
+                    (float(row["spread"]), float(row[f"missed_{name.replace(' ', '_')}"]))
+                    for row in there
+                ]
+                for name in FLUCTUATIONS
+            }
+        results[title] = {
+            way: [float(row["map_at_r"]) for row in own if row["trained_with"] == way]
+            for way in TRAINED
+        }
     corrections(
         drawn,
         trained,
@@ -151,6 +317,47 @@ def main() -> None:
         score_label="MAP@R of unseen characters (%)",
         title="What the spread of classes costs: missed by mean field, and corrected",
     )
+
+
+def read_options() -> argparse.Namespace:
+    """Return the options, those that make no sense refused in words."""
+    parser = options_of(__doc__ or "", characters=120, epochs=8)
+    arguments = parser.parse_args()
+    check_seeds(parser, arguments.seeds)
+    if arguments.quick:
+        arguments.characters, arguments.epochs, arguments.seeds = 16, 1, arguments.seeds[:1]
+    together = BATCH_SIZE // PER_CLASS
+    if arguments.characters < together:
+        parser.error(
+            f"argument --characters: a batch has {together} of them; got {arguments.characters}"
+        )
+    return arguments
+
+
+def main() -> None:
+    """Compare on drawn classes and on glyphs, print the tables and draw the figure."""
+    arguments = read_options()
+    known = some_glyphs("train", arguments.characters)
+    unseen = some_glyphs("test", arguments.characters)
+    rows = on_drawn_classes(arguments.quick)
+    print(
+        f"\nGlyphs: {arguments.characters} characters train ({len(known.images)} images, 16 x 4 "
+        f"in a batch, {arguments.epochs} epochs), {arguments.characters} others test"
+    )
+    print(
+        f"{'trained with':28} seed  MAP@R    P@1  spread  missed: mean field, corrected"
+        "; inside classes: the same"
+    )
+    for family in TITLES:
+        for way in TRAINED:
+            for seed in arguments.seeds:
+                rows.append(on_glyphs(family, way, seed, known, unseen, arguments.epochs))
+    for lines in tables(rows):
+        print("", *lines, sep="\n")
+    if arguments.rows:
+        keep_rows(arguments.rows, rows)
+    picture = arguments.out / "fluctuations.png"
+    draw(rows, picture)
     print(f"look at {picture}")
 
 

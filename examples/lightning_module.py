@@ -47,13 +47,11 @@ class Embedding(lightning.LightningModule):
 
 def noisy_classes(per_class: int, seed: int) -> TensorDataset:
     """Return samples around one centre a class, in directions that most of the noise has not."""
-    generator = torch.Generator().manual_seed(seed)
-    centres = torch.zeros(NUM_CLASSES, INPUT_SIZE)
-    centres[:, :8] = torch.randn(NUM_CLASSES, 8, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(NUM_CLASSES).repeat_interleave(per_class)
-    noise = torch.randn(len(labels), INPUT_SIZE, generator=generator)
-    noise[:, :8] *= 0.3
-    return TensorDataset(centres[labels] + noise, labels)
+    centres = torch.randn(NUM_CLASSES, 8, generator=torch.Generator().manual_seed(0))
+    inputs = torch.randn(len(labels), INPUT_SIZE, generator=torch.Generator().manual_seed(seed))
+    inputs[:, :8] = centres[labels] + 0.3 * inputs[:, :8]
+    return TensorDataset(inputs, labels)
 
 
 def main() -> None:

@@ -7,25 +7,33 @@ nobody has trained on look for others of the same character, and of the same fam
 
 Every class of a batch pulls the same in all, however many samples share it. So a batch holds eight
 images of each of its characters, about as many as of each family; in shuffled batches most
-characters stand alone and families would hardly be learned.
+characters stand alone and families are hardly learned (--per-class, --shuffled, --average).
 
 The fields say more: the fields of the families span a few directions of the embedding. Seen in
-these alone, or with these taken out, one embedding answers either question.
+these alone, or with these taken out, one embedding answers either question. The picture shows the
+first seed, the table at the end all of them.
 
-    python examples/two_attributes.py --out docs/images
+    python examples/two_attributes.py --seeds 0 1 2 --out docs/images
 """
 
 import argparse
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from few_glyphs import (
+    BATCH_SIZE,
     EMBEDDING_SIZE,
     Glyphs,
+    at_least,
     batches_of,
+    check_seeds,
     embed,
+    keep_rows,
     new_network,
+    options_of,
     scores,
+    seed_by_seed,
     some_glyphs,
     train,
 )
@@ -39,6 +47,9 @@ from weiss.plots.attributes import Found, attribute_rows
 SETTINGS = {"alpha": 2.0, "beta": 20.0, "delta": 0.3}
 FAMILIES = ("DejaVuSansMono", "DejaVuSans", "DejaVuSerif", "STIXGeneral", "cm")
 SHOWN = 9
+NOTHING = "nothing (random vectors)"
+WITHOUT, WITHIN = "both, families' span taken out", "both, in the families' span"
+SCORES = ("character_map_at_r", "character_p_at_1", "family_map_at_r", "family_p_at_1")
 
 
 def families_of(glyphs: Glyphs) -> Tensor:
@@ -82,76 +93,127 @@ def neighbours_of(
     return Found(title, pixels[query], [pixels[row] for row in rows], shares)
 
 
-def main() -> None:
-    """Train three networks, print how they retrieve by either attribute, and draw neighbours."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for the picture")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--characters", type=int, default=200)
-    parser.add_argument("--epochs", type=int, default=14)
-    parser.add_argument("--quick", action="store_true", help="few of everything: does it run?")
-    arguments = parser.parse_args()
-    if arguments.quick:
-        arguments.characters, arguments.epochs = 12, 1
-
-    known = some_glyphs("train", arguments.characters)
-    unseen = some_glyphs("test", arguments.characters)
-    of_known, of_unseen = families_of(known), families_of(unseen)
+def train_and_look(
+    known: Glyphs, unseen: Glyphs, seed: int, arguments: argparse.Namespace
+) -> dict[str, Tensor]:
+    """Return embeddings of the unseen characters, for each of the three ways to train."""
+    of_known = families_of(known)
     characters = one_hot(known.characters, arguments.characters)
-    families = one_hot(of_known, len(FAMILIES))
     trained_on = {
         "character": known.characters,
         "family": of_known,
-        "both": torch.cat([characters, families], dim=1),
+        "both": torch.cat([characters, one_hot(of_known, len(FAMILIES))], dim=1),
     }
-    seen = {}
+    torch.manual_seed(seed)
+    seen = {NOTHING: torch.randn(len(unseen.images), EMBEDDING_SIZE)}
     for name, labels in trained_on.items():
-        network = new_network(arguments.seed)
+        network = new_network(seed)
         num_classes = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1
-        loss = make_loss("mf_cwms", num_classes, EMBEDDING_SIZE, **SETTINGS)
-        train(
-            network,
-            loss,
-            known.images,
-            labels,
-            batches_of(known, arguments.seed, per_class=8),
-            arguments.epochs,
-        )
+        options = SETTINGS | {"average": arguments.average}
+        loss = make_loss("mf_cwms", num_classes, EMBEDDING_SIZE, **options)
+        batches = batches_of(known, seed, per_class=arguments.per_class)
+        train(network, loss, known.images, labels, batches, arguments.epochs)
         seen[name] = embed(network, unseen.images)
         if name == "both":
             inside, rest = parts(seen[name], loss.fields.detach()[-len(FAMILIES) :])
-            seen["both, without the families' span"] = rest
-            seen["both, in the families' span"] = inside
+            seen[WITHOUT] = rest
+            seen[WITHIN] = inside
+    return seen
 
+
+def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the lines of a Markdown table: scores in per cent, a number a seed."""
+    lines = [
+        "| trained on | character: MAP@R | P@1 | family: MAP@R | P@1 |",
+        "|---" * (len(SCORES) + 1) + "|",
+    ]
+    for name in dict.fromkeys(row["trained_on"] for row in rows):
+        of_name = [row for row in rows if row["trained_on"] == name]
+        cells = [
+            seed_by_seed([float(row[score]) for row in of_name], "{:.1f}".format)
+            for score in SCORES
+        ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def read_options() -> argparse.Namespace:
+    """Return the options, those that make no sense refused in words."""
+    parser = options_of(__doc__ or "", characters=200, epochs=14)
+    batches = parser.add_mutually_exclusive_group()
+    batches.add_argument(
+        "--per-class", type=at_least(1), default=8, help="images of a character in a batch"
+    )
+    batches.add_argument("--shuffled", action="store_true", help="any images in a batch")
+    parser.add_argument("--average", choices=("classes", "samples"), default="classes")
+    arguments = parser.parse_args()
+    check_seeds(parser, arguments.seeds)
+    if arguments.quick:
+        arguments.characters, arguments.epochs = 16, 1
+        arguments.seeds = arguments.seeds[:1]
+    if arguments.shuffled:
+        arguments.per_class = None
+        return arguments
+    together, left = divmod(BATCH_SIZE, arguments.per_class)
+    if left:
+        parser.error(f"argument --per-class: must divide the batch size, {BATCH_SIZE}")
+    if together > arguments.characters:
+        parser.error(
+            f"argument --per-class: a batch of {BATCH_SIZE} has {together} characters then, and "
+            f"there are {arguments.characters} (--characters)"
+        )
+    return arguments
+
+
+def main() -> None:
+    """Train three networks, print how they retrieve by either attribute, and draw neighbours."""
+    arguments = read_options()
+    known = some_glyphs("train", arguments.characters)
+    unseen = some_glyphs("test", arguments.characters)
+    of_unseen = families_of(unseen)
+    batches = "shuffled" if arguments.shuffled else f"{arguments.per_class} a character"
     print(
         f"{arguments.characters} characters train ({len(known.images)} images, "
-        f"{arguments.epochs} epochs, seed {arguments.seed}), {arguments.characters} others test"
+        f"{arguments.epochs} epochs, batches: {batches}, average over {arguments.average}), "
+        f"{arguments.characters} others test"
     )
-    print(f"{'trained on':34}  character: MAP@R    P@1   family: MAP@R    P@1")
-    torch.manual_seed(arguments.seed)
-    by_chance = {"nothing: random vectors": torch.randn(len(unseen.images), EMBEDDING_SIZE)}
-    for name, embeddings in (by_chance | seen).items():
-        ours = (*scores(embeddings, unseen.characters), *scores(embeddings, of_unseen))
-        print(f"{name:34}  {ours[0]:16.1f}  {ours[1]:5.1f}  {ours[2]:14.1f}  {ours[3]:5.1f}")
+    print(f"{'trained on':30} seed  character: MAP@R    P@1   family: MAP@R    P@1")
+    rows: list[dict[str, Any]] = []
+    drawn: dict[str, Tensor] = {}
+    for seed in arguments.seeds:
+        seen = train_and_look(known, unseen, seed, arguments)
+        drawn = drawn or seen
+        for name, embeddings in seen.items():
+            ours = (*scores(embeddings, unseen.characters), *scores(embeddings, of_unseen))
+            found = dict(zip(SCORES, (round(each, 6) for each in ours), strict=True))
+            rows.append({"trained_on": name, "seed": seed, **found})
+            print(
+                f"{name:30} {seed:4}  {ours[0]:16.1f}  {ours[1]:5.1f}  {ours[2]:14.1f}  "
+                f"{ours[3]:5.1f}",
+                flush=True,
+            )
+    print("\nIn per cent; seeds", *arguments.seeds)
+    print(*table(rows), sep="\n")
+    if arguments.rows:
+        keep_rows(arguments.rows, rows)
 
-    drawn = torch.randperm(
-        len(unseen.images), generator=torch.Generator().manual_seed(arguments.seed)
-    )
-    rows = [
+    generator = torch.Generator().manual_seed(arguments.seeds[0])
+    queries = torch.randperm(len(unseen.images), generator=generator)[:3].tolist()
+    blocks = [
         [
-            neighbours_of(query, seen[name], unseen, of_unseen, title)
+            neighbours_of(query, drawn[name], unseen, of_unseen, title)
             for name, title in (
                 ("character", "trained on characters"),
                 ("family", "trained on families"),
                 ("both", "trained on both"),
-                ("both, without the families' span", "... without families' span"),
-                ("both, in the families' span", "... in families' span"),
+                (WITHOUT, "... without families' span"),
+                (WITHIN, "... in families' span"),
             )
         ]
-        for query in drawn[:3].tolist()
+        for query in queries
     ]
     picture = arguments.out / "two_attributes.png"
-    attribute_rows(rows, ("character", "font family"), picture)
+    attribute_rows(blocks, ("character", "font family"), picture)
     print(f"look at {picture}")
 
 

@@ -3,12 +3,14 @@
 import itertools
 import json
 import math
+from fractions import Fraction
+from time import process_time
 
 import numpy as np
 import pytest
 import torch
 
-from weiss import MeanFieldContrastiveLoss, cli_magnet
+from weiss import MeanFieldContrastiveLoss, cli, cli_magnet
 from weiss.interactions import Interactions
 from weiss.losses import ContrastiveLoss, MeanFieldLoss
 from weiss.magnet import (
@@ -79,6 +81,45 @@ def test_the_mean_is_the_slope_of_the_logarithm_and_the_variance_that_of_the_mea
     np.testing.assert_allclose(mean_spin(n, x), slope, rtol=1e-8)
     slope = (mean_spin(n, x + step) - mean_spin(n, x - step)) / (2 * step)
     np.testing.assert_allclose(mean_slope(n, x), slope, rtol=1e-6, atol=1e-9)
+
+
+def slope_far_out(n, x):
+    """Return dA_n/dx by Hankel's series of the two Bessel functions, in rational numbers."""
+
+    def series(order, x):  # of sqrt(2 pi x) e^{-x} I_order(x), and its slope
+        total, slope, term = Fraction(0), Fraction(0), Fraction(1)
+        for k in range(12):
+            total, slope = total + term, slope - k * term / x
+            term *= -(4 * order**2 - (2 * k + 1) ** 2) / (8 * (k + 1) * x)
+        return total, slope
+
+    x, nu = Fraction(x), Fraction(n, 2) - 1
+    (above, above_slope), (below, below_slope) = series(nu + 1, x), series(nu, x)
+    return float((above_slope * below - above * below_slope) / below**2)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 40])
+def test_the_slope_of_the_mean_keeps_its_digits_far_out(n):
+    for x in (10**5, 10**6, 10**8, 10**12, 10**40):
+        assert mean_slope(n, float(x)) == pytest.approx(slope_far_out(n, x), rel=1e-11)
+    assert slope_far_out(3, 10**8) == pytest.approx(1e-16, rel=1e-15)
+
+
+def test_the_slope_of_the_mean_agrees_with_closed_forms():
+    x = np.linspace(0.5, 300.0, 100)
+    np.testing.assert_allclose(mean_slope(1, x), np.cosh(x) ** -2.0, rtol=1e-13)
+    np.testing.assert_allclose(mean_slope(3, x), x**-2.0 - np.sinh(x) ** -2.0, rtol=2e-11)
+    for n in (1, 2, 3, 1000):
+        assert mean_slope(n, 0.0) == pytest.approx(1 / n, rel=1e-12)
+        np.testing.assert_array_equal(mean_slope(n, -x), mean_slope(n, x))
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_the_response_of_a_cold_magnet_falls_with_the_temperature(n):
+    T = np.array([1e-6, 1e-9, 1e-12, 1e-30])
+    # A spin in the field J N / T: the variance along it is (n - 1)/2 T^2, the response that over T.
+    found = solve(Magnet(n), T).susceptibility
+    np.testing.assert_allclose(found, (n - 1) / 2 * T, rtol=5e-6)
 
 
 def test_spins_of_a_thousand_components_are_no_trouble():
@@ -179,6 +220,55 @@ def test_the_entropy_runs_from_order_to_the_area_of_the_sphere():
     # One quadratic mode for each direction a spin can turn: (n - 1)/2 log T.
     low, lower = solve(Magnet(3), [1e-3, 1e-4]).entropy
     assert (low - lower) / math.log(10) == pytest.approx(1.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7])
+@pytest.mark.parametrize("field", [0.0, 0.5])
+def test_the_entropy_of_a_cold_magnet_follows_its_asymptotics(n, field):
+    T = np.array([1e-8, 1e-12, 1e-16, 1e-20, 1e-100, 1e-300])
+    state = solve(Magnet(n, field=field), T)
+    # Far out z_n(x) = (2 pi / x)^{(n-1)/2} e^x and x (1 - M) = (n - 1)/2, up to terms of order T.
+    x = (1 + field) / T
+    expected = (n - 1) / 2 * (np.log(2 * math.pi / x) + 1)
+    for found, value, cold in zip(state.entropy, expected, T, strict=True):
+        assert found == pytest.approx(value, abs=n**2 * cold + 1e-13 * abs(value))
+    assert (state.magnetisation <= 1.0).all()
+    np.testing.assert_allclose(
+        state.magnetisation, 1 - (n - 1) / 2 * T / (1 + field), rtol=0, atol=1e-13
+    )
+
+
+def test_the_entropy_of_a_cold_ising_magnet_keeps_its_digits_and_is_never_negative():
+    T = np.geomspace(1e-3, 0.1, 40)
+    found = solve(Magnet(1), T).entropy
+    # All but a share e^{-2x} of the spins agree, x = M / T = 1/T up to a smaller exponential.
+    x = solve(Magnet(1), T).magnetisation / T
+    np.testing.assert_allclose(found, (1 + 2 * x) * np.exp(-2 * x), rtol=1e-7)
+    assert (solve(Magnet(1), np.geomspace(1e-300, 3.0, 500)).entropy >= 0).all()
+
+
+def test_the_entropy_agrees_with_closed_forms_from_zero_field_to_far_out():
+    T = np.linspace(0.004, 2.0, 500)
+    for n, field in itertools.product((1, 3), (0.0, 0.3)):
+        state = solve(Magnet(n, field=field), T)
+        x = (state.magnetisation + field) / T
+        x = np.maximum(x, 1e-3)  # below it Langevin's form loses its digits, and nothing happens
+        log_cosh = np.logaddexp(x, -x)
+        log_z = log_cosh if n == 1 else np.log(2 * math.pi / x * -np.expm1(-2 * x)) + x
+        mean = np.tanh(x) if n == 1 else 1 / np.tanh(x) - 1 / x
+        np.testing.assert_allclose(state.entropy, log_z - x * mean, rtol=0, atol=2e-6)
+        far = x > 1
+        np.testing.assert_allclose(state.entropy[far], (log_z - x * mean)[far], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("field", [0.0, 0.2, -0.2])
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("T", [0.0, 0.3, 2.0])
+def test_a_state_holds_arrays_of_the_shape_of_the_temperatures(n, field, T):
+    for given in (T, [T], [[T, 0.7]]):
+        for name, value in vars(solve(Magnet(n, field=field), given)).items():
+            assert isinstance(value, np.ndarray), name
+            assert value.shape == np.shape(given), name
 
 
 def test_at_zero_temperature_all_spins_agree():
@@ -357,6 +447,63 @@ def test_without_order_the_response_follows_curie_and_weiss(n):
         assert found.susceptibility == pytest.approx(1.0 / (ratio - 1.0), rel=5e-3)
 
 
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("num_spins", [2, 3, 100, 1_000_000])
+def test_a_cold_magnet_is_as_quick_as_a_warm_one_and_follows_its_spin_waves(n, num_spins):
+    N = num_spins
+    for T in (1e-6, 1e-8, 1e-12, 1e-60):
+        before = process_time()
+        found = exact(Magnet(n), T, N)
+        assert process_time() - before < 2.0
+        # (N - 1)(n - 1) quadratic modes, and a direction of the whole that nothing holds.
+        square = 1 - (n - 1) * (N - 1) / N * T
+        assert found.square == pytest.approx(square, abs=1e-12 + 10 * T**2)
+        assert found.length == pytest.approx(math.sqrt(square), abs=1e-7)
+        assert found.energy == pytest.approx(-square / 2, abs=1e-12 + 10 * T**2)
+        assert found.susceptibility == pytest.approx(N * square / (n * T), rel=1e-11)
+        assert n == 1 or math.isnan(found.fluctuation)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("T", [1e-6, 1e-9, 1e-12])
+def test_the_response_of_a_cold_magnet_in_a_field_keeps_its_digits(n, T):
+    # Many spins in a field are what mean field theory says.
+    magnet = Magnet(n, field=0.5)
+    expected = float(solve(magnet, T).susceptibility)
+    assert exact(magnet, T, 10**6).susceptibility == pytest.approx(expected, rel=1e-4)
+
+
+def test_very_many_spins_have_a_fluctuation_near_that_of_theory_or_none_is_told():
+    for n in (2, 3):
+        magnet = Magnet(n)
+        for T in magnet.critical_temperature * np.array([0.03, 0.2, 0.6, 0.9, 1.5]):
+            found, expected = exact(magnet, T, 10**6).fluctuation, solve(magnet, T).fluctuation
+            assert math.isnan(found) or found == pytest.approx(float(expected), rel=0.1)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("field", [0.0, 0.4, -0.4])
+def test_one_spin_always_has_the_length_one(n, field):
+    found = exact(Magnet(n, field=field), 0.3, 1)
+    assert found.length == found.square == 1.0
+    assert found.fluctuation == 0.0
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_no_mean_is_longer_than_a_spin(n):
+    for T, N in itertools.product((1e-50, 1e-12, 1e-3), (2, 3, 100, 5000)):
+        found = exact(Magnet(n), T, N)
+        assert found.length <= math.sqrt(found.square) <= 1.0
+        for field in (0.3, -0.3):
+            assert abs(exact(Magnet(n, field=field), T, N).along) <= 1.0
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_without_a_field_no_direction_is_preferred(n):
+    for N in (3, 1000, 10**6):
+        assert exact(Magnet(n), 0.3, N).along == 0.0
+
+
 # Simulation
 
 
@@ -451,6 +598,7 @@ def test_the_command_draws_everything_and_says_what_it_found(tmp_path, capsys):
     assert "T_c = 0.3333 J N" in said
     assert "T_c = 1.0000 J N" in said
     assert "standard errors" in said
+    assert "of 16 Gaussian numbers the largest is typically 2.0" in said
     names = {path.name for path in (tmp_path / "new").iterdir()}
     assert names == {f"magnet.{suffix}" for suffix in ("png", "svg", "gif", "csv", "json")}
     told = json.loads((tmp_path / "new" / "magnet.json").read_text())
@@ -460,6 +608,40 @@ def test_the_command_draws_everything_and_says_what_it_found(tmp_path, capsys):
     assert header.startswith("n,num_spins,kind,temperature")
     assert len(dots) == sum(len(each["dots"]["length"]) for each in told["magnets"])
     assert (tmp_path / "new" / "magnet.gif").read_bytes().startswith(b"GIF89a")
+
+
+def test_what_is_typical_of_the_largest_deviation_is_that_of_gaussian_numbers():
+    drawn = np.abs(np.random.default_rng(0).standard_normal((20_000, 60))).max(axis=1)
+    assert cli_magnet._typical_largest(60) == pytest.approx(np.median(drawn), abs=0.02)
+    assert f"{cli_magnet._typical_largest(60):.1f}" == "2.5"
+    assert cli_magnet._typical_largest(1) == pytest.approx(0.6745, abs=1e-4)
+
+
+def test_where_nothing_varied_the_command_compares_with_nothing(tmp_path, capsys, monkeypatch):
+    def frozen(magnet, *_, **__):
+        found = small(magnet.n)
+        found.dots["length_error"][:] = 0.0
+        return found
+
+    monkeypatch.setattr("weiss.magnet.transition", frozen)
+    monkeypatch.setattr(cli_magnet, "_write_animation", lambda *_: None)
+    cli_magnet.magnet(tmp_path, n="2", spins=10, quick=True)
+    assert "Gaussian" not in capsys.readouterr().out
+
+
+def test_the_animation_shows_as_many_spins_as_are_asked_for(tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr("weiss.plots.magnet_cooling", lambda spins, *_, **__: shown.append(spins))
+    for spins in (5, 300):
+        cli_magnet._write_animation(tmp_path / "a.gif", spins, 0, 2)
+    assert [each.shape for each in shown] == [(2, 5, 2), (2, 225, 2)]
+
+
+def test_so_many_spins_that_a_fluctuation_is_lost_are_drawn(tmp_path):
+    found = small(2)
+    found.lines["exact_fluctuation"][0] = np.nan
+    magnet_transition([found], tmp_path / "drawn.png")
+    assert cli_magnet._peak(found) > 0.4
 
 
 # Mistakes
@@ -479,6 +661,7 @@ def test_the_command_draws_everything_and_says_what_it_found(tmp_path, capsys):
         (lambda: residual(Magnet(2), 0.5, 0.0), "temperature must be greater than 0"),
         (lambda: exact(Magnet(2), 0.0, 3), "temperature must be greater than 0 for exact"),
         (lambda: exact(Magnet(2), math.nan, 3), "temperature must be finite for exact"),
+        (lambda: exact(Magnet(2), 1e-101, 3), "temperature must be at least 1e-100 .* got 1e-101"),
         (lambda: exact(Magnet(2), 1.0, 0), "num_spins must be at least 1 for exact; got 0"),
         (lambda: simulate(Magnet(4), [1.0], 5), "n must be 1, 2 or 3 for a simulation; got 4"),
         (lambda: simulate(Magnet(2), [0.0], 5), "numbers above zero for simulate"),
@@ -491,6 +674,15 @@ def test_the_command_draws_everything_and_says_what_it_found(tmp_path, capsys):
         (lambda: mean_field_energy(Magnet(1), np.ones((3, 1)), np.ones(2)), "mean_D must be 1 fin"),
         (lambda: transition(Magnet(2), 1), "num_spins must be at least 2 for transition; got 1"),
         (lambda: transition(Magnet(2, field=1.0), 5), "field must be 0 for transition; got 1"),
+        (lambda: small(num_lines=-5), "num_lines must be at least 1 for transition; got -5. Pass"),
+        (lambda: small(num_lines=0), "num_lines must be at least 1 for transition; got 0. Pass"),
+        (lambda: small(num_dots=0), "num_dots must be at least 1 for transition; got 0. Pass"),
+        (lambda: cool(Magnet(2), [], 5), r"temperatures must be .* for cool; got shape \(0,\)"),
+        (lambda: cool(Magnet(2), [[1.0]], 5), r"list .* for cool; got shape \(1, 1\)"),
+        (lambda: largest_deviation([]), "at least one transition for largest_deviation; got none"),
+        (lambda: mean_spin(0, 1.0), "n must be at least 1 for mean_spin; got 0"),
+        (lambda: mean_slope(-2, 1.0), "n must be at least 1 for mean_slope; got -2"),
+        (lambda: log_partition(1001, 1.0), "n must be at most 1000 for log_partition; got 1001"),
         (lambda: cli_magnet.magnet(None, n="2,4"), "--n must be 1, 2 or 3, .* got '2,4'"),
     ],
 )
@@ -502,8 +694,44 @@ def test_a_mistake_is_answered_in_words(mistake, words):
 def test_what_is_no_number_is_answered_in_words():
     with pytest.raises(TypeError, match="n must be a whole number for Magnet; got 1.5"):
         Magnet(1.5)
+    with pytest.raises(TypeError, match="n must be a whole number for mean_spin; got 2.5"):
+        mean_spin(2.5, 1.0)
     with pytest.raises(TypeError, match="sweeps must be a whole number; got 2.5"):
         simulate(Magnet(2), [1.0], 5, sweeps=2.5)
+
+
+@pytest.mark.parametrize("given", ["x", "0.3", True, 1j, {}, [[0.1], [0.1, 0.2]], None])
+def test_what_is_no_temperature_is_answered_in_words(given):
+    words = r"temperature must be a number or an array of numbers; got .*\. Pass it in the units"
+    with pytest.raises(TypeError, match=words):
+        solve(Magnet(2), given)
+    with pytest.raises(TypeError, match=words):
+        simulate(Magnet(2), given, 5)
+
+
+def test_temperatures_may_be_of_any_kind_of_number():
+    for given in (1, np.float32(1), torch.tensor(1.0), Fraction(1), [Fraction(1)]):
+        assert (solve(Magnet(2), given).energy == solve(Magnet(2), 1.0).energy).all()
+
+
+@pytest.mark.parametrize(
+    ("owner", "mistake"),
+    [
+        ("solve", lambda: solve(3, 0.3)),
+        ("landscape", lambda: landscape(3, 0.5, 0.3)),
+        ("residual", lambda: residual(3, 0.5, 0.3)),
+        ("energy", lambda: energy(3, random_spins(3, 4))),
+        ("mean_field_energy", lambda: mean_field_energy(3, random_spins(3, 4), np.ones(3))),
+        ("exact", lambda: exact(3, 0.3, 5)),
+        ("simulate", lambda: simulate(3, [0.3], 5)),
+        ("cool", lambda: cool(3, [0.3], 5)),
+        ("transition", lambda: transition(3, 5)),
+    ],
+)
+def test_what_is_no_magnet_is_answered_in_words(owner, mistake):
+    words = rf"magnet must be a Magnet for {owner}; got 3\. Pass .* Magnet\(n=3\)"
+    with pytest.raises(TypeError, match=words):
+        mistake()
 
 
 def test_spins_have_unit_length_also_without_a_field():
@@ -526,3 +754,30 @@ def test_a_spin_in_the_opposite_field_points_the_other_way(n):
 @pytest.mark.parametrize(("temperature", "num_spins"), [(0.0003, 100), (0.17, 1_000_000)])
 def test_a_fluctuation_that_is_lost_to_rounding_is_not_told(temperature, num_spins):
     assert math.isnan(exact(Magnet(3), temperature, num_spins).fluctuation)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--spins", "0"], "--spins must be at least 2; got 0."),
+        (["--spins", "1"], "--spins must be at least 2; got 1."),
+        (["--seed", "-1"], "--seed must be at least 0; got -1."),
+        (["--n", "4"], "--n must be 1, 2 or 3"),
+        (["--out", "taken"], "--out must be a folder; taken is a file. Choose another name."),
+        (["--out", "taken/new"], "--out must be a folder; taken is a file. Choose another name."),
+    ],
+)
+def test_a_wrong_command_says_so_in_a_line_and_makes_nothing(
+    words, said, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").write_text("somebody's")
+    out = [] if "--out" in words else ["--out", "new/folder"]
+    monkeypatch.setattr("sys.argv", ["weiss", "magnet", *out, *words])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]

@@ -10,15 +10,19 @@ import typer
 if TYPE_CHECKING:
     from weiss.magnet import Transition
 
+MOST_COOLED = 225
+"""How many spins the animation shows at most: fifteen rows."""
 MAGNET_HELP = "\n\n".join(
     (
         "Draw the magnet that the losses come from: magnetisation and its fluctuation against "
         "temperature, from mean field theory, exactly for N spins, and simulated.",
         "Writes magnet.png, magnet.svg, magnet.gif (spins that order while they are cooled), and "
-        "the numbers as magnet.csv and magnet.json. It takes about half a minute.",
+        "the numbers as magnet.csv and magnet.json. It takes about half a minute for 100 spins.",
+        "The animation is of XY spins (n = 2) whatever --n says, since these lie in a plane; there "
+        f"are as many as --spins says, at most {MOST_COOLED}, for more cannot be told apart.",
     )
 )
-FRAMES, COOLED_SPINS, SWEEPS = 80, 100, 3
+FRAMES, SWEEPS = 80, 3
 HOT, COLD = 1.0, 0.01
 BEYOND = 1.6
 """How far up the picture goes, in the highest of the critical temperatures."""
@@ -29,7 +33,7 @@ def magnet(
     n: Annotated[
         str, typer.Option("--n", help="Components of a spin, with commas between: 1, 2 or 3.")
     ] = "1,2,3",
-    spins: Annotated[int, typer.Option(help="How many spins.")] = 100,
+    spins: Annotated[int, typer.Option(help="How many spins, at least 2.")] = 100,
     seed: Annotated[int, typer.Option(help="Of the simulations.")] = 0,
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer temperatures, sweeps and frames.")
@@ -40,6 +44,7 @@ def magnet(
     from weiss.plots import magnet_name, magnet_transition
 
     components = _components(n)
+    _refuse(out, spins, seed)
     out.mkdir(parents=True, exist_ok=True)  # what cannot be written to is known before the work
     # All magnets to the same temperature, above which nothing happens any more.
     effort: dict[str, Any] = {"hottest": BEYOND / min(components)}
@@ -58,12 +63,13 @@ def magnet(
     total = sum(len(each.dots["temperature"]) for each in found)
     print(
         f"{total} temperatures simulated; the largest deviation of |M| from the exact value is "
-        f"{largest_deviation(found):.1f} standard errors"
+        f"{largest_deviation(found):.1f} standard errors{_typical(found)}"
     )
     for suffix in ("png", "svg"):
         magnet_transition(found, out / f"magnet.{suffix}")
     _write_numbers(found, out)
-    _write_animation(out / "magnet.gif", seed, FRAMES // 8 if quick else FRAMES)
+    frames = FRAMES // 8 if quick else FRAMES
+    _write_animation(out / "magnet.gif", spins, seed, frames)
     for name in ("magnet.png", "magnet.svg", "magnet.gif", "magnet.csv", "magnet.json"):
         print(f"Wrote {out / name}")
 
@@ -77,9 +83,42 @@ def _components(text: str) -> list[int]:
     return [int(word) for word in dict.fromkeys(words)]
 
 
+def _refuse(out: Path, spins: int, seed: int) -> None:
+    """Refuse what cannot be done, before anything is made."""
+    if spins < 2:
+        raise ValueError(
+            f"--spins must be at least 2; got {spins}. One spin has nobody to agree with."
+        )
+    if seed < 0:
+        raise ValueError(f"--seed must be at least 0; got {seed}. Choose another.")
+    there = next(path for path in (out, *out.parents) if path.exists())
+    if not there.is_dir():
+        raise ValueError(f"--out must be a folder; {there} is a file. Choose another name.")
+
+
 def _peak(each: "Transition") -> float:
     """Return the temperature at which a magnet of finitely many spins fluctuates most."""
-    return float(each.lines["temperature"][each.lines["exact_fluctuation"].argmax()])
+    import numpy as np
+
+    # Far below the transition the fluctuation of very many spins is not known.
+    return float(each.lines["temperature"][np.nanargmax(each.lines["exact_fluctuation"])])
+
+
+def _typical(found: list["Transition"]) -> str:
+    """Return what to compare the largest deviation with; nothing where nothing varied."""
+    import numpy as np
+
+    number = sum(int(np.isfinite(each.deviations()).sum()) for each in found)
+    if not number:
+        return ""
+    return f"; of {number} Gaussian numbers the largest is typically {_typical_largest(number):.1f}"
+
+
+def _typical_largest(number: int) -> float:
+    """Return the median of the largest of so many Gaussian numbers, whatever their signs."""
+    from statistics import NormalDist
+
+    return NormalDist().inv_cdf(0.5 + 0.5 * 0.5 ** (1.0 / number))
 
 
 def _write_numbers(found: list["Transition"], out: Path) -> None:
@@ -123,20 +162,20 @@ def _numbers(values: Any) -> list[float | None]:
     return [float(value) if isfinite(value) else None for value in values]
 
 
-def _write_animation(path: Path, seed: int, frames: int) -> None:
+def _write_animation(path: Path, num_spins: int, seed: int, frames: int) -> None:
     import numpy as np
 
     from weiss.magnet import Magnet, cool, solve
     from weiss.plots import magnet_cooling
 
-    planar = Magnet(n=2)
+    planar, shown = Magnet(n=2), min(num_spins, MOST_COOLED)
     temperatures = np.linspace(HOT, COLD, frames)
     fine = np.linspace(0.0, HOT, 201)
     magnet_cooling(
-        cool(planar, temperatures, COOLED_SPINS, sweeps=SWEEPS, seed=seed),
+        cool(planar, temperatures, shown, sweeps=SWEEPS, seed=seed),
         temperatures,
         path,
         theory=(fine, solve(planar, fine).magnetisation),
         critical=planar.critical_temperature,
-        title=f"{COOLED_SPINS} spins, cooled: none is told where to point, and they agree",
+        title=f"{shown} spins, cooled: none is told where to point, and they agree",
     )

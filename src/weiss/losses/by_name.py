@@ -97,6 +97,7 @@ LOSSES: dict[str, LossEntry] = {
     "proxy_anchor": _with_proxies("ProxyAnchor", "ProxyAnchorLoss", margin=0.1, alpha=32),
     "norm_softmax": _with_proxies("NormSoftmax", "NormalizedSoftmaxLoss"),
 }
+"""Every loss that has a short name."""
 
 
 def loss_settings(name: str, given: dict[str, Any]) -> dict[str, Any]:

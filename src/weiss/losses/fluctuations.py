@@ -10,16 +10,17 @@ and the similarity of a sample of c with one of c' is, fluctuations counted from
     F_i . F_j = l_c l_c' M_c.M_c'  +  l_c' (dF_i . M_c')  +  l_c (dF_j . M_c)  +  dF_i . dF_j
 
 The second and the third term are known from distances to fields. Of the last only the second moment
-is kept, with the spread taken to be the same in all directions across the field,
+is kept, with the spread taken to be the same in all directions across the field, a covariance
+``S_c = t_c (1 - M_c M_c^T) / (D - 1)``. Of two classes
 
-    <(dF_i . dF_j)^2>  =  tr(S_c S_c')  ->  t_c t_c' / (D - 1),    t_c = <1 - (F_i . M_c)^2>
+    <(dF_i . dF_j)^2>  =  tr(S_c S_c')  ->  w_cc',    t_c = <1 - (F_i . M_c)^2>,
+    w_cc' = t_c t_c' (D - 2 + (M_c . M_c')^2) / (D - 1)^2
 
-That closes both averages over pairs without a pair: sums over samples and fields, and numbers a
-class. For an exponential of rate b (a repulsion; an attraction has the other sign) it is a sum of
-cumulants,
+That closes the averages over pairs without a pair: sums over samples and fields, and numbers a
+class. For an exponential of rate b it is a sum of cumulants,
 
     log<e^{b (delta - d_ij)}>  =  n_cc' + n_c'c - b (delta - 1 + l_c l_c' M_c.M_c')
-                                  + Lambda(b^2 t_c t_c'),
+                                  + Lambda(b^2 (D - 1) w_cc'),
     n_cc' = log<e^{b (delta - 1 + l_c' F_i . M_c')}>_{i in c},
     Lambda(k^2) = k^2 / (2 (D - 1)) + ...                                        (`log_mean_exp`)
 
@@ -27,12 +28,32 @@ and for a hinge, whose second derivative is a delta function at the margin, the 
 Gaussian of mean ``x`` and variance ``v``, a hinge rounded over its width:
 
     <[x + sqrt(v) z]_+>  =  x Phi(x / sqrt(v)) + sqrt(v) phi(x / sqrt(v)),
-    v_cc' = l_c^2 <(dF_j . M_c)^2>_{j in c'} + t_c t_c' / (D - 1)
+    v_cc' = l_c^2 <(dF_j . M_c)^2>_{j in c'} + w_cc'
+
+Inside a class of n samples the pair loss counts each sample's pair with itself, at distance 0:
+
+    <a(d_ij)>  =  a(0) / n  +  (1 - 1/n) <a(d_ij)>_{i != j}
+
+Fluctuations of a class sum to zero, so that distinct samples are further apart than independent
+ones. The mean distance of a sample from the others is known, n/(n-1) (1 - l_c F_i.M_c), and fixes
+
+    d_ij = far_c + u_i + u_j + E_ij,    far_c = n/(n-1) (1 - l_c^2),    sum_{j != i} E_ij = 0,
+    <(u_i + u_j)^2>_{i != j} = 2 k^2 l_c^2 <(dF_i . M_c)^2>,            k^2 = n^2 / ((n-1) (n-2)),
+    <E_ij^2>_{i != j}  ->  t_c^2 n^2 (n-3) / ((n-1)^2 ((n-1) (D-1) + 2))
+
+Only the last is a closure, the mean over isotropic draws; of two or three samples all distances
+are known. The averages over distinct pairs are then those above, with distances
+``far_c - k l_c (dF_i . M_c)`` from the samples. A class of one sample shows no spread, only how far
+that sample is from its field: it is left as it is, and so is its repulsion.
 
 The correction is what these say beyond the mean-field loss, less the same at zero spread, which
 would be a constant inside a class and is the dropped ``r(M_c, M_c')`` between two. It is taken at
 given fields: they feel the mean-field loss alone, as a fluctuation around a saddle point does not
 move the point. docs/fluctuations.md goes through every step.
+
+Not for fewer than 16 dimensions: where ``b l_c' sqrt(t_c / (D - 1))`` is above three, few samples
+make up the average of an exponential, those that point at the other class. The closure then counts
+too much, and the corrected loss may be further from the pair loss than the mean-field one.
 
 Dimensions: B batch, K slots (classes present), D embedding size.
 """
@@ -56,14 +77,14 @@ class _Spread(NamedTuple):
 
     Attributes:
         order_K: ``l_c``.
+        across_K: ``t_c``.
         num_across: D - 1, the directions across a field.
-        across_KK: ``t_c t_c' / (D - 1)``.
         along_KK: ``<(dF_j . M_c)^2>_{j in c'}`` at row c, column c'.
     """
 
     order_K: Tensor
+    across_K: Tensor
     num_across: int
-    across_KK: Tensor
     along_KK: Tensor
 
 
@@ -149,8 +170,8 @@ def fluctuation_correction(
     + 1/(2K) sum_{c != c'} [phi_r(P_cc') - phi_r(N_cc' + N_c'c) + phi_r(2 r_cc') - phi_r(r_cc')]``
 
     with ``A_c`` and ``P_cc'`` the averages over pairs as the top of this file closes them, and
-    ``r_cc' = r(d(M_c, M_c'))``. Classes that are not in the batch have no known spread and are
-    left as they are.
+    ``r_cc' = r(d(M_c, M_c'))``. Classes with no sample or one in the batch have no known
+    spread and are left as they are: the sums run over the others, K counts all of the batch.
 
     Args:
         interactions: two hinges or two exponentials.
@@ -175,8 +196,9 @@ def fluctuation_correction(
     near_KK = 1.0 - spread.order_K[:, None] * spread.order_K * (1.0 - dist_KK)
     form = closed_form_of(interactions)
     assert form is not None
-    over_pairs = _exponentials if form.kind == "exp" else _hinges
-    pairs_K, pairs_KK = over_pairs(interactions, form, near_BK, near_KK, spread, slots)
+    pairs_K = _inside_classes(interactions, form, near_BK, near_KK, spread, slots)
+    across_KK = spread_products(spread.across_K, 1.0 - dist_KK, spread.num_across)
+    pairs_KK = _between_classes(interactions, form, near_BK, near_KK, across_KK, spread, slots)
 
     link = interactions.attraction_link
     half, two = dist_BK.new_tensor(0.5), dist_BK.new_tensor(2.0)
@@ -191,12 +213,13 @@ def fluctuation_correction(
     between_KK = link.apply(pairs_KK) - link.apply(link.add(push_KK, push_KK.T))
     between_KK = between_KK + link.apply(link.times(none_KK, two)) - link.apply(none_KK)
 
-    used_K = members.used_K
-    itself_KK = torch.eye(len(used_K), dtype=torch.bool, device=used_K.device)
-    is_pair_KK = used_K[:, None] & used_K & ~itself_KK
-    inside = inside_K.masked_fill(~used_K, 0.0).sum()
+    # The distance of a lone sample from its field is no spread: nothing to correct by.
+    known_K = members.used_K & (members.count_K > 1)
+    itself_KK = torch.eye(len(known_K), dtype=torch.bool, device=known_K.device)
+    is_pair_KK = known_K[:, None] & known_K & ~itself_KK
+    inside = inside_K.masked_fill(~known_K, 0.0).sum()
     between = between_KK.masked_fill(~is_pair_KK, 0.0).sum() / 2
-    return (inside + between) / used_K.sum()
+    return (inside + between) / members.used_K.sum()
 
 
 class _Slots:
@@ -204,7 +227,8 @@ class _Slots:
 
     def __init__(self, members: Membership, dtype: torch.dtype) -> None:
         self.slot_B, self.number = members.slot_P, members.num_slots
-        self.weight_K = members.count_K.to(dtype).reciprocal()
+        self.count_K = members.count_K.to(dtype)
+        self.weight_K = self.count_K.reciprocal()
 
     def mean(self, link: Link, x_B: Tensor) -> Tensor:
         """Average the rows ``(B, ...)`` of each class on a link's scale: ``(K, ...)``."""
@@ -215,54 +239,91 @@ class _Slots:
         """Return ``(B,)``, of each sample the entry of its own class."""
         return x_BK.gather(1, self.slot_B[:, None]).squeeze(1)
 
+    def of_samples(self, x_K: Tensor) -> Tensor:
+        """Return the rows ``(B, ...)`` of the samples' classes."""
+        return x_K.index_select(0, self.slot_B)
+
 
 def _spread(dist_BK: Tensor, slots: _Slots, embedding_size: int) -> _Spread:
     """Measure order and spread of each class from distances to fields."""
     sim_BK, plain = 1.0 - dist_BK, LinearLink()
     mean_KK = slots.mean(plain, sim_BK)
-    along_KK = slots.mean(plain, (sim_BK - mean_KK.index_select(0, slots.slot_B)).square()).T
+    along_KK = slots.mean(plain, (sim_BK - slots.of_samples(mean_KK)).square()).T
     across_K = slots.mean(plain, 1.0 - slots.own(sim_BK).square()).clamp_min(0.0)
-    num_across = max(embedding_size - 1, 1)
-    across_KK = across_K[:, None] * across_K / num_across
-    return _Spread(mean_KK.diagonal(), num_across, across_KK, along_KK)
+    return _Spread(mean_KK.diagonal(), across_K, max(embedding_size - 1, 1), along_KK)
 
 
-def _exponentials(
+def _inside_classes(
     interactions: Interactions,
     form: ClosedForm,
     near_BK: Tensor,
     near_KK: Tensor,
     spread: _Spread,
     slots: _Slots,
-) -> tuple[Tensor, Tensor]:
-    """Return logarithms of the averages over pairs, in a class ``(K,)`` and of two ``(K, K)``."""
-    pull_K = slots.mean(interactions.attraction_link, interactions.attraction(slots.own(near_BK)))
-    pull_K = 2 * pull_K - interactions.attraction(near_KK.diagonal())
-    push_KK = slots.mean(interactions.repulsion_link, interactions.repulsion(near_BK))
-    push_KK = push_KK + push_KK.T - interactions.repulsion(near_KK)
-    num_across = spread.num_across
-    product_KK = spread.across_KK * num_across
-    return (
-        pull_K + log_mean_exp(form.pull_rate**2 * product_KK.diagonal(), num_across),
-        push_KK + log_mean_exp(form.push_rate**2 * product_KK, num_across),
-    )
+) -> Tensor:
+    """Return the averages over all pairs of a class ``(K,)``, on the scale of the link."""
+    link, num_across = interactions.attraction_link, spread.num_across
+    count_K = slots.count_K.clamp_min(2)  # one sample has no other: not used
+    others_K = count_K - 1
+    # Two samples stand at the same distance from their mean: there is nothing to stretch.
+    stretch_K = (count_K > 2) * count_K / (others_K * (count_K - 2).clamp_min(1)).sqrt()
+    free_K = count_K.square() * (count_K - 3).clamp_min(0) / others_K.square()
+    across_K = spread.across_K.square() * free_K / (others_K * num_across + 2)
+
+    near_K = near_KK.diagonal()
+    far_K = near_K * count_K / others_K
+    swing_B = slots.of_samples(stretch_K) * (slots.own(near_BK) - slots.of_samples(near_K))
+    far_B = slots.of_samples(far_K) + swing_B
+    if form.kind == "exp":
+        single_K = slots.mean(link, interactions.attraction(far_B))
+        distinct_K = 2 * single_K - interactions.attraction(far_K)
+        square_K = form.pull_rate**2 * across_K * num_across
+        distinct_K = distinct_K + log_mean_exp(square_K, num_across)
+    else:
+        var_K = slots.mean(link, swing_B.square()) + across_K
+        distinct_K = slots.mean(link, rounded_hinge(far_B - form.pull_at, slots.of_samples(var_K)))
+    itself_K = interactions.attraction(torch.zeros_like(far_K))
+    return link.add(link.times(itself_K, 1 / count_K), link.times(distinct_K, others_K / count_K))
 
 
-def _hinges(
+def _between_classes(
     interactions: Interactions,
     form: ClosedForm,
     near_BK: Tensor,
     near_KK: Tensor,
+    across_KK: Tensor,
     spread: _Spread,
     slots: _Slots,
-) -> tuple[Tensor, Tensor]:
-    """Return the averages over pairs, in a class ``(K,)`` and of two classes ``(K, K)``."""
-    var_KK = spread.order_K.square()[:, None] * spread.along_KK + spread.across_KK
-    var_BK = var_KK.index_select(0, slots.slot_B)
-    pull_B = rounded_hinge(slots.own(near_BK) - form.pull_at, slots.own(var_BK))
-    push_KK = slots.mean(LinearLink(), rounded_hinge(form.push_at - near_BK, var_BK))
+) -> Tensor:
+    """Return the averages over pairs of two classes ``(K, K)``, on the scale of the link."""
+    link, num_across = interactions.repulsion_link, spread.num_across
+    if form.kind == "exp":
+        push_KK = slots.mean(link, interactions.repulsion(near_BK))
+        push_KK = push_KK + push_KK.T - interactions.repulsion(near_KK)
+        square_KK = form.push_rate**2 * across_KK * num_across
+        return push_KK + log_mean_exp(square_KK, num_across)
+    var_KK = spread.order_K.square()[:, None] * spread.along_KK + across_KK
+    push_BK = rounded_hinge(form.push_at - near_BK, slots.of_samples(var_KK))
+    push_KK = slots.mean(link, push_BK)
     # Either class's samples among the other's spread: two estimates of one average.
-    return slots.mean(LinearLink(), pull_B), (push_KK + push_KK.T) / 2
+    return (push_KK + push_KK.T) / 2
+
+
+def spread_products(across_K: Tensor, sim_KK: Tensor, num_across: int) -> Tensor:
+    """Return ``tr(S_c S_c')`` of classes spread alike in all directions across their fields.
+
+    ``t_c t_c' (p - 1 + (M_c . M_c')^2) / p^2``: only parallel fields share all p directions across.
+
+    Args:
+        across_K: ``t_c``, the traces.
+        sim_KK: ``M_c . M_c'``.
+        num_across: p, the directions across a field, at least 1.
+
+    Returns:
+        ``(K, K)``.
+    """
+    shared_KK = (num_across - 1 + sim_KK.square()) / num_across**2
+    return across_K[:, None] * across_K * shared_KK
 
 
 def log_mean_exp(square: Tensor, dimensions: int) -> Tensor:

@@ -17,21 +17,22 @@ Dimensions: N spins, D = n components.
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 
 from weiss import _check
 from weiss.magnet.single_spin import (
     Array,
+    components_of,
     log_area,
     log_partition,
     mean_over_field,
     mean_slope,
     mean_spin,
+    spin_entropy,
 )
 
-MOST_COMPONENTS = 1000
-"""The most components of a spin that have been tried."""
 STEPS = 200
 """The most steps of Newton's method; at the transition it gains a third at each."""
 
@@ -57,11 +58,7 @@ class Magnet:
 
     def __post_init__(self) -> None:
         """Refuse what is no magnet."""
-        if _check.count("n", self.n, "Magnet") > MOST_COMPONENTS:
-            raise ValueError(
-                f"n must be at most {MOST_COMPONENTS} for Magnet; got {self.n}. "
-                "Beyond it nobody has looked whether the digits are right."
-            )
+        components_of(self.n, "Magnet")
         _check.number("coupling", self.coupling, "Magnet", above=0.0)
         _check.number("field", self.field, "Magnet")
 
@@ -74,6 +71,8 @@ class Magnet:
 @dataclass(frozen=True)
 class State:
     """What mean field theory says of a magnet, arrays of the shape of the temperatures.
+
+    One temperature gives arrays without dimensions; ``float`` makes a number of each.
 
     Attributes:
         temperature: T.
@@ -101,7 +100,7 @@ class State:
 
 def energy(magnet: Magnet, spins_ND: Array) -> float:
     """Return ``H / N`` of a configuration ``(N, n)``, in N operations: H knows only the sum."""
-    spins_ND = spins_of(magnet, spins_ND)
+    spins_ND = spins_of(magnet_of(magnet, "energy"), spins_ND)
     mean_D = spins_ND.mean(axis=0)
     return float(-0.5 * magnet.coupling * mean_D @ mean_D - magnet.field * mean_D[0])
 
@@ -112,7 +111,7 @@ def mean_field_energy(magnet: Magnet, spins_ND: Array, mean_D: Array) -> float:
     It is ``H/N + J N/2 |M - m|^2`` with m the mean of the spins: never below the true energy, and
     equal to it where the field is self-consistent.
     """
-    spins_ND = spins_of(magnet, spins_ND)
+    spins_ND = spins_of(magnet_of(magnet, "mean_field_energy"), spins_ND)
     mean_D = np.asarray(mean_D, dtype=np.float64)
     if mean_D.shape != (magnet.n,) or not np.isfinite(mean_D).all():
         raise ValueError(
@@ -143,6 +142,7 @@ def landscape(magnet: Magnet, mean: Array | float, temperature: Array | float) -
         >>> [round(float(landscape(Magnet(1), 1.0, T)), 3) for T in (1.0, 0.1, 0.01, 0.0)]
         [-0.627, -0.5, -0.5, -0.5]
     """
+    magnet_of(magnet, "landscape")
     T, mean = temperatures_of(temperature), np.asarray(mean, dtype=np.float64)
     pull = np.abs(magnet.coupling * mean + magnet.field)
     warm = np.where(T > 0, T, 1.0)
@@ -168,6 +168,7 @@ def solve(magnet: Magnet, temperature: Array | float) -> State:
         >>> solve(Magnet(n=1), [0.0, 0.5, 0.99, 1.5]).magnetisation.round(4)
         array([1.    , 0.9575, 0.1725, 0.    ])
     """
+    magnet_of(magnet, "solve")
     T = temperatures_of(temperature)
     n, coupling, outer = magnet.n, magnet.coupling, abs(magnet.field)
     is_warm = T > 0
@@ -184,17 +185,16 @@ def solve(magnet: Magnet, temperature: Array | float) -> State:
             break
     M = np.where(is_warm, mean_spin(n, x), 1.0)
     u = -0.5 * coupling * M**2 - outer * M
-    s = log_partition(n, x) - x * M + log_area(n)
-    s = np.where(is_warm, s, 0.0 if n == 1 else -np.inf)
+    s = np.where(is_warm, spin_entropy(n, x), 0.0 if n == 1 else -np.inf)
     with np.errstate(divide="ignore", invalid="ignore"):
         variance = mean_slope(n, x)
         along = np.where(is_warm, variance / np.maximum(warm - coupling * variance, 0.0), 0.0)
         across = np.where(M > 0, M / outer, along) if outer else np.where(M > 0, np.inf, along)
     return State(
         temperature=T,
-        magnetisation=M if magnet.field >= 0 else -M,
+        magnetisation=M if magnet.field >= 0 else np.asarray(-M),
         free_energy=np.where(is_warm, u - warm * np.where(is_warm, s, 0.0), u),
-        energy=u,
+        energy=np.asarray(u),
         entropy=s,
         susceptibility=along,
         transverse=across if n > 1 else np.full_like(T, np.nan),
@@ -212,6 +212,7 @@ def residual(magnet: Magnet, mean: Array | float, temperature: float) -> Array:
         mean: M along the first axis, any shape.
         temperature: T, above zero.
     """
+    magnet_of(magnet, "residual")
     T = _check.number("temperature", temperature, "residual", above=0.0)
     mean = np.asarray(mean, dtype=np.float64)
     x = (magnet.coupling * mean + magnet.field) / T
@@ -219,9 +220,28 @@ def residual(magnet: Magnet, mean: Array | float, temperature: float) -> Array:
     return found
 
 
-def temperatures_of(given: Array | float) -> Array:
+def magnet_of(given: object, owner: str) -> Magnet:
+    """Return ``given`` if it is a magnet."""
+    if not isinstance(given, Magnet):
+        raise TypeError(
+            f"magnet must be a Magnet for {owner}; got {given!r}. Pass one, such as Magnet(n=3)."
+        )
+    return given
+
+
+def temperatures_of(given: object) -> Array:
     """Return temperatures as float64; refuse what is none."""
-    T = np.asarray(given, dtype=np.float64)
+    try:
+        found = np.asarray(given)
+    except ValueError:  # rows of several lengths
+        found = np.asarray(None)
+    kind = found.dtype.kind
+    if kind not in "iufO" or (kind == "O" and not all(isinstance(T, Real) for T in found.flat)):
+        raise TypeError(
+            f"temperature must be a number or an array of numbers; got {given!r}. "
+            "Pass it in the units of J N, with Boltzmann's constant 1."
+        )
+    T = found.astype(np.float64)
     bad = T[~(np.isfinite(T) & (T >= 0))]
     if bad.size:
         raise ValueError(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from weiss import _check
-from weiss.magnet.mean_field import Magnet, temperatures_of
+from weiss.magnet.mean_field import Magnet, magnet_of, temperatures_of
 from weiss.magnet.single_spin import Array
 
 KNOWN = (1, 2, 3)
@@ -79,7 +79,8 @@ def simulate(
         >>> bool(abs(gap) < 4 * found.errors["length"][0])
         True
     """
-    T = np.atleast_1d(temperatures_of(np.asarray(temperatures, dtype=np.float64)))
+    magnet_of(magnet, "simulate")
+    T = np.atleast_1d(temperatures_of(temperatures))
     if T.ndim != 1 or not T.size or not (T > 0).all():
         raise ValueError(
             f"temperatures must be a list of numbers above zero for simulate; got {T}. "
@@ -127,7 +128,13 @@ def cool(
     Returns:
         ``(T, N, n)``.
     """
-    T = np.atleast_1d(temperatures_of(np.asarray(temperatures, dtype=np.float64)))
+    magnet_of(magnet, "cool")
+    T = np.atleast_1d(temperatures_of(temperatures))
+    if T.ndim != 1 or not T.size:
+        raise ValueError(
+            f"temperatures must be a list of at least one number for cool; got shape {T.shape}. "
+            "Pass the temperatures in the order in which they come."
+        )
     bath = HeatBath(magnet, T[:1], num_spins, seed)
     found = np.empty((len(T), bath.num_spins, magnet.n))
     for place, temperature in enumerate(T):

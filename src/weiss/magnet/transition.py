@@ -8,7 +8,7 @@ import numpy as np
 
 from weiss import _check
 from weiss.magnet.exact import exact
-from weiss.magnet.mean_field import Magnet, solve
+from weiss.magnet.mean_field import Magnet, magnet_of, solve
 from weiss.magnet.simulation import simulate
 from weiss.magnet.single_spin import Array
 
@@ -66,14 +66,15 @@ def transition(
         seed: of the simulation.
         hottest: the last temperature of the lines, and of the simulation if that is less than
             twice the critical one; twice the critical one if it is not said.
-        num_lines: temperatures of the lines, about half of them close to the transition.
-        num_dots: temperatures of the simulation.
+        num_lines: temperatures of the lines, at least one, about half of them close to the
+            transition.
+        num_dots: temperatures of the simulation, at least one.
         copies: see `simulate`.
         sweeps: see `simulate`.
         warm_up: see `simulate`; by default 40 sweeps and four times the root of N, which is how
             long memory lasts at the transition.
     """
-    if magnet.field != 0.0:
+    if magnet_of(magnet, "transition").field != 0.0:
         raise ValueError(
             f"field must be 0 for transition; got {magnet.field:g}. In a field there is none."
         )
@@ -81,6 +82,8 @@ def transition(
         raise ValueError(
             "num_spins must be at least 2 for transition; got 1. One spin has nobody to agree with."
         )
+    num_lines = _check.count("num_lines", num_lines, "transition")
+    num_dots = _check.count("num_dots", num_dots, "transition")
     critical = magnet.critical_temperature
     end = HOTTEST * critical
     if hottest is not None:
@@ -113,5 +116,14 @@ def transition(
 
 
 def largest_deviation(found: Sequence[Transition]) -> float:
-    """Return the largest gap between simulation and exact mean length, in standard errors."""
-    return float(max(np.nanmax(np.abs(each.deviations())) for each in found))
+    """Return the largest gap between simulation and exact mean length, in standard errors.
+
+    It is nan where nothing varied at any temperature.
+    """
+    if not found:
+        raise ValueError(
+            "found must hold at least one transition for largest_deviation; got none. "
+            "Pass what `transition` returns, in a list."
+        )
+    gaps = np.abs(np.concatenate([each.deviations() for each in found]))
+    return float(np.nanmax(gaps)) if np.isfinite(gaps).any() else math.nan

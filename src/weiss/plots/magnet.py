@@ -43,6 +43,7 @@ def magnet_transition(found: Sequence["Transition"], path: Path, *, title: str =
     Raises:
         ValueError: nothing is given.
     """
+    import numpy as np
     from matplotlib.lines import Line2D
 
     if not found:
@@ -63,7 +64,8 @@ def magnet_transition(found: Sequence["Transition"], path: Path, *, title: str =
         }
         series.append(Line2D([], [], linewidth=1.6, label=_words(each), **look))
     hottest = max(each.lines["temperature"][-1] / each.magnet.coupling for each in found)
-    peak = max(_scaled(each)["exact_fluctuation"].max() for each in found)
+    # Far below the transition the fluctuation of very many spins is not known.
+    peak = max(np.nanmax(_scaled(each)["exact_fluctuation"]) for each in found)
     least = min(_scaled(each)["exact_fluctuation"][-1] for each in found)
     left.set(xlim=(0, 1.02 * hottest), ylim=(0, 1.1))
     right.set(xlim=(0, 1.02 * hottest), ylim=(least / 6, 5 * peak))
@@ -210,7 +212,7 @@ def _draw_spins(axis: Any, spins_ND: Any) -> Any:
     arrows = axis.quiver(
         *zip(*places, strict=True), *spins_ND.T, _angles(spins_ND), cmap=circle,
         clim=(-math.pi, math.pi), pivot="mid", angles="xy", scale_units="xy", scale=1.25,
-        width=0.0085, headwidth=4.2, headlength=4.6, headaxislength=4.2,
+        width=0.085 / max(side, 10), headwidth=4.2, headlength=4.6, headaxislength=4.2,
     )  # fmt: skip
     axis.set(xlim=(-0.8, side - 0.2), ylim=(-0.8, side - 0.2), aspect="equal", xticks=[], yticks=[])
     for spine in axis.spines.values():

@@ -1,10 +1,9 @@
 """Pictures of a served catalogue: what is nearest to an item, and the map.
 
-    python examples/page_pictures.py photos.index --item 1264 --out docs/images
+    python docs/drawings/page_pictures.py photos.index --item 1264
 
-The index is that of docs/catalogue.md.
-
-Needs Chromium and the extras `serve` and `browser`.
+It writes docs/images/catalogue_search.png and catalogue_map.png. The index is that of
+docs/catalogue.md. Needs Chromium and the extras `serve` and `browser`.
 """
 
 import argparse
@@ -46,7 +45,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("index", type=Path)
     parser.add_argument("--item", type=int, default=0, help="the item to search with")
-    parser.add_argument("--out", type=Path, default=Path("docs/images"))
+    images = Path(__file__).resolve().parent.parent / "images"
+    parser.add_argument("--out", type=Path, default=images)
     arguments = parser.parse_args()
     port = free_port()
     address = f"http://127.0.0.1:{port}"
