@@ -1,13 +1,15 @@
 """The README's code runs and prints what it says; its commands exist."""
 
 import contextlib
+import importlib
 import io
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from weiss.config import recipe_from
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -47,21 +49,39 @@ def test_links_to_files_lead_somewhere(path):
             assert (path.parent / target).exists(), target
 
 
-def run_example(name, *words):
-    command = [sys.executable, ROOT / "examples" / name, *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def run_example(monkeypatch, capsys):
+    """Call an example's main function with words of a command line; return what it printed.
+
+    In this process: to start another and load torch takes longer than most examples.
+    """
+
+    def run(name, *words, **replaced):
+        monkeypatch.syspath_prepend(ROOT / "examples")
+        module = importlib.import_module(name)
+        for attribute, value in replaced.items():
+            monkeypatch.setattr(module, attribute, value)
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, words)])
+        capsys.readouterr()
+        module.main()
+        return capsys.readouterr().out
+
+    return run
 
 
-def test_fields_settling_are_drawn(tmp_path):
-    said = run_example("settling.py", "--out", tmp_path, "--steps", 30)
+def test_fields_settling_are_drawn(run_example, tmp_path):
+    said = run_example("settling", "--out", tmp_path, "--steps", 30)
     assert (tmp_path / "settling.png").stat().st_size > 10_000
     assert str(tmp_path / "settling.png") in said
 
 
-def test_the_demo_trains_measures_and_writes_its_page(tmp_path):
-    said = run_example("demo.py", "--out", tmp_path, "--epochs", 1)
+def test_the_demo_trains_measures_and_writes_its_page(run_example, one_thread, tmp_path):
+    def small_network(name, overrides):
+        # What is asked here does not depend on the network, which takes most of the time; a page
+        # trains the recipe as it is (docs/training.md).
+        return recipe_from(name, [*overrides, "backbone.widths=[4, 8]"])
+
+    said = run_example("demo", "--out", tmp_path, "--epochs", 1, recipe_from=small_network)
     rows = [line.split() for line in said.split("unseen characters, per cent")[1].splitlines()]
     found = {row[0]: row[-4:] for row in rows if len(row) > 4 and row[0] != "MAP@R,"}
     assert found.keys() == {"raw", "untrained", "MFCWMS", "ProxyAnchor"}
