@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from figures import leave_unrendered
 from tiny import BEGUN
 
 DEFINED = []
@@ -30,6 +31,12 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def unrendered(monkeypatch):
+    """Write next to nothing as a figure, where a test is not about what figures show."""
+    leave_unrendered(monkeypatch)
 
 
 @pytest.fixture

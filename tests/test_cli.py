@@ -10,17 +10,8 @@ import psutil
 import pytest
 from miniature import write_cub, write_image
 from PIL import Image
-
-
-def weiss(*arguments, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "weiss", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        **options,
-    )
+from tiny import weiss as weiss_in_a_process
+from typed import weiss
 
 
 @pytest.fixture
@@ -34,7 +25,7 @@ def photos(tmp_path):
 
 def test_help_answers_at_once_and_without_torch():
     before = os.times()
-    done = weiss("--help")
+    done = weiss_in_a_process("--help")
     after = os.times()
     assert done.returncode == 0
     assert "data" in done.stdout
@@ -51,7 +42,7 @@ def test_help_answers_at_once_and_without_torch():
 def test_the_version_is_the_packages():
     import weiss as package
 
-    assert weiss("--version").stdout.strip() == package.__version__
+    assert weiss_in_a_process("--version").stdout.strip() == package.__version__
 
 
 def test_data_list_names_every_data_set():

@@ -1,16 +1,12 @@
 """The commands that compare, as people type them, rightly and wrongly."""
 
-import io
 import json
 import shlex
-import sys
-import warnings
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from tiny import settings, write_stripes
+from typed import weiss
 
 QUICK = {"train__epochs": 1, "train__warmup_epochs": 0, "train__batch_size": 8}
 
@@ -21,32 +17,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture(scope="module")
 def stripes(tmp_path_factory):
     return write_stripes(tmp_path_factory.mktemp("data") / "stripes", 20, 4)
-
-
-@dataclass
-class Done:
-    """What a command said, and the code it ended with."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def weiss(*words):
-    """Run a command in this process, which is quicker than to start another."""
-    from weiss.cli import main
-
-    out, err, code = io.StringIO(), io.StringIO(), 0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["weiss", *map(str, words)])
-        patch.setenv("COLUMNS", "120")
-        patch.setattr(warnings, "showwarning", None)  # which the command sets
-        with redirect_stdout(out), redirect_stderr(err):
-            try:
-                main()
-            except SystemExit as end:
-                code = int(end.code or 0)
-    return Done(code, out.getvalue(), err.getvalue())
 
 
 def tiny(*words, **changes):
@@ -86,6 +56,7 @@ def test_a_changed_recipe_is_refused_with_the_difference(bench, stripes):
     assert "optim.lr: 0.01 -> 0.5" in done.stderr
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_report_of_a_bench_shows_its_worst_classes_unless_told_not_to(bench, tmp_path):
     out, _ = bench
     done = weiss("report", out, "--out", tmp_path / "with.html")
@@ -99,6 +70,7 @@ def test_a_report_of_a_bench_shows_its_worst_classes_unless_told_not_to(bench, t
     assert "Worst classes" not in (tmp_path / "without.html").read_text()
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_report_of_a_bench_under_way_shows_all_there_is_now(bench, tmp_path):
     import shutil
 
@@ -115,6 +87,7 @@ def test_a_report_of_a_bench_under_way_shows_all_there_is_now(bench, tmp_path):
     assert not (out / "summary.json").exists()  # a report only reads
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_report_can_be_made_anew_where_only_summaries_were_kept(tmp_path):
     kept = Path(__file__).parents[1] / "results" / "glyphs"
     before = {path: path.read_bytes() for path in kept.glob("*/summary.json")}

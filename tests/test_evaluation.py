@@ -309,7 +309,7 @@ def test_a_gallery_on_disk_is_searched_in_little_memory(tmp_path):
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("world", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_several_processes_give_the_numbers_of_one(world, tmp_path):
     embeddings, labels = some_embeddings()
     expected = retrieval_metrics(embeddings, labels)
@@ -455,7 +455,7 @@ MEMORY = {  # embeddings, labels, further arguments
     "neighbours": "randn(3000, 8), arange(3000) % 2, {'recall_at': (100_000,)}",
     "queries": "randn(1, 256).repeat(150_000, 1), arange(150_000) % 7, few",
     "multi-hot": "randn(9000, 8), arange(9000)[:, None] % 1000 == arange(1000), {}",
-    "large classes": "randn(6000, 8), arange(6000) % 2, {}",
+    "large classes": "randn(5000, 8), arange(5000) % 2, {}",
 }
 
 

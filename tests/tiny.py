@@ -98,7 +98,7 @@ def wait_until(reached, seconds=300):
     deadline = time.monotonic() + seconds
     while not reached():
         assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.002)
+        time.sleep(0.01)
 
 
 def weiss(*arguments, **options):

@@ -59,10 +59,11 @@ def test_everything_is_done_once_and_nothing_is_left(plan, tmp_path):
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])
 def test_who_finishes_first_does_not_matter(plan, tmp_path, at_once):
-    first, _ = carried_out(plan(at_once=at_once), tmp_path / "a")
-    last, _ = carried_out(plan(at_once=at_once), tmp_path / "b", pick=lambda ready: ready[-1])
+    asked = {"at_once": at_once, "repeats": 1}  # what follows a search does not depend on it
+    first, _ = carried_out(plan(**asked), tmp_path / "a")
+    last, _ = carried_out(plan(**asked), tmp_path / "b", pick=lambda ready: ready[-1])
     middle, _ = carried_out(
-        plan(at_once=at_once), tmp_path / "c", pick=lambda ready: ready[len(ready) // 2]
+        plan(**asked), tmp_path / "c", pick=lambda ready: ready[len(ready) // 2]
     )
     assert first == last == middle
 

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from tiny import TIMES, begin, environment, settings, wait_until
 
 from weiss.protocols import carry_out, current_summary, open_ledger, reality_check, traditional
@@ -68,12 +69,17 @@ def attempts(out):
     return open_ledger(Path(out), None, None).attempts()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # tests that go to another process and back leave a module
 def undisturbed(recipe, tmp_path_factory):
     """A small reality check, done by one worker without a break; only to be read."""
     out = tmp_path_factory.mktemp("undisturbed") / "bench"
     plan = reality_check(recipe, ["mf_cwms", "ms"], trials=2, repeats=2)
-    return out, carry_out(plan, out, quiet=True)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in every test here, but this comes before what is a module's
+    try:
+        return out, carry_out(plan, out, quiet=True)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_a_bench_leaves_a_complete_table(undisturbed):

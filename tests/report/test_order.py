@@ -45,6 +45,7 @@ def captions(monkeypatch):
     return found
 
 
+@pytest.mark.usefixtures("unrendered")
 @pytest.mark.parametrize("kind", ["traditional", "fields"])
 def test_order_stands_after_the_learning_curves_in_page_markdown_and_files(tmp_path, kind):
     write_comparison(tmp_path / "a", kind, losses=("mf_cwms", "ms"))

@@ -4,7 +4,8 @@ import json
 import shutil
 
 import pytest
-from tiny import weiss, write_stripes
+from tiny import write_stripes
+from typed import weiss
 from typer.testing import CliRunner
 
 from weiss import cli

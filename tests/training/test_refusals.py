@@ -8,7 +8,9 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from tiny import command, losses, metrics, tiny_recipe, weiss, without_times
+from tiny import command, losses, metrics, tiny_recipe, without_times
+from tiny import weiss as weiss_in_a_process
+from typed import weiss
 
 from weiss.config import recipe_from
 from weiss.files import alone
@@ -198,7 +200,7 @@ def test_a_full_disk_is_one_message_and_the_state_before_it_is_whole(run, stripe
 
     changes = {"train__epochs": 4, "train__checkpoint_seconds": 0}
     words = command(stripes, folder, "--resume", **changes)
-    done = weiss(*words, preexec_fn=small_files)
+    done = weiss_in_a_process(*words, preexec_fn=small_files)
     said = " ".join(done.stderr.split())
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stderr

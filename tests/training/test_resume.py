@@ -7,7 +7,7 @@ import time
 
 import pytest
 import torch
-from tiny import assert_same_run, begin, command, losses, tiny_recipe, wait_until, weiss
+from tiny import assert_same_run, begin, command, losses, tiny_recipe, wait_until
 
 from weiss.config import recipe_from
 from weiss.runs import Run
@@ -231,11 +231,14 @@ def hold_in_mid_epoch(folder, process):
     wait_until(held)
 
 
-@pytest.mark.parametrize("times", [4, pytest.param(10, marks=pytest.mark.slow)])
-def test_a_run_killed_at_random_moments_is_the_run_that_was_not(stripes, tmp_path, times):
+@pytest.mark.parametrize(
+    ("times", "epochs"), [(2, 40), pytest.param(10, 60, marks=pytest.mark.slow)]
+)
+def test_a_run_killed_at_random_moments_is_the_run_that_was_not(
+    run, stripes, tmp_path, times, epochs
+):
     """Every second kill hits it between the steps of an epoch, whatever the machine's speed."""
-    changes = {"train__epochs": 60, "train__checkpoint_seconds": 0, "schedule__every": 20}
-    reference = start(command(stripes, tmp_path / "whole", "--quiet", **changes))
+    changes = {"train__epochs": epochs, "train__checkpoint_seconds": 0, "schedule__every": 20}
     folder = tmp_path / "killed"
     moments = random.Random(7)
     reached = []
@@ -246,7 +249,7 @@ def test_a_run_killed_at_random_moments_is_the_run_that_was_not(stripes, tmp_pat
         if attempt % 2:
             hold_in_mid_epoch(folder, process)
         else:
-            time.sleep(moments.uniform(0.0, 1.6 / times))
+            time.sleep(moments.uniform(0.0, min(0.4, 1.6 / times)))
         assert process.poll() is None, "the run ended first"
         process.kill()
         _, said = process.communicate()
@@ -254,12 +257,9 @@ def test_a_run_killed_at_random_moments_is_the_run_that_was_not(stripes, tmp_pat
         reached.append(newest(folder))
     assert reached == sorted(reached)
     assert all(steps % 3 for steps in reached[1::2]), reached
-    done = weiss(*command(stripes, folder, "--quiet", "--resume", **changes))
-    assert done.returncode == 0, done.stderr
-    assert reference.wait(timeout=300) == 0, reference.communicate()
-    reference.communicate()
-    assert len(Run(folder).metrics()) == 60
-    assert_same_run(folder, tmp_path / "whole")
+    run("killed", resume=True, **changes)
+    assert len(Run(folder).metrics()) == epochs
+    assert_same_run(folder, run("whole", **changes))
 
 
 def test_ctrl_c_saves_the_state_and_says_how_to_go_on(stripes, tmp_path, undrawn, capsys):
@@ -275,8 +275,11 @@ def test_ctrl_c_saves_the_state_and_says_how_to_go_on(stripes, tmp_path, undrawn
     assert list(folder.rglob(".*")) == []
     steps = newest(folder)
     train(recipe_from(str(folder), [f"train.epochs={steps // 3 + 2}"]), folder, resume=True)
-    going_on = f"Going on in epoch {steps // 3 + 1} after step {steps % 3}."
-    assert going_on in capsys.readouterr().out
+    places = {(steps // 3 + 1, steps % 3)}
+    if steps % 3 == 0:  # the epoch's last step is done, and what follows it may be or not
+        places.add((steps // 3, 3))
+    said = capsys.readouterr().out
+    assert any(f"Going on in epoch {epoch} after step {step}." in said for epoch, step in places)
 
 
 def test_random_numbers_of_a_network_do_not_depend_on_where_it_was_stopped(run, monkeypatch):

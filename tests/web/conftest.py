@@ -18,8 +18,8 @@ def pictures(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory):
-    """A network that was trained for a moment."""
-    return train_on_glyphs(tmp_path_factory.mktemp("served_run") / "run", "train.epochs=1")
+    """A network that was trained for seconds: the one that tests of catalogues have."""
+    return train_on_glyphs(tmp_path_factory.mktemp("served_run") / "run")
 
 
 @pytest.fixture(scope="session")

@@ -106,6 +106,7 @@ BACKBONES: dict[str, BackboneEntry] = {
     ),
     "features": BackboneEntry("features", Vectors, False, None, arguments=("num_features",)),
 }
+"""Every network that has a name of its own; those of timm are `timm:NAME`."""
 
 
 def make_backbone(

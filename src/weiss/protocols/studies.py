@@ -358,6 +358,7 @@ STUDIES: dict[str, type[SettingStudy] | type[Classes] | type[Breakdown]] = {
     study.kind: study
     for study in (Dimension, BatchSize, BetaDelta, Regularisation, Classes, FieldsStudy, Breakdown)
 }
+"""Every study by its name."""
 
 
 def make_study(

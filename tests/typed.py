@@ -1,0 +1,35 @@
+"""The command line, as somebody types it, in this process: to start another takes seconds."""
+
+import io
+import sys
+import warnings
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+
+import pytest
+
+
+@dataclass
+class Done:
+    """What a command said, and the code it ended with."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def weiss(*words, cwd="."):
+    """Run a command to its end, in a folder."""
+    from weiss.cli import main
+
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with pytest.MonkeyPatch.context() as patch, chdir(cwd):
+        patch.setattr(sys, "argv", ["weiss", *map(str, words)])
+        patch.setenv("COLUMNS", "120")
+        patch.setattr(warnings, "showwarning", None)  # which the command sets
+        with redirect_stdout(out), redirect_stderr(err):
+            try:
+                main()
+            except SystemExit as end:
+                code = int(end.code or 0)
+    return Done(code, out.getvalue(), err.getvalue())
