@@ -162,7 +162,7 @@ def read_strange(content: bytes, order: Order) -> tuple[list[Any], bytes]:
 
 def _pipes() -> tuple[IO[bytes], IO[bytes]]:
     """Return where questions come from and where answers go."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever asks; then input ends
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where it was not started deaf to it already
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not look like an answer
     return sys.stdin.buffer, answers

@@ -12,15 +12,17 @@ each child waits for the answer and hands the bytes to whoever asked, before it 
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from weiss.decoder import Shared, say
 
@@ -42,16 +44,35 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def child_command(function: str, *arguments: object) -> list[str]:
-    """Return the command of a process that calls a function of `weiss.decoder`.
+def start_child(function: str, *arguments: object, **options: Any) -> "subprocess.Popen[bytes]":
+    """Start a process that calls a function of `weiss.decoder`, with pipes to it and from it.
+
+    Ctrl-C is for whoever asks, and reaches all of a terminal's processes: the child is deaf to it
+    from its first moment, for what it inherits is this thread's mask of signals.
 
     Args:
         function: its name.
         arguments: what it is given, as text.
+        options: more of `subprocess.Popen`.
     """
     places = [str(Path(__file__).parents[1]), *(place for place in sys.path if place)]
     given = map(str, arguments)
-    return [sys.executable, "-P", "-c", _CHILD, json.dumps(places), function, *given]
+    command = [sys.executable, "-P", "-c", _CHILD, json.dumps(places), function, *given]
+    with _deaf_to_interrupts():
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options)
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Keep interrupts from this thread and from the processes that it starts."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @dataclass(frozen=True)
@@ -100,8 +121,10 @@ class Decoders:
         self._channels, self._short_side = channels, short_side
         self._mine = threading.local()
         self._children: list[_Child] = []
+        self._starting = threading.Lock()
+        self._closed = False
         # One thread for each child: it talks to that child alone.
-        self._threads = ThreadPoolExecutor(num_workers, "weiss-decode", self._start_child)
+        self._threads = ThreadPoolExecutor(num_workers, "weiss-decode")
 
     def submit(self, paths: Sequence[str | Path], sink: Sink) -> "Future[Decoded]":
         """Decode some files and hand their pixels to a sink, which may run in any thread."""
@@ -110,6 +133,8 @@ class Decoders:
     def close(self) -> None:
         """Drop what is not begun, and end the processes."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        with self._starting:  # whoever is not there by now never will be
+            self._closed = True
         for child in self._children:
             try:
                 child.questions.close()
@@ -134,19 +159,23 @@ class Decoders:
         """End the processes."""
         self.close()
 
-    def _start_child(self) -> None:
-        file = _memory_file()
-        process = subprocess.Popen(
-            child_command("serve", self._channels, self._short_side or 0, file.fileno()),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=[file.fileno()],
-        )
-        self._mine.child = _Child(process, Shared(file))
-        self._children.append(self._mine.child)
+    def _child(self) -> _Child:
+        """Return the process of this thread; a new one if it has none."""
+        if not hasattr(self._mine, "child"):
+            with self._starting:
+                if self._closed:
+                    raise CancelledError
+                file = _memory_file()
+                number = file.fileno()
+                process = start_child(
+                    "serve", self._channels, self._short_side or 0, number, pass_fds=[number]
+                )
+                self._mine.child = _Child(process, Shared(file))
+                self._children.append(self._mine.child)
+        return cast(_Child, self._mine.child)
 
     def _decode(self, paths: list[str], sink: Sink) -> Decoded:
-        child: _Child = self._mine.child
+        child = self._child()
         say(child.questions, paths)
         line = child.answers.readline()
         if not line:

@@ -9,8 +9,10 @@ import time
 import uuid
 
 import pytest
+from tiny import wait_until
 
 from weiss.protocols import ledger as ledgers
+from weiss.protocols import liveness
 from weiss.protocols.ledger import Ledger, StorageError
 from weiss.protocols.liveness import Heartbeat, Worker
 
@@ -230,6 +232,33 @@ def test_a_clock_that_is_set_does_not_kill_a_worker(monkeypatch):
     monkeypatch.setattr(psutil, "boot_time", lambda: real + 100)
     assert not here.is_gone()
     assert Worker(here.place, here.process, here.since + 5000).is_gone()
+
+
+HOLDS_A_LOCK = """
+import fcntl, sys, threading, time
+import numpy as np
+file = open(sys.argv[1], "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+large = np.ones(2**26)  # which takes the system a moment to take back
+for _ in range(3):
+    threading.Thread(target=time.sleep, args=(100,)).start()
+print("ready", flush=True)
+time.sleep(100)
+"""
+
+
+def test_a_worker_is_gone_when_its_locks_are(tmp_path):
+    fcntl = pytest.importorskip("fcntl")
+    path = tmp_path / "lock"
+    for _ in range(3):
+        command = [sys.executable, "-c", HOLDS_A_LOCK, str(path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process, path.open("w") as file:
+            process.stdout.readline()
+            worker = Worker(Worker.this().place, process.pid, liveness._began(process.pid))
+            assert not worker.is_gone()
+            process.kill()
+            wait_until(worker.is_gone)  # before anybody has waited for the process
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_plan_changes_only_from_what_it_was(ledger):

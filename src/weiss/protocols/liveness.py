@@ -43,13 +43,22 @@ class Worker:
             return False
         try:
             is_same = abs(_began(self.process) - self.since) < 1
-            return not is_same or psutil.Process(self.process).status() == psutil.STATUS_ZOMBIE
+            return not is_same or _is_dead(psutil.Process(self.process))
         except psutil.NoSuchProcess:
             return True
 
     def text(self) -> str:
         """Return it as a row keeps it."""
         return json.dumps([self.place, self.process, self.since])
+
+
+def _is_dead(process: psutil.Process) -> bool:
+    """Say whether nothing of a process runs any more, though nobody has waited for it yet.
+
+    The first thread of a killed process may be done while others are still being ended, for a tenth
+    of a second where memory is large; until then its locks are held.
+    """
+    return bool(process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1)
 
 
 def _place() -> str:

@@ -22,7 +22,7 @@ from typing import IO, Any, cast
 import numpy as np
 
 from weiss.decoder import Order, Refused
-from weiss.decoding import child_command
+from weiss.decoding import start_child
 from weiss.web.batching import ClosedError
 
 Array = np.ndarray[Any, Any]
@@ -77,10 +77,9 @@ class Workers:
                 raise ClosedError("the server is being stopped")
             if child is not None:
                 self._bury(child)
-            self._mine.child = subprocess.Popen(
-                child_command("serve_strangers", json.dumps(asdict(self._order))),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+            self._mine.child = start_child(
+                "serve_strangers",
+                json.dumps(asdict(self._order)),
                 stderr=subprocess.DEVNULL,  # what a codec says of a stranger's file
                 # Idle threads of a linear algebra library would eat the memory that is allowed.
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
