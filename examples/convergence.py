@@ -22,10 +22,10 @@ from few_glyphs import (
     LR,
     Glyphs,
     batches_of,
-    check_seeds,
     embed,
     keep_rows,
     new_network,
+    options_from,
     options_of,
     scores,
     seed_by_seed,
@@ -108,11 +108,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def main() -> None:
     """Train three ways, print the residuals and draw them."""
     parser = options_of(__doc__ or "", characters=120, epochs=12)
-    arguments = parser.parse_args()
-    check_seeds(parser, arguments.seeds)
-    if arguments.quick:
-        arguments.characters, arguments.epochs, arguments.seeds = 12, 2, arguments.seeds[:1]
-
+    arguments = options_from(parser, characters=12, epochs=2, seeds=[0])
     known = some_glyphs("train", arguments.characters)
     unseen = some_glyphs("test", arguments.characters)
     print(f"{'way':12} seed epoch  residual: 5 %    median      95 %   class mean length   MAP@R")

@@ -9,6 +9,7 @@ import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import numpy as np
 import torch
@@ -154,15 +155,40 @@ def options_of(about: str, *, characters: int, epochs: int) -> argparse.Argument
     return parser
 
 
-def check_seeds(parser: argparse.ArgumentParser, seeds: Sequence[int]) -> None:
-    """Refuse a seed that is given twice: it would look like a second measurement."""
-    if len(set(seeds)) < len(seeds):
-        parser.error(f"argument --seeds: each once; got {' '.join(map(str, seeds))}")
+def options_from(parser: argparse.ArgumentParser, **quick: object) -> argparse.Namespace:
+    """Read the command line; what makes no sense is refused in words, before any work.
+
+    Args:
+        parser: from `options_of`.
+        **quick: what options are with ``--quick`` if they are not given.
+    """
+    arguments = parser.parse_args()
+    if arguments.quick:
+        parser.set_defaults(**quick)
+        arguments = parser.parse_args()
+    if len(set(arguments.seeds)) < len(arguments.seeds):
+        # It would look like a second measurement.
+        parser.error(f"argument --seeds: each once; got {' '.join(map(str, arguments.seeds))}")
+    make_folder(parser, "--out", arguments.out)
+    if arguments.rows:
+        make_folder(parser, "--rows", arguments.rows.parent)
+        if arguments.rows.is_dir():
+            parser.error(f"argument --rows: the name of a file; {arguments.rows} is a folder")
+    return arguments
+
+
+def make_folder(parser: argparse.ArgumentParser, option: str, folder: Path) -> None:
+    """Make a folder, or say that it cannot be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            return
+    except OSError as error:
+        parser.error(f"argument {option}: a folder that can be written to; {error}")
 
 
 def keep_rows(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
-    """Write rows as CSV; the folder is made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write rows as CSV."""
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()

@@ -24,10 +24,10 @@ from few_glyphs import (
     EMBEDDING_SIZE,
     Glyphs,
     batches_of,
-    check_seeds,
     embed,
     keep_rows,
     new_network,
+    options_from,
     options_of,
     scores,
     seed_by_seed,
@@ -322,10 +322,7 @@ def draw(rows: Sequence[Row], picture: Path) -> None:
 def read_options() -> argparse.Namespace:
     """Return the options, those that make no sense refused in words."""
     parser = options_of(__doc__ or "", characters=120, epochs=8)
-    arguments = parser.parse_args()
-    check_seeds(parser, arguments.seeds)
-    if arguments.quick:
-        arguments.characters, arguments.epochs, arguments.seeds = 16, 1, arguments.seeds[:1]
+    arguments = options_from(parser, characters=16, epochs=1, seeds=[0])
     together = BATCH_SIZE // PER_CLASS
     if arguments.characters < together:
         parser.error(

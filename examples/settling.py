@@ -74,6 +74,10 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.steps < 4:
         parser.error(f"--steps must be at least 4; got {arguments.steps}.")
+    try:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--out must be a folder that can be written to; {error}.")
 
     inputs, labels = noisy_classes(arguments.seed)
     moments = sorted({0, arguments.steps // 30, arguments.steps // 6, arguments.steps})

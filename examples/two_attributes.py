@@ -27,10 +27,10 @@ from few_glyphs import (
     Glyphs,
     at_least,
     batches_of,
-    check_seeds,
     embed,
     keep_rows,
     new_network,
+    options_from,
     options_of,
     scores,
     seed_by_seed,
@@ -146,11 +146,7 @@ def read_options() -> argparse.Namespace:
     )
     batches.add_argument("--shuffled", action="store_true", help="any images in a batch")
     parser.add_argument("--average", choices=("classes", "samples"), default="classes")
-    arguments = parser.parse_args()
-    check_seeds(parser, arguments.seeds)
-    if arguments.quick:
-        arguments.characters, arguments.epochs = 16, 1
-        arguments.seeds = arguments.seeds[:1]
+    arguments = options_from(parser, characters=16, epochs=1, seeds=[0])
     if arguments.shuffled:
         arguments.per_class = None
         return arguments

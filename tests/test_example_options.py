@@ -52,6 +52,10 @@ def rows_of(name):
         ("convergence", "--epochs 0", "--epochs: a whole number, 1 or more; got '0'"),
         ("convergence", "--epochs 1.5", "--epochs: a whole number, 1 or more; got '1.5'"),
         ("convergence", "--characters 1", "--characters: a whole number, 2 or more; got '1'"),
+        ("convergence", "--out {file}", "--out: a folder that can be written to; "),
+        ("convergence", "--rows {file}/x.csv", "--rows: a folder that can be written to; "),
+        ("convergence", "--rows {folder}", "--rows: the name of a file; "),
+        ("settling", "--out {file}", "--out must be a folder that can be written to; "),
         ("fluctuations", "--seeds -1", "--seeds"),
         ("fluctuations", "--seeds 0 0", "--seeds: each once; got 0 0"),
         ("fluctuations", "--epochs 0", "--epochs: a whole number, 1 or more; got '0'"),
@@ -67,9 +71,11 @@ def rows_of(name):
         ("two_attributes", "--average both", "invalid choice: 'both'"),
     ],
 )
-def test_an_option_without_sense_is_refused_in_words(run, capsys, name, words, said):
+def test_an_option_without_sense_is_refused_in_words(run, capsys, tmp_path, name, words, said):
+    file = tmp_path / "file"
+    file.touch()
     with pytest.raises(SystemExit) as stopped:
-        run(name, *words.split())
+        run(name, *words.format(file=file, folder=tmp_path).split())
     assert stopped.value.code == 2
     told = capsys.readouterr()
     assert said in told.err
@@ -81,6 +87,13 @@ def test_more_characters_than_there_are_are_refused(run, capsys, name):
     with pytest.raises(SystemExit, match="there are 482 characters to train with, 5000 were asked"):
         run(name, "--characters", 5000)
     assert not capsys.readouterr().out
+
+
+def test_what_is_given_holds_beside_quick(run, capsys, tmp_path):
+    with pytest.raises(SystemExit, match="5000 were asked"):
+        run("convergence", "--quick", "--characters", 5000, "--out", tmp_path)
+    run("convergence", "--quick", "--seeds", 3, 4, "--epochs", 1, "--out", tmp_path)
+    assert "seeds 3 4" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -411,6 +411,28 @@ def test_two_spins_agree_with_brute_force(n, T, field):
             assert getattr(found, name) == pytest.approx(value, abs=accuracy), name
 
 
+@pytest.mark.parametrize("n", [30, 300, 1000])
+@pytest.mark.parametrize("share", [0.01, 0.3, 1.0, 2.0, 1000.0])
+def test_two_spins_of_many_components_agree_with_brute_force(n, share):
+    T = share / n
+    angle = np.linspace(0.0, math.pi, 400_001)[1:-1]
+    log_weight = (n - 2) * np.log(np.sin(angle)) + (np.cos(angle) - 1) / (2 * T)
+    weight = np.exp(log_weight - log_weight.max())
+    weight /= weight.sum()
+    length = weight @ np.cos(angle / 2)
+    variance = weight @ (np.cos(angle / 2) - length) ** 2
+    found = exact(Magnet(n), T, 2)
+    assert found.length == pytest.approx(length, abs=1e-12)
+    if variance > 1e-6 * length**2:
+        assert found.fluctuation == pytest.approx(2 * variance / T, rel=1e-5)
+
+
+@pytest.mark.parametrize("n", [2, 100, 1000])
+def test_two_spins_that_are_very_cold_agree(n):
+    for T in (1e-8, 1e-30, 1e-100):
+        assert exact(Magnet(n), T, 2).length == pytest.approx(1.0, abs=n * T + 1e-12)
+
+
 @pytest.mark.parametrize("n", [2, 3, 5])
 @pytest.mark.parametrize("T", [0.1, 0.4, 2.0])
 def test_the_mean_length_of_three_spins_agrees_with_brute_force(n, T):
@@ -546,6 +568,19 @@ def test_the_same_seed_gives_the_same_numbers_and_another_gives_others():
     assert one.length != other.length
 
 
+@pytest.mark.parametrize(
+    ("n", "field", "T"),
+    [(1, 0.05, 0.3), (1, -0.05, 0.5), (1, 0.002, 0.2), (2, 0.05, 0.2), (3, -0.05, 0.2)],
+)
+def test_cold_copies_in_an_outer_field_are_on_either_side_as_it_weighs_them(n, field, T):
+    magnet = Magnet(n, field=field)
+    found = simulate(magnet, [T], 50, copies=100, sweeps=60, warm_up=40, seed=2)
+    expected = exact(magnet, T, 50)
+    for name in ("along", "square", "energy"):
+        far = abs(getattr(found, name)[0] - getattr(expected, name))
+        assert far < 4 * found.errors[name][0], name
+
+
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_spins_that_are_cooled_to_zero_agree(n):
     spins = cool(Magnet(n), np.linspace(2.0, 0.0, 60), 30, sweeps=2, seed=3)
@@ -657,6 +692,11 @@ def test_so_many_spins_that_a_fluctuation_is_lost_are_drawn(tmp_path):
         (lambda: solve(Magnet(2), -0.1), "temperature must be finite and zero or more; got -0.1"),
         (lambda: solve(Magnet(2), [0.1, math.nan]), "temperature must be finite .* got nan"),
         (lambda: solve(Magnet(2), math.inf), "temperature must be finite .* got inf"),
+        (lambda: solve(Magnet(2), [0.1, 1e-310]), "or at least 1e-305 .*is 1, for solve; got"),
+        (lambda: solve(Magnet(2, 1e300), 1e-16), "which is 1e.300, for solve; got 1e-16"),
+        (lambda: landscape(Magnet(2), 1.0, 1e-310), "at least 1e-305 .* for landscape"),
+        (lambda: residual(Magnet(2), 1.0, 1e-310), "at least 1e-305 .* for residual"),
+        (lambda: landscape(Magnet(2), [0.5, 0.6], [1, 2, 3]), r"broadcast .* \(2,\) and \(3,\)"),
         (lambda: landscape(Magnet(2), 0.5, -1.0), "temperature must be finite and zero or more"),
         (lambda: residual(Magnet(2), 0.5, 0.0), "temperature must be greater than 0"),
         (lambda: exact(Magnet(2), 0.0, 3), "temperature must be greater than 0 for exact"),
@@ -672,6 +712,10 @@ def test_so_many_spins_that_a_fluctuation_is_lost_are_drawn(tmp_path):
         (lambda: energy(Magnet(2), np.ones((3, 3))), r"spins must have shape \(N, 2\)"),
         (lambda: energy(Magnet(2), np.ones((3, 2))), "length 1; got one of length 1.41"),
         (lambda: mean_field_energy(Magnet(1), np.ones((3, 1)), np.ones(2)), "mean_D must be 1 fin"),
+        (
+            lambda: mean_field_energy(Magnet(1), np.ones((3, 1)), [math.nan]),
+            r"got \[nan\] of shape",
+        ),
         (lambda: transition(Magnet(2), 1), "num_spins must be at least 2 for transition; got 1"),
         (lambda: transition(Magnet(2, field=1.0), 5), "field must be 0 for transition; got 1"),
         (lambda: small(num_lines=-5), "num_lines must be at least 1 for transition; got -5. Pass"),
@@ -761,6 +805,7 @@ def test_a_fluctuation_that_is_lost_to_rounding_is_not_told(temperature, num_spi
     [
         (["--spins", "0"], "--spins must be at least 2; got 0."),
         (["--spins", "1"], "--spins must be at least 2; got 1."),
+        (["--spins", "1000000000"], "--spins must be at most 10,000"),
         (["--seed", "-1"], "--seed must be at least 0; got -1."),
         (["--n", "4"], "--n must be 1, 2 or 3"),
         (["--out", "taken"], "--out must be a folder; taken is a file. Choose another name."),

@@ -10,6 +10,8 @@ import typer
 if TYPE_CHECKING:
     from weiss.magnet import Transition
 
+MOST_SPINS = 10_000
+"""More would take very long: each is drawn some hundred times at every temperature."""
 MOST_COOLED = 225
 """How many spins the animation shows at most: fifteen rows."""
 MAGNET_HELP = "\n\n".join(
@@ -17,7 +19,8 @@ MAGNET_HELP = "\n\n".join(
         "Draw the magnet that the losses come from: magnetisation and its fluctuation against "
         "temperature, from mean field theory, exactly for N spins, and simulated.",
         "Writes magnet.png, magnet.svg, magnet.gif (spins that order while they are cooled), and "
-        "the numbers as magnet.csv and magnet.json. It takes about half a minute for 100 spins.",
+        "the numbers as magnet.csv and magnet.json. It takes about half a minute for 100 spins, "
+        "and for more at least as many times longer.",
         "The animation is of XY spins (n = 2) whatever --n says, since these lie in a plane; there "
         f"are as many as --spins says, at most {MOST_COOLED}, for more cannot be told apart.",
     )
@@ -33,7 +36,7 @@ def magnet(
     n: Annotated[
         str, typer.Option("--n", help="Components of a spin, with commas between: 1, 2 or 3.")
     ] = "1,2,3",
-    spins: Annotated[int, typer.Option(help="How many spins, at least 2.")] = 100,
+    spins: Annotated[int, typer.Option(help=f"How many spins, 2 to {MOST_SPINS:,}.")] = 100,
     seed: Annotated[int, typer.Option(help="Of the simulations.")] = 0,
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer temperatures, sweeps and frames.")
@@ -45,7 +48,10 @@ def magnet(
 
     components = _components(n)
     _refuse(out, spins, seed)
-    out.mkdir(parents=True, exist_ok=True)  # what cannot be written to is known before the work
+    try:
+        out.mkdir(parents=True, exist_ok=True)  # what cannot be written to is known before the work
+    except OSError as error:
+        raise ValueError(f"--out must be a folder that can be made; {error}.") from error
     # All magnets to the same temperature, above which nothing happens any more.
     effort: dict[str, Any] = {"hottest": BEYOND / min(components)}
     if quick:
@@ -89,6 +95,11 @@ def _refuse(out: Path, spins: int, seed: int) -> None:
         raise ValueError(
             f"--spins must be at least 2; got {spins}. One spin has nobody to agree with."
         )
+    if spins > MOST_SPINS:
+        raise ValueError(
+            f"--spins must be at most {MOST_SPINS:,}, since each is drawn again and again; got "
+            f"{spins:,}. For more there are weiss.magnet.solve and weiss.magnet.exact."
+        )
     if seed < 0:
         raise ValueError(f"--seed must be at least 0; got {seed}. Choose another.")
     there = next(path for path in (out, *out.parents) if path.exists())
@@ -111,7 +122,10 @@ def _typical(found: list["Transition"]) -> str:
     number = sum(int(np.isfinite(each.deviations()).sum()) for each in found)
     if not number:
         return ""
-    return f"; of {number} Gaussian numbers the largest is typically {_typical_largest(number):.1f}"
+    still = sum(each.deviations().size for each in found) - number
+    where = f" (at {still} of them no spin ever flipped)" if still else ""
+    typical = f"{_typical_largest(number):.1f}"
+    return f"{where}; of {number} Gaussian numbers the largest is typically {typical}"
 
 
 def _typical_largest(number: int) -> float:

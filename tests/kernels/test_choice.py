@@ -233,6 +233,7 @@ def test_shards_of_any_size_choose_alike():
         assert chosen(interactions=Cubic(), **size) == "streaming"
         refused("fields of TheLoss must be whole.*'reference'.*auto", asked="reference", **size)
         refused("must be whole for links other", interactions=Foreign(), **size)
+        refused("products must be 'float32' for TheLoss here", products="bfloat16", **size)
 
 
 @pytest.mark.usefixtures("interpreted")

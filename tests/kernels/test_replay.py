@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from weiss.kernels import replay
-from weiss.kernels.problem import Problem, Shard
+from weiss.kernels import problem, replay
+from weiss.kernels.function import differentiable, scale_in_place
+from weiss.kernels.problem import Found, Lender, Loan, Problem, Shard
 
 
 @pytest.fixture
@@ -153,3 +154,55 @@ def test_large_problems_and_those_of_a_cpu_are_not_recorded(batch, num_classes, 
     problem, shard = Problem(None, "cosine", "classes"), Shard(0, num_classes)
     x, fields = (torch.empty(rows, size, device="meta") for rows in (batch, num_classes))
     assert not replay._can_be_recorded(problem, x, fields, shard, (True, True))
+
+
+def lent_loss(x, lender, written):
+    """A loss whose gradient lies in memory that the next forward pass writes to."""
+
+    def compute(x_BD, fields_CD, wants_x, wants_fields):
+        with lender.lock:
+            lender.turn += 1
+            lent = Loan(lender, lender.turn)
+            written.copy_(2 * x_BD)
+        return Found((x_BD**2).sum(), written, None, None, lent)
+
+    return differentiable(compute, scale_in_place, x, torch.zeros(1, 3))
+
+
+def test_lent_gradients_are_copied_and_computed_again_if_they_are_gone():
+    lender, written = Lender(), torch.zeros(2, 3)
+    first, second = (torch.randn(2, 3, requires_grad=True) for _ in range(2))
+    values = [lent_loss(x, lender, written) for x in (first, second)]
+    for x, value in zip((first, second), values, strict=True):
+        (3 * value).backward()
+        torch.testing.assert_close(x.grad, 6 * x.detach())
+        assert x.grad.data_ptr() != written.data_ptr()
+
+
+def test_the_next_turn_waits_until_lent_gradients_are_copied(monkeypatch):
+    lender, gradient = Lender(), torch.ones(2)
+
+    def multiply(gradients, factor):
+        # Another thread that goes forward cannot write to them now.
+        assert not lender.lock.acquire(blocking=False)
+        return [each * factor for each in gradients]
+
+    monkeypatch.setattr(torch, "_foreach_mul", multiply)
+    (copy,) = Loan(lender, 0).times([gradient], torch.tensor(3.0))
+    assert copy.tolist() == [3.0, 3.0]
+    with lender.lock:
+        lender.turn += 1
+    assert Loan(lender, 0).times([gradient], torch.tensor(3.0)) is None
+
+
+def test_memory_that_may_still_be_written_to_is_kept(monkeypatch):
+    kept = []
+    monkeypatch.setattr(problem, "_UNREAD", kept)
+    monkeypatch.setattr(torch, "empty", lambda *shape, pin_memory=False, **how: torch.zeros(3))
+    for reads in (True, False):
+        notepad = problem.Notepad(types.SimpleNamespace(synchronize=lambda: None))
+        notepad.wipe()
+        if reads:
+            notepad.read()
+        del notepad
+        assert len(kept) == (0 if reads else 1)

@@ -441,6 +441,8 @@ def test_the_average_over_random_directions_begins_as_a_gaussian_and_ends_as_its
         ("mf_cwms", {"average": "samples"}, "average must be 'classes'"),
         ("mf_contrastive", {"impl": "streaming"}, "impl must be 'auto' or 'reference'"),
         ("mf_contrastive", {"impl": "triton"}, "impl must be 'auto' or 'reference'"),
+        ("mf_contrastive", {"skip": "on"}, "skip must be 'auto' or 'off'"),
+        ("mf_cwms", {"products": "bfloat16"}, "products must be 'float32'"),
         ("mf_binomial", {}, "must be hinges or exponentials"),
     ],
 )
@@ -458,6 +460,16 @@ def test_samples_of_several_classes_are_refused_in_words():
 def test_a_recipe_can_ask_for_it():
     recipe = recipe_from("glyphs", ["loss.fluctuations=second"])
     assert recipe.as_dict()["loss"]["fluctuations"] == "second"
+
+
+def test_a_correction_leaves_no_pair_out_and_says_so():
+    embeddings, labels = torch.randn(8, 4), torch.arange(8) % 4
+    loss = weiss.make_loss("mf_contrastive", 4, 4, skip="on")
+    loss(embeddings.requires_grad_(), labels)
+    assert loss.skipped_share is not None
+    loss.skip, loss.fluctuations = "auto", "second"
+    loss(embeddings, labels)
+    assert loss.skipped_share is None
 
 
 def test_switching_it_on_later_is_checked_as_at_first():

@@ -80,11 +80,7 @@ def choose(
                 "which chooses what can."
             )
         return asked
-    if problem.products != "float32" and why_not:
-        raise ValueError(
-            f"products must be 'float32' for {owner} here, since {why_not}; got "
-            f"{problem.products!r}, which is for the fused kernels."
-        )
+    _refuse_products(problem, why_not, owner)
     if not problem.streams:
         return "reference"
     if not why_not:
@@ -125,8 +121,18 @@ def choose_for_shards(
         )
     if asked == "auto":
         why_not = why_not_triton(problem, embeddings_BD, fields_CD, labels)
+        _refuse_products(problem, why_not, owner)
         return "streaming" if why_not else "triton"
     return choose(asked, problem, embeddings_BD, fields_CD, labels, owner)
+
+
+def _refuse_products(problem: Problem, why_not: str | None, owner: str) -> None:
+    """Refuse products that only the fused kernels have, where something keeps these away."""
+    if problem.products != "float32" and why_not:
+        raise ValueError(
+            f"products must be 'float32' for {owner} here, since {why_not}; got "
+            f"{problem.products!r}, which is for the fused kernels."
+        )
 
 
 def why_not_triton(

@@ -13,10 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weiss.kernels.problem import Found
+from weiss.kernels.problem import Found, Loan
 
 Compute = Callable[[Tensor, Tensor, bool, bool], Found]
 """From embeddings, fields, and which of their gradients are wanted."""
+Gradients = tuple[Tensor | None, Tensor | None]
+"""Of embeddings and fields; None where not wanted."""
 Scale = Callable[[list[Tensor], Tensor], None]
 """Multiplies tensors, in place, by a number on their device."""
 
@@ -57,7 +59,7 @@ class _Taken(torch.autograd.Function):
         found = compute(x_BD, fields_CD, *ctx.wants)
         ctx.compute, ctx.scale, ctx.dtype = compute, scale, x_BD.dtype
         # Not the value: the graph would hold what holds the graph.
-        ctx.gradients, ctx.holds = [found.embeddings_BD, found.fields_CD], found.holds
+        ctx.gradients, ctx.lent = (found.embeddings_BD, found.fields_CD), found.lent
         ctx.save_for_backward(x_BD, fields_CD, labels)
         return found.value
 
@@ -69,19 +71,34 @@ class _Taken(torch.autograd.Function):
                 "this loss can be differentiated once, not twice (create_graph=True): its gradient "
                 "is put together by hand. For second derivatives build it with impl='reference'."
             )
-        gradients, holds, ctx.gradients = ctx.gradients, ctx.holds, None
-        if gradients is None or not (holds is None or holds()):
+        gradients, ctx.gradients = ctx.gradients, None
+        if gradients is not None:
+            gradients = _scaled(gradients, ctx.lent, ctx.scale, by_value)
+        if gradients is None:
             x_BD, fields_CD, _ = ctx.saved_tensors
             with torch.autocast(x_BD.device.type, enabled=False):  # as in the forward pass
                 found = ctx.compute(x_BD, fields_CD, *ctx.wants)
-            gradients, holds = [found.embeddings_BD, found.fields_CD], found.holds
-        wanted = [place for place in (0, 1) if gradients[place] is not None]
-        if holds is not None:
-            copies = torch._foreach_mul([gradients[place] for place in wanted], by_value)
-            for place, copy in zip(wanted, copies, strict=True):
-                gradients[place] = copy
-        elif wanted:
-            ctx.scale([gradients[place] for place in wanted], by_value)
-        if gradients[0] is not None:
-            gradients[0] = gradients[0].to(ctx.dtype)
-        return None, None, gradients[0], gradients[1], None, None
+            again = found.embeddings_BD, found.fields_CD
+            gradients = _scaled(again, found.lent, ctx.scale, by_value)
+        by_x_BD, by_fields_CD = gradients
+        if by_x_BD is not None:
+            by_x_BD = by_x_BD.to(ctx.dtype)
+        return None, None, by_x_BD, by_fields_CD, None, None
+
+
+def _scaled(
+    gradients: Gradients, lent: Loan | None, scale: Scale, factor: Tensor
+) -> Gradients | None:
+    """Return gradients times a number: copies of those that are lent; None if these are gone."""
+    wanted = [gradient for gradient in gradients if gradient is not None]
+    if not wanted:
+        return gradients
+    if lent is None:
+        scale(wanted, factor)
+        return gradients
+    copies = lent.times(wanted, factor)
+    if copies is None:
+        return None
+    of = iter(copies)
+    by_x_BD, by_fields_CD = (None if gradient is None else next(of) for gradient in gradients)
+    return by_x_BD, by_fields_CD

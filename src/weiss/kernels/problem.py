@@ -1,6 +1,7 @@
 """What a kernel is asked: a batch against fields, or against this process's shard of them."""
 
 import math
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -115,6 +116,37 @@ class Problem:
         return form.reach(-24 * math.log(2) - math.log(num_classes))
 
 
+class Lender:
+    """Counts how often memory was written to; whoever writes or reads there holds its lock."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.turn = 0
+
+
+class Loan(NamedTuple):
+    """Gradients that are there until their lender's next turn.
+
+    Attributes:
+        lender: who writes to their memory.
+        turn: whose gradients they are.
+    """
+
+    lender: Lender
+    turn: int
+
+    def times(self, gradients: list[Tensor], factor: Tensor) -> list[Tensor] | None:
+        """Return copies, multiplied by a number; None if the gradients are gone.
+
+        One thread may go back while another goes forward: the lock keeps the next turn from coming
+        between question and copy. On the device both are in the order in which they are launched.
+        """
+        with self.lender.lock:
+            if self.lender.turn != self.turn:
+                return None
+            return list(torch._foreach_mul(gradients, factor))
+
+
 class Found(NamedTuple):
     """What a kernel returns.
 
@@ -125,15 +157,19 @@ class Found(NamedTuple):
         fields_CD: gradient of the fields at hand; None if not wanted.
         visited: how many (sample, class) pairs were looked at for the gradient, a 0-d tensor of
             integers; None where all were.
-        holds: says whether the gradients are still there, where they are only lent and something
-            else will be written in their place; None where they are the receiver's own.
+        lent: of gradients that are only lent, for something else will be written in their place;
+            None where they are the receiver's own.
     """
 
     value: Tensor
     embeddings_BD: Tensor | None
     fields_CD: Tensor | None
     visited: Tensor | None = None
-    holds: Callable[[], bool] | None = None
+    lent: "Loan | None" = None
+
+
+_UNREAD: list[Tensor] = []
+"""Three numbers of every notepad that was given up unread."""
 
 
 class Notepad:
@@ -156,12 +192,10 @@ class Notepad:
             return None
 
     def __del__(self) -> None:
-        """Wait for what may still be written here, before the memory is given to somebody else."""
-        try:
-            if not self._was_read:
-                self._ready.synchronize()
-        except Exception:  # the device may be gone by now
-            pass
+        """Keep memory that may still be written to from being given to somebody else."""
+        # The event tells of an earlier replay until this one has come so far: it is no help.
+        if not self._was_read:
+            _UNREAD.append(self._counts)
 
     def note(self, counts: Tensor) -> None:
         """Be written to by the recording that is being made."""

@@ -7,7 +7,7 @@ gradient is asked for.
 
 A recording reads and writes the same memory every time. In a training loop a batch mostly comes
 back in the memory of an earlier one, and is read where it is; if batches wander, they are copied to
-a place of their own first. Values are copied at once; gradients are lent (`Found.holds`), for a
+a place of their own first. Values are copied at once; gradients are lent (`Found.lent`), for a
 backward pass that comes before the next replay, and computed again for one that comes later.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weiss.kernels.problem import Found, Notepad, Noticed, Problem, Shard
+from weiss.kernels.problem import Found, Lender, Loan, Notepad, Noticed, Problem, Shard
 
 MOST_DISTANCES, MOST_NUMBERS = 2**22, 2**23
 """Larger problems, or fields of more numbers, take the GPU longer than the host, and their memory
@@ -173,7 +173,7 @@ class _Recording:
     ) -> None:
         device = fields_CD.device
         self._problem = problem  # alive, so that no other has its number
-        self._graph, self._turn, self._notepad = torch.cuda.CUDAGraph(), 0, Notepad.made()
+        self._graph, self._lender, self._notepad = torch.cuda.CUDAGraph(), Lender(), Notepad.made()
         self._own: tuple[Tensor, Tensor] | None = None
         if copies:
             x_BD = torch.empty(embeddings_BD.shape, dtype=embeddings_BD.dtype, device=device)
@@ -198,12 +198,13 @@ class _Recording:
             self._own[1].copy_(labels_B)
         if self._notepad is not None:
             self._notepad.wipe()
-        self._graph.replay()
-        self._turn += 1
-        turn, found = self._turn, self._found
-        value, holds = found.value.clone(), lambda: self._turn == turn
-        lent = Found(value, found.embeddings_BD, found.fields_CD, None, holds)
-        return lent, self._noticed
+        lender, found = self._lender, self._found
+        with lender.lock:
+            lender.turn += 1
+            lent = Loan(lender, lender.turn)
+            self._graph.replay()
+        value = found.value.clone()
+        return Found(value, found.embeddings_BD, found.fields_CD, None, lent), self._noticed
 
 
 def _fuse(

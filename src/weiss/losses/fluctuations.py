@@ -59,6 +59,7 @@ Dimensions: B batch, K slots (classes present), D embedding size.
 """
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -70,6 +71,14 @@ from weiss.interactions import ClosedForm, Interactions, LinearLink, Link, close
 from weiss.membership import Membership
 
 FLUCTUATIONS = ("none", "second")
+NEEDED = {
+    "distance": ("cosine",),
+    "average": ("classes",),
+    "impl": ("auto", "reference"),
+    "skip": ("auto", "off"),
+    "products": ("float32",),
+}
+"""What settings of a loss must be for the correction, which is a plain formula over all pairs."""
 
 
 class _Spread(NamedTuple):
@@ -91,9 +100,7 @@ class _Spread(NamedTuple):
 def checked(
     fluctuations: str,
     interactions: Interactions,
-    distance: str,
-    average: str,
-    impl: str,
+    settings: Mapping[str, str],
     owner: str,
 ) -> str:
     """Return the option, or say what it cannot go together with.
@@ -101,9 +108,7 @@ def checked(
     Args:
         fluctuations: ``"none"`` or ``"second"``.
         interactions: of the loss.
-        distance: of the loss.
-        average: of the loss.
-        impl: of the loss.
+        settings: of the loss, those of `NEEDED`.
         owner: its name, for messages.
     """
     if _check.one_of("fluctuations", fluctuations, FLUCTUATIONS, owner) == "none":
@@ -115,12 +120,11 @@ def checked(
             f"interactions must be hinges or exponentials {asked}; got {interactions}. Only their "
             "averages over a spread are known in closed form. Use fluctuations='none'."
         )
-    needed = {"distance": ("cosine",), "average": ("classes",), "impl": ("auto", "reference")}
-    given = {"distance": distance, "average": average, "impl": impl}
-    for name, allowed in needed.items():
-        if given[name] not in allowed:
+    for name, allowed in NEEDED.items():
+        given = settings[name]
+        if given not in allowed:
             raise ValueError(
-                f"{name} must be {' or '.join(map(repr, allowed))} {asked}; got {given[name]!r}. "
+                f"{name} must be {' or '.join(map(repr, allowed))} {asked}; got {given!r}. "
                 "The correction stands as a plain formula on the sphere only."
             )
     return fluctuations

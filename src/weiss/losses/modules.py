@@ -41,8 +41,8 @@ class PairOptions(TypedDict):
         average: ``"classes"`` (the paper's equations) weighs every class of the batch the same;
             ``"samples"`` (the released program) weighs every sample the same, by putting the
             mean class size of the batch for each ``n_c``. They agree on balanced batches.
-        check: look at the values of labels and embeddings (range, NaN), at the price of one
-            transfer from the device a step. False asks the device for nothing, as a CUDA graph
+        check: look at the values of labels and embeddings (range, NaN; not of fields), at the price
+            of a transfer from the device a step. False asks the device for nothing, as a CUDA graph
             needs, and trusts: a label out of range, a sample without a class or with more than
             ``max_labels_per_sample`` then gives a wrong value without a word.
         impl: ``"auto"`` or ``"reference"``, the plain formula; for mean-field losses also
@@ -290,13 +290,13 @@ class MeanFieldLoss(_DerivedLoss):
 
     def _value(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         fields, shard = self.fields, self.shard
+        self._looked_at.clear()
         if self.fluctuations != "none":
             self._check_fluctuations(self.fluctuations)
             return self._reference(embeddings, self._members(embeddings, labels, self.check))
         problem = self._problem(skips=False)
         choice = choose if shard.parts == 1 else choose_for_shards
         impl = choice(self.impl, problem, embeddings, fields, labels, self._owner)
-        self._looked_at.clear()
         impl, skips = with_skipping(
             self.skip, impl, self.impl, problem, embeddings, labels, self.check, shard, self._owner
         )
@@ -316,8 +316,8 @@ class MeanFieldLoss(_DerivedLoss):
 
     def _check_fluctuations(self, asked: str) -> str:
         beyond.refuse_shards(self.shard.parts if asked != "none" else 1, self._owner)
-        how = self.interactions, self.distance, self.average, self.impl, self._owner
-        return beyond.checked(asked, *how)
+        settings = {name: getattr(self, name) for name in beyond.NEEDED}
+        return beyond.checked(asked, self.interactions, settings, self._owner)
 
     def _problem(self, skips: bool) -> Problem:
         """Describe the loss to the kernels; anew only if it was changed, small ones are fast."""

@@ -99,8 +99,8 @@ def exact(magnet: Magnet, temperature: float, num_spins: int) -> Moments:
 
     Returns:
         Counted for n = 1, integrated otherwise: ten digits and more, but six or seven of
-        ``length``. ``fluctuation`` is a difference of such numbers; nan where nothing is left of
-        it, far below the transition or for very many spins.
+        ``length``. ``fluctuation`` is a difference of such numbers; nan where rounding may have
+        spoilt it, far below the transition or for very many spins.
 
     Example:
         >>> from weiss.magnet import Magnet, exact
@@ -254,10 +254,12 @@ def _mean_length(n: int, N: int, a: float) -> float:
     if N == 1:
         return 1.0
     if N == 2:  # |R| = 2 cos(angle / 2), of the angle between the two
-        root = math.sqrt(a)
-        end = math.pi * min(1.0, TAIL / (2.0 * root))  # cos(angle) - 1 <= -2 (angle / pi)^2
-        angle, weight = _panels(0.0, end, 4 + math.ceil(root * end / math.pi))
-        weight = weight * np.sin(angle) ** (n - 2) * np.exp(-2.0 * a * np.sin(angle / 2.0) ** 2)
+        root, bend = math.sqrt(a), math.sqrt(n)
+        # cos(angle) - 1 <= -2 (angle / pi)^2, and sin(angle)^(n - 2) moves the hill outwards.
+        end = math.pi * min(1.0, (TAIL + bend) / (2.0 * root))
+        angle, step = _panels(0.0, end, 4 + math.ceil((root + bend) * end / math.pi))
+        log_weight = (n - 2) * np.log(np.sin(angle)) - 2.0 * a * np.sin(angle / 2.0) ** 2
+        weight = step * np.exp(log_weight - log_weight.max())
         return float(weight @ np.cos(angle / 2.0) / weight.sum())
     # |R| lies between sqrt(N) and N. Around the inverse of either the integrand bends; from there
     # on it goes over to 1/t^2, and panels may be wider and wider.

@@ -33,6 +33,8 @@ from weiss.magnet.single_spin import (
     spin_entropy,
 )
 
+LEAST = 1e-305
+"""Temperature over the field on a spin; below, their quotient would be no number."""
 STEPS = 200
 """The most steps of Newton's method; at the transition it gains a third at each."""
 
@@ -116,7 +118,7 @@ def mean_field_energy(magnet: Magnet, spins_ND: Array, mean_D: Array) -> float:
     if mean_D.shape != (magnet.n,) or not np.isfinite(mean_D).all():
         raise ValueError(
             f"mean_D must be {magnet.n} finite numbers, as many as a spin has components; "
-            f"got shape {mean_D.shape}. Pass a vector."
+            f"got {np.array2string(mean_D, threshold=6)} of shape {mean_D.shape}. Pass a vector."
         )
     found_D = spins_ND.mean(axis=0)
     pull = magnet.coupling * (0.5 * mean_D @ mean_D - mean_D @ found_D)
@@ -145,6 +147,14 @@ def landscape(magnet: Magnet, mean: Array | float, temperature: Array | float) -
     magnet_of(magnet, "landscape")
     T, mean = temperatures_of(temperature), np.asarray(mean, dtype=np.float64)
     pull = np.abs(magnet.coupling * mean + magnet.field)
+    try:
+        np.broadcast_shapes(T.shape, mean.shape)
+    except ValueError as error:
+        raise ValueError(
+            "mean and temperature must have shapes that broadcast for landscape; got "
+            f"{mean.shape} and {T.shape}. Give one of them another dimension: mean[:, None]."
+        ) from error
+    _refuse_nearly_zero(T, float(pull.max(initial=0.0)), "landscape")
     warm = np.where(T > 0, T, 1.0)
     thermal = warm * (log_partition(magnet.n, pull / warm) + log_area(magnet.n))
     return 0.5 * magnet.coupling * mean**2 - np.where(T > 0, thermal, pull)
@@ -171,6 +181,7 @@ def solve(magnet: Magnet, temperature: Array | float) -> State:
     magnet_of(magnet, "solve")
     T = temperatures_of(temperature)
     n, coupling, outer = magnet.n, magnet.coupling, abs(magnet.field)
+    _refuse_nearly_zero(T, coupling + outer, "solve")
     is_warm = T > 0
     warm = np.where(is_warm, T, 1.0)
     is_free = (outer == 0.0) & (warm >= magnet.critical_temperature)
@@ -215,7 +226,9 @@ def residual(magnet: Magnet, mean: Array | float, temperature: float) -> Array:
     magnet_of(magnet, "residual")
     T = _check.number("temperature", temperature, "residual", above=0.0)
     mean = np.asarray(mean, dtype=np.float64)
-    x = (magnet.coupling * mean + magnet.field) / T
+    pull = magnet.coupling * mean + magnet.field
+    _refuse_nearly_zero(np.asarray(T), float(np.abs(pull).max(initial=0.0)), "residual")
+    x = pull / T
     found: Array = x * mean_over_field(magnet.n, np.abs(x)) - mean
     return found
 
@@ -249,6 +262,16 @@ def temperatures_of(given: object) -> Array:
             "Pass it in the units of J N, with Boltzmann's constant 1."
         )
     return T
+
+
+def _refuse_nearly_zero(T: Array, pull: float, owner: str) -> None:
+    """Refuse temperatures that floating point cannot divide the field on a spin by."""
+    bad = T[(T > 0) & (pull * LEAST > T)]
+    if bad.size:
+        raise ValueError(
+            f"temperature must be zero, or at least {LEAST:g} of the field on a spin, which is "
+            f"{pull:g}, for {owner}; got {bad.flat[0]:g}. Take a higher one, or 0."
+        )
 
 
 def spins_of(magnet: Magnet, given: Array) -> Array:

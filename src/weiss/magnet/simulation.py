@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from weiss import _check
-from weiss.magnet.mean_field import Magnet, magnet_of, temperatures_of
+from weiss.magnet.mean_field import Magnet, magnet_of, solve, temperatures_of
 from weiss.magnet.single_spin import Array
 
 KNOWN = (1, 2, 3)
@@ -69,7 +69,8 @@ def simulate(
         num_spins: N.
         copies: W, independent magnets at each temperature; at least two.
         sweeps: how often each spin is drawn while it is measured, once a sweep.
-        warm_up: sweeps before, from spins at random, that are not measured.
+        warm_up: sweeps before, that are not measured; from spins at random, or in an outer field
+            from spins that agree.
         seed: of numpy's generator; the same seed gives the same numbers.
 
     Example:
@@ -89,6 +90,8 @@ def simulate(
     copies, sweeps = (_count("copies", copies, 2), _count("sweeps", sweeps, 1))
     warm_up = _count("warm_up", warm_up, 0)
     bath = HeatBath(magnet, np.tile(T, copies), num_spins, seed)
+    if magnet.field:
+        bath.align()
     sums_4R = np.zeros((4, len(bath.temperature)))
     for sweep in range(warm_up + sweeps):
         bath.sweep()
@@ -170,6 +173,19 @@ class HeatBath:
         self._generator = np.random.default_rng(_count("seed", seed, 0))
         drawn = self._generator.standard_normal((self.num_spins, len(temperature), magnet.n))
         self.spins_NRD = drawn / np.linalg.norm(drawn, axis=2, keepdims=True)
+        self.total_RD = self.spins_NRD.sum(axis=0)
+
+    def align(self) -> None:
+        """Let all spins of a copy agree, on a direction drawn as the outer field weighs directions.
+
+        From spins at random a cold Ising magnet would fall to either side, and stay there for
+        longer than anybody waits; how many copies are on which side is the field's to say.
+        """
+        mean_R = solve(self.magnet, self.temperature).magnetisation
+        warmth_R = np.maximum(self.temperature, COLDEST * self.magnet.coupling)
+        pull_RD = np.zeros_like(self.total_RD)
+        pull_RD[:, 0] = self.num_spins * self.magnet.field * np.abs(mean_R) / warmth_R
+        self.spins_NRD[:] = draw_spins(self._generator, pull_RD)
         self.total_RD = self.spins_NRD.sum(axis=0)
 
     def sweep(self) -> None:

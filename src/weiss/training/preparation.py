@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.functional import one_hot
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from weiss import _check
@@ -82,6 +83,7 @@ def prepare(recipe: Recipe, device: torch.device, processes: Processes) -> Prepa
     processes.agree([*model.state_dict().values(), *loss.state_dict().values()])
     if recipe.train.shard_classes and processes.size > 1 and isinstance(loss, MeanFieldLoss):
         shard_classes(loss, processes.group)  # drawn whole, so that they are those of one process
+    _try(loss, experiment)
     model = _laid_out(model, recipe, device, processes)
     optimizer = make_optimizer(recipe, model, loss)
     stepper = Stepper(recipe, model, loss, optimizer, processes, device)
@@ -146,6 +148,20 @@ def _make_loss(recipe: Recipe, experiment: Experiment) -> nn.Module:
     if recipe.fields.how != "joint" and isinstance(loss, MeanFieldLoss):
         loss.fields.requires_grad_(False)
     return loss
+
+
+def _try(loss: nn.Module, experiment: Experiment) -> None:
+    """Compute a mean-field loss once: what it refuses on this device, it refuses before the run.
+
+    Every process does, for they may share the classes.
+    """
+    if not isinstance(loss, MeanFieldLoss):
+        return
+    with torch.no_grad():
+        labels = torch.zeros(1, dtype=torch.int64, device=loss.fields.device)
+        if experiment.table.is_multi_label:
+            labels = one_hot(labels, experiment.num_classes)
+        loss(torch.ones_like(loss.fields[:1]), labels)
 
 
 def refuse_absent_device(asked: str, name: str) -> None:
