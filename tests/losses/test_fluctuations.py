@@ -466,7 +466,11 @@ def test_a_correction_leaves_no_pair_out_and_says_so():
     embeddings, labels = torch.randn(8, 4), torch.arange(8) % 4
     loss = weiss.make_loss("mf_contrastive", 4, 4, skip="on")
     loss(embeddings.requires_grad_(), labels)
-    assert loss.skipped_share is not None
+    share = loss.skipped_share
+    assert share is not None
+    with torch.no_grad():
+        loss(embeddings[:3], labels[:3])
+    assert loss.skipped_share == share  # still the last gradient's
     loss.skip, loss.fluctuations = "auto", "second"
     loss(embeddings, labels)
     assert loss.skipped_share is None

@@ -290,7 +290,8 @@ class MeanFieldLoss(_DerivedLoss):
 
     def _value(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         fields, shard = self.fields, self.shard
-        self._looked_at.clear()
+        if torch.is_grad_enabled():  # what only asks for a value has no gradient to tell of
+            self._looked_at.clear()
         if self.fluctuations != "none":
             self._check_fluctuations(self.fluctuations)
             return self._reference(embeddings, self._members(embeddings, labels, self.check))
@@ -310,7 +311,7 @@ class MeanFieldLoss(_DerivedLoss):
         )
         if self.check and noticed is not None and any(noticed.complaints()):
             self._members(embeddings, labels, check=True)  # which says what is wrong
-        if visited is not None:
+        if visited is not None and torch.is_grad_enabled():
             self._looked_at.update(visited=visited, possible=max(len(embeddings) * len(fields), 1))
         return value
 
@@ -382,8 +383,7 @@ class MeanFieldLoss(_DerivedLoss):
         """Take from whole fields the rows that are here, so that a state fits any shards."""
         given = state_dict.get(f"{prefix}fields")
         if isinstance(given, Tensor) and given.shape[:1] == (self.num_classes,):
-            first = self.shard.first
-            state_dict[f"{prefix}fields"] = given[first : first + len(self.fields)]
+            state_dict[f"{prefix}fields"] = given[self.shard.first :][: len(self.fields)]
         super()._load_from_state_dict(state_dict, prefix, *more)
 
     def _checked(self, embeddings: Tensor) -> Tensor:
