@@ -158,10 +158,11 @@ def _try(loss: nn.Module, experiment: Experiment) -> None:
     if not isinstance(loss, MeanFieldLoss):
         return
     with torch.no_grad():
-        labels = torch.zeros(1, dtype=torch.int64, device=loss.fields.device)
+        embeddings = loss.fields.new_ones(1, loss.fields.shape[1])  # of a shard that may be empty
+        labels = torch.zeros(1, dtype=torch.int64, device=embeddings.device)
         if experiment.table.is_multi_label:
             labels = one_hot(labels, experiment.num_classes)
-        loss(torch.ones_like(loss.fields[:1]), labels)
+        loss(embeddings, labels)
 
 
 def refuse_absent_device(asked: str, name: str) -> None:
