@@ -89,11 +89,18 @@ def test_more_characters_than_there_are_are_refused(run, capsys, name):
     assert not capsys.readouterr().out
 
 
-def test_what_is_given_holds_beside_quick(run, capsys, tmp_path):
-    with pytest.raises(SystemExit, match="5000 were asked"):
-        run("convergence", "--quick", "--characters", 5000, "--out", tmp_path)
-    run("convergence", "--quick", "--seeds", 3, 4, "--epochs", 1, "--out", tmp_path)
-    assert "seeds 3 4" in capsys.readouterr().out
+def test_what_is_given_holds_beside_quick(script, monkeypatch, tmp_path):
+    module = script("few_glyphs")
+
+    def options(*words):
+        monkeypatch.setattr(sys, "argv", ["any.py", "--out", str(tmp_path), *words])
+        parser = module.options_of("About.", characters=120, epochs=12)
+        found = module.options_from(parser, characters=12, epochs=2, seeds=[0])
+        return found.characters, found.epochs, found.seeds
+
+    assert options() == (120, 12, [0, 1, 2])
+    assert options("--quick") == (12, 2, [0])
+    assert options("--quick", "--epochs", "7", "--seeds", "3", "4") == (12, 7, [3, 4])
 
 
 @pytest.mark.parametrize(
