@@ -262,6 +262,21 @@ def test_a_damaged_file_is_refused_wherever_it_is_damaged(tmp_path, kind):
         FaissStore.load(tmp_path / "none.faiss")
 
 
+def test_a_file_that_is_removed_while_it_is_read_is_missing_not_damaged(tmp_path, monkeypatch):
+    path = tmp_path / "a.faiss"
+    FaissStore.build(np.arange(40), embeddings(40)).save(path)
+    real = faiss_store.read_facts
+
+    def facts_then_removed(path, **options):
+        found = real(path, **options)
+        path.unlink()  # as whoever changes the index does
+        return found
+
+    monkeypatch.setattr(faiss_store, "read_facts", facts_then_removed)
+    with pytest.raises(FileNotFoundError, match="a.faiss"):
+        FaissStore.load(path)
+
+
 def test_a_mapped_file_is_not_read_to_its_end_to_be_opened(tmp_path, monkeypatch):
     monkeypatch.setattr(store_files, "CHUNK", 64)
     path = tmp_path / "a.faiss"

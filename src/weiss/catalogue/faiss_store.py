@@ -213,13 +213,15 @@ class FaissStore:
                 to read them all; no changes are possible.
 
         Raises:
-            ValueError: the file is damaged, no such file, or of another dimension.
+            ValueError: the file is damaged, or of another dimension.
+            FileNotFoundError: there is none, or none any more.
         """
         path = Path(path)
         facts, ids = read_facts(path, everything=not mapped)
         try:
             index = _faiss().read_index(str(path), _faiss().IO_FLAG_MMAP_IFC if mapped else 0)
         except RuntimeError as error:
+            path.stat()  # which says so if somebody has removed it since: faiss does not
             raise ValueError(
                 f"{path.name} must be an index this version of faiss reads; it does not. "
                 "Install a newer faiss-cpu, or make the index again."

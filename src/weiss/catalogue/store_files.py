@@ -58,7 +58,8 @@ def read_facts(path: Path, *, everything: bool = True) -> tuple[dict[str, Any], 
         everything: compare the checksum of all of it, not of ids, facts and the beginning alone.
 
     Raises:
-        ValueError: the file is cut off, changed, or no such file.
+        ValueError: the file is cut off, changed, or no store.
+        FileNotFoundError: there is none.
     """
     refused = ValueError(
         f"{path.name} must be a store written by Weiss; it is cut off, changed or something else. "
