@@ -209,12 +209,10 @@ class FaissStore:
         Args:
             path: the file.
             dimension: D that the store must have.
-            mapped: leave vectors in the file until they are searched, where a checksum would have
-                to read them all; no changes are possible.
+            mapped: leave vectors in the file, unread, until they are searched; nothing can change.
 
         Raises:
-            ValueError: the file is damaged, or of another dimension.
-            FileNotFoundError: there is none, or none any more.
+            ValueError, FileNotFoundError: it is damaged, of another dimension, or not there.
         """
         path = Path(path)
         facts, ids = read_facts(path, everything=not mapped)
