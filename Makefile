@@ -22,7 +22,7 @@ demo: setup ## train on glyphs, search characters that training never saw, write
 	$(BIN)/python examples/demo.py --out demo
 
 # As many tests at a time as there are cores, each with one thread: they compute too little for more.
-test: setup ## run the tests (about eight minutes on two cores)
+test: setup ## run the tests (eight to ten minutes on two cores)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n logical --maxprocesses 4 --dist worksteal
 
 test-slow: setup ## run the tests that take long or need much memory

@@ -197,7 +197,7 @@ def test_the_next_turn_waits_until_lent_gradients_are_copied(monkeypatch):
 
 def test_memory_that_may_still_be_written_to_is_kept(monkeypatch):
     kept = []
-    monkeypatch.setattr(problem, "_UNREAD", kept)
+    monkeypatch.setattr(problem.Notepad, "_unread", kept)
     monkeypatch.setattr(torch, "empty", lambda *shape, pin_memory=False, **how: torch.zeros(3))
     for reads in (True, False):
         notepad = problem.Notepad(types.SimpleNamespace(synchronize=lambda: None))

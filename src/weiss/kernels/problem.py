@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -168,20 +168,20 @@ class Found(NamedTuple):
     lent: "Loan | None" = None
 
 
-_UNREAD: list[Tensor] = []
-"""Three numbers of every notepad that was given up unread."""
-
-
 class Notepad:
     """Where a recording (`weiss.kernels.replay`) leaves its counts, midway, for the host to read.
 
     Without it the host would have to wait for the whole recording.
     """
 
+    # Of every notepad that was given up unread; here, where the last one still finds it at the end.
+    _unread: ClassVar[list[Tensor]] = []
+    _was_read = True
+
     def __init__(self, ready: Any) -> None:
         self._counts = torch.empty(3, dtype=torch.int32, pin_memory=True)
         self._source, self._ready = self._counts, ready
-        self._was_read, self._is_clean = True, False
+        self._is_clean = False
 
     @staticmethod
     def made() -> "Notepad | None":
@@ -195,7 +195,7 @@ class Notepad:
         """Keep memory that may still be written to from being given to somebody else."""
         # The event tells of an earlier replay until this one has come so far: it is no help.
         if not self._was_read:
-            _UNREAD.append(self._counts)
+            self._unread.append(self._counts)
 
     def note(self, counts: Tensor) -> None:
         """Be written to by the recording that is being made."""
