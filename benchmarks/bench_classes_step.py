@@ -24,12 +24,12 @@ from bench_classes import lifelike
 from record import RESULTS, hardware, keep
 
 import weiss
+from weiss._base.processes import Processes
 from weiss.backbones import make_backbone
-from weiss.config import recipe_from
-from weiss.parallel import Processes
-from weiss.touched_rows import TouchedRowsAdamW
+from weiss.losses.lazy_adamw import TouchedRowsAdamW
+from weiss.runs import recipe_from
 from weiss.training.graphs import can_be_recorded, recorded
-from weiss.training.stepping import autocast
+from weiss.training.step import autocast
 
 WAYS = (
     ("float32", "off", False),

@@ -31,11 +31,11 @@ import numpy as np
 from PIL import Image
 from record import RESULTS, hardware, keep
 
-from weiss.data.places import Place
+from weiss._base.decoding import usable_cores
+from weiss.data.cache_choice import Place
 from weiss.data.sources import Files
 from weiss.data.store import Store, build_store
 from weiss.data.table import Table
-from weiss.decoding import usable_cores
 
 SHORT_SIDE = 256
 kept: list[np.ndarray] = []

@@ -23,10 +23,9 @@ import torch
 from record import RESULTS, hardware, keep
 
 from weiss.catalogue import build_index
-from weiss.config import recipe_from, to_toml
 from weiss.data import CentreCrop, Pipeline, Table, glyphs
 from weiss.data.sources import Pixels
-from weiss.runs import Kept, Run, build_backbone, build_loss
+from weiss.runs import Kept, Run, build_backbone, build_loss, recipe_from, to_toml
 
 
 def many_glyphs(count: int) -> Table:

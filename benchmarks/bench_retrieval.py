@@ -34,7 +34,8 @@ import torch
 from record import RESULTS, hardware, keep
 from torch import Tensor
 
-from weiss import metrics, retrieval_metrics
+from weiss import retrieval_metrics
+from weiss.evaluation import metrics
 
 Batch = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 SIZES = ("queries", "items", "classes", "dimensions")

@@ -86,7 +86,7 @@ def make_index(folder: Path, num_items: int) -> Path:
 
 def serve_here(index: str, max_batch: int) -> None:
     """Be the server."""
-    from weiss.web import Limits, serve
+    from weiss.server import Limits, serve
 
     gather = Limits().gather_seconds if max_batch > 1 else 0.0
     serve(

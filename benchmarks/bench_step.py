@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from record import RESULTS, hardware, keep
 
+from weiss._base.processes import Processes
 from weiss.backbones import make_backbone
-from weiss.config import recipe_from
 from weiss.losses import make_loss
-from weiss.parallel import Processes
-from weiss.training.stepping import Stepper, make_optimizer, resolve_precision
+from weiss.runs import recipe_from
+from weiss.training.step import Stepper, make_optimizer, resolve_precision
 
 NUM_CLASSES = 100
 PLAIN = "layer by layer"

@@ -16,7 +16,7 @@ from accelerate import Accelerator
 from torch.utils.data import DataLoader, TensorDataset
 
 from weiss import MeanFieldClassWiseMultiSimilarityLoss, parameter_groups, retrieval_metrics
-from weiss.parallel import gather_batch
+from weiss._base.processes import gather_batch
 
 NUM_CLASSES, INPUT_SIZE, EMBEDDING_SIZE = 20, 48, 16
 

@@ -34,8 +34,8 @@ from few_glyphs import (
 )
 
 from weiss import make_loss
-from weiss.plots.spreads import residuals
-from weiss.self_consistency import QUANTILES, ClassMeans, order_parameters
+from weiss.figures.spreads import residuals
+from weiss.losses.self_consistency import QUANTILES, ClassMeans, order_parameters
 
 SETTINGS = {"alpha": 2.0, "beta": 20.0, "delta": 0.3}
 WAYS: dict[str, tuple[float, dict[str, float]]] = {

@@ -15,13 +15,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from weiss import LOSSES, plots
+from weiss import LOSSES, figures
 from weiss.catalogue import build_index
-from weiss.config import Recipe, recipe_from
 from weiss.data import CentreCrop, Pipeline, Table, open_table
 from weiss.evaluation import Retrieval, evaluate_retrieval
-from weiss.report import Gallery, Page, choose_queries, retrieval_rows
-from weiss.runs import Run, build_backbone
+from weiss.reporting import Gallery, Page, choose_queries, retrieval_rows
+from weiss.runs import Recipe, Run, build_backbone, recipe_from
 from weiss.training import train
 
 MOVED, STILL = "glyphs", "glyphs_still"
@@ -106,7 +105,7 @@ def write_page(
     names = ("raw pixels", "untrained network")
     levels = {name: 100 * found[name][0].summary()["map_at_r"] for name in names}
     picture = out / "comparison.png"
-    plots.comparison(
+    figures.comparison(
         curves,
         levels,
         picture,

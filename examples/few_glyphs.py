@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from weiss import draws, parameter_groups, retrieval_metrics
+from weiss import parameter_groups, retrieval_metrics
+from weiss._base import draws
 from weiss.data import PerClass, Shuffled, Table, open_table
 from weiss.data.samplers import Sampler
 from weiss.runs import build_backbone

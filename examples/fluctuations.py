@@ -37,9 +37,9 @@ from few_glyphs import (
 from torch import Tensor, nn
 
 from weiss import make_loss
-from weiss.distances import unit
-from weiss.plots.spreads import corrections
-from weiss.protocols.breakdown import draw_classes, pair_value, spread_of
+from weiss.comparing.breakdown import draw_classes, pair_value, spread_of
+from weiss.figures.spreads import corrections
+from weiss.theory.distances import unit
 
 SETTINGS = {
     "contrastive": {"pos_margin": 0.02, "neg_margin": 0.3},

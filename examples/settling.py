@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from weiss import (
     MeanFieldClassWiseMultiSimilarityLoss,
     MeanFieldContrastiveLoss,
+    figures,
     parameter_groups,
-    plots,
 )
 
 NUM_CLASSES, PER_CLASS, INPUT_SIZE = 6, 20, 8
@@ -89,7 +89,7 @@ def main() -> None:
         share = nearest_field_share(loss, runs[name][-1][1], labels)
         print(f"{name}: {share:.0%} of {len(labels)} samples are nearest to their own field")
     picture = arguments.out / "settling.png"
-    plots.settling(runs, labels, picture)
+    figures.settling(runs, labels, picture)
     print(f"look at {picture}")
 
 

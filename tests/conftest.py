@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from figures import leave_unrendered
 from tiny import BEGUN
+from unrendered import leave_unrendered
 
 DEFINED = []
 

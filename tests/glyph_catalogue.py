@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from weiss._base.images import encode_png
 from weiss.data import glyphs
-from weiss.images import encode_png
 
 SETTINGS = [
     "backbone.widths=[16, 32]",
@@ -32,7 +32,7 @@ def _trained(changes):
     """Train once for all tests of this process that ask for the same."""
     import torch
 
-    from weiss.config import recipe_from
+    from weiss.runs import recipe_from
     from weiss.training import train
 
     made = tempfile.mkdtemp()

@@ -8,12 +8,12 @@ import together
 import torch
 
 import weiss
-from weiss.interactions import LinearLink
+from weiss._base.processes import gather_batch
 from weiss.kernels import constraint, streaming
 from weiss.losses.contrastive import Contrastive
-from weiss.parallel import gather_batch
-from weiss.shards import even_sizes, is_sharded, shard_classes, whole_fields, whole_state
-from weiss.touched_rows import TouchedRowsAdamW
+from weiss.losses.lazy_adamw import TouchedRowsAdamW
+from weiss.losses.shards import even_sizes, is_sharded, shard_classes, whole_fields, whole_state
+from weiss.theory.interactions import LinearLink
 
 LOSSES = ("mf_contrastive", "mf_cwms", "mf_binomial")
 CLASSES, SIZE = 11, 5

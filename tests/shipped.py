@@ -6,10 +6,9 @@ from pathlib import Path
 import torch
 from tiny import tiny_recipe, write_stripes
 
-from weiss.config import recipe_from, to_toml
-from weiss.runs import Kept, Run, build_backbone, build_loss
+from weiss.runs import Kept, Run, build_backbone, build_loss, recipe_from, to_toml
+from weiss.runs.experiment import with_sizes
 from weiss.training import train
-from weiss.training.experiment import with_sizes
 
 NAMES = ("ant", "bee", "cat")
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from weiss.config import recipe_from
-from weiss.runs import Run
+from weiss.runs import Run, recipe_from
 
 SETTINGS = {
     "backbone.name": "small",
@@ -120,7 +119,7 @@ def without_times(entry):
 
 def traces(folder):
     """Return all of a finished run that must not depend on how it came to its end."""
-    from weiss.tensor_files import read_tensors
+    from weiss._base.tensor_files import read_tensors
 
     folder = Path(folder)
     lines = (folder / "metrics.jsonl").read_text().splitlines()

@@ -5,8 +5,8 @@ import os
 import torch
 from tiny import tiny_recipe
 
-from weiss.parallel import Processes
-from weiss.shards import whole_state
+from weiss._base.processes import Processes
+from weiss.losses.shards import whole_state
 from weiss.training.preparation import prepare
 
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from weiss._version import __version__
 
 if TYPE_CHECKING:
-    from weiss.evaluation import (
+    from weiss.evaluation.retrieval import (
         Retrieval,
         concatenate_embeddings,
         evaluate_retrieval,
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
         PairLoss,
         make_loss,
     )
-    from weiss.optim import parameter_groups
-    from weiss.shards import shard_classes, whole_fields
-    from weiss.touched_rows import TouchedRowsAdamW
+    from weiss.losses.lazy_adamw import TouchedRowsAdamW
+    from weiss.losses.parameter_groups import parameter_groups
+    from weiss.losses.shards import shard_classes, whole_fields
 
 __all__ = [
     "LOSSES",
@@ -63,14 +63,24 @@ _HOMES = {
         "evaluate_retrieval",
         "retrieval_metrics",
     ),
-    "weiss.optim": ("parameter_groups",),
-    "weiss.shards": ("shard_classes", "whole_fields"),
-    "weiss.touched_rows": ("TouchedRowsAdamW",),
+    "weiss.losses.parameter_groups": ("parameter_groups",),
+    "weiss.losses.shards": ("shard_classes", "whole_fields"),
+    "weiss.losses.lazy_adamw": ("TouchedRowsAdamW",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
-_PACKAGES = ("backbones", "config", "data", "losses", "report", "runs", "training")
+_PACKAGES = (
+    "backbones",
+    "catalogue",
+    "data",
+    "evaluation",
+    "losses",
+    "reporting",
+    "runs",
+    "theory",
+    "training",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from weiss._base.downloads import Checksum
 from weiss.backbones import BACKBONES, Embedder, ResNet, SmallNetwork, make_backbone
-from weiss.downloads import Checksum
 
 PHOTOGRAPHIC = ["bn_inception"] + [name for name in BACKBONES if name.startswith("resnet")]
 # One of each kind; the other depths share all their code with these.
@@ -210,7 +210,7 @@ def test_imagenet_is_a_download_with_a_checksum_and_without_classifier(tmp_path,
         asked.append((url, target, checksum.algorithm, checksum.value))
         return tmp_path / "resnet18.pth"
 
-    monkeypatch.setattr("weiss.downloads.fetch", fetch)
+    monkeypatch.setattr("weiss._base.downloads.fetch", fetch)
     model = make_backbone("resnet18", 5, weights="imagenet", cache=tmp_path / "cache")
     target = tmp_path / "cache" / "download.pytorch.org" / "models" / "resnet18-f37072fd.pth"
     address = "https://download.pytorch.org/models/resnet18-f37072fd.pth"

@@ -10,9 +10,9 @@ from loopback import Site, serving
 from safetensors.torch import save_file
 from torch import nn
 
+from weiss._base.downloads import Checksum
 from weiss.backbones import BNInception, Embedder, ResNet, SmallNetwork, load_weights, read_weights
 from weiss.backbones.weights import _cached_name
-from weiss.downloads import Checksum
 
 
 def small(seed=0):
@@ -303,7 +303,7 @@ def test_different_addresses_have_different_places_inside_the_cache(tmp_path, mo
         placed.append(target)
         return saved(tmp_path, state(small()))
 
-    monkeypatch.setattr("weiss.downloads.fetch", fetch)
+    monkeypatch.setattr("weiss._base.downloads.fetch", fetch)
     addresses = [
         "https://a.org/weights.pth",
         "https://b.org/weights.pth",

@@ -68,7 +68,7 @@ def test_photos_of_any_size_are_cropped_as_in_an_evaluation(lost_run, tmp_path):
             found.vector(ids[table.source.name(row)]), vectors[row], atol=1e-5
         )
     # And a query of the same file is the item itself.
-    from weiss.images import decode
+    from weiss._base.images import decode
 
     for name in ("class0/tall.jpg", "class0/tiny.png", "class1/1.jpg"):
         hit = found.search(found.embed([decode(folder / name)]), 1)[0][0]
@@ -501,7 +501,7 @@ def test_a_program_that_calls_itself_an_image_starts_nothing(lost_run, tmp_path,
     Image.new("RGB", (30, 30), "red").save(folder / "class0" / "evil.jpg", "EPS")
     done = build(lost_run, folder, tmp_path / "index")
     assert done.skipped == ("class0/evil.jpg: is no image that Pillow can read",)
-    from weiss.images import BadImageError, decode, stored_size
+    from weiss._base.images import BadImageError, decode, stored_size
 
     with pytest.raises(BadImageError, match="is no image"):
         decode(folder / "class0" / "evil.jpg")
@@ -564,7 +564,7 @@ def test_rows_of_a_hub_whose_pictures_changed_are_embedded_anew(lost_run, tmp_pa
 )
 def test_a_setting_keeps_a_name_and_no_folder_of_the_machine(said, left):
     from weiss.catalogue.model_copy import without_places
-    from weiss.networks import without_folders
+    from weiss.catalogue.networks import without_folders
 
     assert without_folders(said) == left
     assert without_places({"backbone": {"weights": said}}) == {"backbone": {"weights": left}}

@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 
 from weiss.catalogue import calibration
-from weiss.catalogue.calibration import (
-    calibrate,
-    enough,
-    halves,
-    least_threshold,
-    nearest_of_both,
-)
+from weiss.catalogue.calibration import calibrate, enough, halves, least_threshold, nearest_of_both
 
 
 def clouds(num_classes=24, per_class=12, size=8, spread=0.6, seed=0):

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
+from weiss._base.files import alone
 from weiss.catalogue import Catalogue, DamagedIndexError, remove_items
 from weiss.catalogue.folder import MANIFEST, IndexFolder
-from weiss.files import alone
 
 
 def files(folder):

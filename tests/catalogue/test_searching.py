@@ -8,8 +8,8 @@ import pytest
 from glyph_catalogue import write_glyphs
 from PIL import Image
 
+from weiss._base.images import decode
 from weiss.catalogue import Catalogue, Hit, Item, OtherModelError, UnknownItemError
-from weiss.images import decode
 
 
 def all_ids(catalogue):
@@ -137,7 +137,7 @@ def test_an_onnx_export_takes_the_networks_place_if_it_is_the_same_model(
     pytest.importorskip("onnxruntime")
     from glyph_catalogue import with_other_weights
 
-    from weiss.export import export_run
+    from weiss.catalogue.export import export_run
 
     export_run(glyph_run, tmp_path / "model.onnx")
     by_onnx = Catalogue.open(glyph_index, device="cpu", onnx=tmp_path / "model.onnx")
@@ -151,7 +151,7 @@ def test_an_onnx_export_takes_the_networks_place_if_it_is_the_same_model(
 
 def test_the_same_tensors_prepared_otherwise_are_another_model(glyph_run, glyph_index, tmp_path):
     from weiss.catalogue import add_items
-    from weiss.export import export_run
+    from weiss.catalogue.export import export_run
 
     same = export_run(glyph_run, tmp_path / "same.safetensors").path
     Catalogue.open(glyph_index, device="cpu", onnx=same)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from miniature import write_image
 
+from weiss._base.images import BadImageError
 from weiss.data import (
     BadImagesError,
     CentreCrop,
@@ -20,8 +21,7 @@ from weiss.data import (
     open_table,
 )
 from weiss.data.assembly import Assembly
-from weiss.data.gathering import gather
-from weiss.images import BadImageError
+from weiss.data.batch_gather import gather
 
 CROP = RandomCrop(24, seed=2)
 CENTRE = CentreCrop(24, 28)

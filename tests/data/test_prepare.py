@@ -11,10 +11,10 @@ import pytest
 from loopback import Site, serving
 from miniature import write_cars_new, write_cub, write_inshop
 
-from weiss import downloads
+from weiss._base import downloads
+from weiss._base.downloads import Checksum, DownloadError
 from weiss.data.official_sets import OFFICIAL
 from weiss.data.prepare import prepare
-from weiss.downloads import Checksum, DownloadError
 
 CUB, CARS, INSHOP = OFFICIAL["cub"], OFFICIAL["cars"], OFFICIAL["inshop"]
 MINI_COUNTS = {"train": (6, 2), "test": (6, 2)}

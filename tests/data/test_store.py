@@ -10,11 +10,11 @@ import pytest
 import torch
 from miniature import write_image
 
-from weiss import images
-from weiss.data import places
+from weiss._base import images
+from weiss.data import cache_choice
 from weiss.data import store as stores
+from weiss.data.cache_choice import Place, available_memory, choose_place, estimated_bytes
 from weiss.data.pipeline import Pipeline
-from weiss.data.places import Place, available_memory, choose_place, estimated_bytes
 from weiss.data.sources import Files, HubImages, Pixels
 from weiss.data.store import BadImagesError, Memory, build_store
 from weiss.data.table import Table
@@ -149,8 +149,10 @@ class Fits:
     """A machine with this much free memory and disk."""
 
     def __init__(self, monkeypatch, memory, disk):
-        monkeypatch.setattr(places, "available_memory", lambda: memory)
-        monkeypatch.setattr(places.shutil, "disk_usage", lambda _: type("U", (), {"free": disk}))
+        monkeypatch.setattr(cache_choice, "available_memory", lambda: memory)
+        monkeypatch.setattr(
+            cache_choice.shutil, "disk_usage", lambda _: type("U", (), {"free": disk})
+        )
 
 
 @pytest.mark.parametrize(

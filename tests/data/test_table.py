@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from weiss._check import some
+from weiss._base.checks import some
 from weiss.data.sources import Files, Pixels, Vectors
 from weiss.data.table import Table
 

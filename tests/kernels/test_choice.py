@@ -9,11 +9,11 @@ from torch.nn.functional import one_hot
 
 import weiss
 from weiss import MeanFieldLoss, PairLoss
-from weiss.interactions import Interactions, LinearLink
 from weiss.kernels import choice
 from weiss.kernels.choice import choose, choose_for_shards
 from weiss.kernels.problem import Problem
 from weiss.losses import BinomialDeviance, ClassWiseMultiSimilarity, Contrastive
+from weiss.theory.interactions import Interactions, LinearLink
 
 KNOWN = [Contrastive(), ClassWiseMultiSimilarity(), BinomialDeviance()]
 has_triton = pytest.mark.skipif(

@@ -84,13 +84,7 @@ def _launched():
     """Names of the kernels that are launched: those that no other kernel calls."""
     from triton.runtime.jit import JITFunction
 
-    from weiss.kernels import (
-        cosine_programs,
-        half_programs,
-        near_programs,
-        pair_programs,
-        programs,
-    )
+    from weiss.kernels import cosine_programs, half_programs, near_programs, pair_programs, programs
 
     kernels = {}
     for module in (programs, cosine_programs, half_programs, near_programs, pair_programs):
@@ -109,9 +103,9 @@ def _launched():
 def _call_everything():
     import weiss
     from weiss.kernels import choice, fused, near, screened
+    from weiss.kernels.lazy_adamw import update_rows
     from weiss.kernels.problem import Problem, Shard
-    from weiss.kernels.touched_rows import update_rows
-    from weiss.membership import members_of_a_batch
+    from weiss.theory.membership import members_of_a_batch
 
     choice._interprets = lambda: True  # so that the CPU will do
     choose_large = fused.LARGE

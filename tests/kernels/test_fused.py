@@ -25,7 +25,7 @@ from budgets import (
 
 from weiss.kernels.problem import Problem, Shard
 from weiss.kernels.streaming import stream
-from weiss.membership import members_of_a_batch
+from weiss.theory.membership import members_of_a_batch
 
 PATHS = ("small", "large")
 BATCHES = {

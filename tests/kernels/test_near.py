@@ -15,8 +15,8 @@ import torch
 sys.path.append(str(Path(__file__).parent.parent))  # when run as a program
 from budgets import assert_within_budget, clustered, found, with_fields
 
-from weiss.distances import cosine_distance
 from weiss.kernels.problem import Problem
+from weiss.theory.distances import cosine_distance
 
 SHAPES = {
     "a few": (17, 23, 8),

@@ -8,10 +8,10 @@ from budgets import GENTLE, MEAN_FIELD, assert_equal_to, clustered, found, with_
 from torch.nn.functional import normalize, one_hot
 
 from weiss import MeanFieldLoss
-from weiss.distances import cosine_distance
 from weiss.kernels import streaming
 from weiss.kernels.problem import Problem
 from weiss.losses import Contrastive
+from weiss.theory.distances import cosine_distance
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ON = {"impl": "streaming", "skip": "on"}

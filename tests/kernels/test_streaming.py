@@ -23,9 +23,9 @@ from budgets import (
 from torch.nn.functional import one_hot, relu
 
 from weiss import MeanFieldLoss
-from weiss.interactions import Interactions, LogLink, closed_form_of, rate
 from weiss.kernels import choice, constraint, dispatch, streaming
 from weiss.losses import BinomialDeviance, ClassWiseMultiSimilarity, Contrastive
+from weiss.theory.interactions import Interactions, LogLink, closed_form_of, rate
 
 KINDS = ["cosine", "euclidean"]
 AVERAGES = ["classes", "samples"]

@@ -18,9 +18,9 @@ def stripes(tmp_path_factory):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Leave the pictures out."""
-    from weiss.training import outcome
+    from weiss.training import outputs
 
-    monkeypatch.setattr(outcome, "_draw", lambda *_: None)
+    monkeypatch.setattr(outputs, "_draw", lambda *_: None)
 
 
 @pytest.fixture

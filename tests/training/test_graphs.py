@@ -7,10 +7,10 @@ import pytest
 import torch
 from tiny import losses, tiny_recipe
 
+from weiss._base.processes import Processes
 from weiss.backbones import Embedder, ResNet, SmallNetwork
-from weiss.parallel import Processes
 from weiss.runs import Run
-from weiss.training import graphs, stepping
+from weiss.training import graphs, step
 from weiss.training.graphs import Recording, can_be_recorded, recorded
 from weiss.training.preparation import prepare
 
@@ -30,7 +30,7 @@ def resnet_recipe(data, **changes):
     recipe["backbone"] |= {"name": "resnet18", "freeze_bn": "statistics", "weights": "scratch"}
     recipe["augment"]["size"], recipe["evaluate"]["size"] = 64, 64
     recipe["evaluate"]["resize"] = 64
-    from weiss.config import recipe_from_dict
+    from weiss.runs import recipe_from_dict
 
     return recipe_from_dict(recipe)
 
@@ -142,7 +142,7 @@ def test_a_phase_and_a_run_let_go_of_their_recordings(stripes, tmp_path, undrawn
     released = []
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", lambda *_: None)
     monkeypatch.setattr(Recording, "release", lambda self: released.append(self))
-    monkeypatch.setattr(stepping, "can_be_recorded", lambda *_: True)
+    monkeypatch.setattr(step, "can_be_recorded", lambda *_: True)
     train(resnet_recipe(stripes, train__epochs=2), tmp_path / "run", quiet=True)
     assert len(released) == len(set(map(id, released))) == 2
 
@@ -152,13 +152,11 @@ def test_a_phase_and_a_run_let_go_of_their_recordings(stripes, tmp_path, undrawn
 def test_a_recorded_run_learns_what_an_unrecorded_one_learns(
     stripes, tmp_path, undrawn, monkeypatch, precision
 ):
-    from weiss.config import recipe_from_dict
+    from weiss.runs import recipe_from_dict
     from weiss.training import train
 
     times = []
-    monkeypatch.setattr(
-        stepping, "recorded", lambda *given: times.append(1) or graphs.recorded(*given)
-    )
+    monkeypatch.setattr(step, "recorded", lambda *given: times.append(1) or graphs.recorded(*given))
     recipe = resnet_recipe(
         stripes, train__device="cuda", train__precision=precision, optim__lr=1e-3
     ).as_dict()

@@ -4,7 +4,7 @@ import gc
 
 import psutil
 
-from weiss.training import loop
+from weiss.training import trainer
 
 MEGABYTE = 2**20
 
@@ -12,13 +12,13 @@ MEGABYTE = 2**20
 def test_memory_stays_flat_over_epochs(run, monkeypatch):
     process, used = psutil.Process(), []
 
-    def closed(training, real=loop.Training._close_epoch):
+    def closed(training, real=trainer.Training._close_epoch):
         real(training)
         if len(used) in (9, 19, 39):
             gc.collect()
         used.append(process.memory_info().rss)
 
-    monkeypatch.setattr(loop.Training, "_close_epoch", closed)
+    monkeypatch.setattr(trainer.Training, "_close_epoch", closed)
     run(train__epochs=40, train__checkpoint_seconds=0)
     assert len(used) == 40
     assert used[-1] - used[9] < 4 * MEGABYTE

@@ -9,11 +9,11 @@ import together
 import torch
 from tiny import command, environment, tiny_recipe, without_times
 
-from weiss.parallel import Processes
+from weiss._base.processes import Processes
+from weiss._base.tensor_files import read_tensors
 from weiss.runs import Run
-from weiss.tensor_files import read_tensors
+from weiss.runs.experiment import _batch_of, open_data
 from weiss.training import evaluate_run
-from weiss.training.experiment import _batch_of, open_data
 from weiss.training.preparation import synchronise_batch_norm
 
 pytestmark = pytest.mark.dist

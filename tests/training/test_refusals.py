@@ -12,11 +12,10 @@ from tiny import command, losses, metrics, tiny_recipe, without_times
 from tiny import weiss as weiss_in_a_process
 from typed import weiss
 
-from weiss.config import recipe_from
-from weiss.files import alone
-from weiss.runs import Run
-from weiss.training import NotFiniteError, evaluate_run, loop
-from weiss.training.stepping import Stepper
+from weiss._base.files import alone
+from weiss.runs import Run, recipe_from
+from weiss.training import NotFiniteError, evaluate_run, trainer
+from weiss.training.step import Stepper
 
 CPU = torch.device("cpu")
 
@@ -284,11 +283,11 @@ def test_files_of_others_in_the_folder_are_left_alone(run, tmp_path):
 
 
 def test_a_run_that_another_program_began_meanwhile_is_not_overwritten(run, tmp_path, monkeypatch):
-    def slow(recipe, folder, real=loop.make_accelerator):
+    def slow(recipe, folder, real=trainer.make_accelerator):
         Run(folder).write_recipe("seed = 5\n")
         return real(recipe, folder)
 
-    monkeypatch.setattr(loop, "make_accelerator", slow)
+    monkeypatch.setattr(trainer, "make_accelerator", slow)
     with pytest.raises(ValueError, match="--out must name a folder without a run"):
         run(train__epochs=1)
     assert (tmp_path / "run" / "recipe.toml").read_text() == "seed = 5\n"

@@ -9,10 +9,9 @@ import pytest
 import torch
 from tiny import assert_same_run, begin, command, losses, tiny_recipe, wait_until
 
-from weiss.config import recipe_from
-from weiss.runs import Run
-from weiss.training import StoppedError, loop, preparation, train
-from weiss.training.stepping import Stepper
+from weiss.runs import Run, recipe_from
+from weiss.training import StoppedError, preparation, train, trainer
+from weiss.training.step import Stepper
 
 VARIANTS = {
     "adamw": {},
@@ -88,7 +87,7 @@ def test_a_run_stopped_after_every_step_is_the_run_that_was_not(run, monkeypatch
 @pytest.mark.parametrize("variant", ["adamw", "cosine", "alternating", "class_mean", "held out"])
 def test_a_run_stopped_whenever_it_embeds_is_the_run_that_was_not(run, monkeypatch, variant):
     """In evaluation, when fields are solved for, and when the test set is looked at."""
-    from weiss.training.evaluator import Evaluator
+    from weiss.runs.evaluator import Evaluator
 
     changes = {**STEPS, **VARIANTS[variant], "evaluate__batch_size": 5}
     whole = run("whole", **changes)
@@ -192,7 +191,7 @@ def test_a_run_without_a_state_begins_again(run, monkeypatch, capsys):
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Training, "_save", save)
+        patch.setattr(trainer.Training, "_save", save)
         with pytest.raises(Killed):
             run("stopped", **STEPS)
     run("stopped", resume=True, quiet=False, **STEPS)
@@ -300,7 +299,7 @@ def test_random_numbers_of_a_network_do_not_depend_on_where_it_was_stopped(run, 
 
 
 def test_a_stop_while_the_test_set_is_looked_at_leaves_the_state_alone(run, monkeypatch):
-    from weiss.training.evaluator import Evaluator
+    from weiss.runs.evaluator import Evaluator
 
     changes = {"evaluate__on": "held_out", "evaluate__folds": 3, "seed": 2}
     whole = run("whole", train__epochs=6, **changes)
@@ -327,7 +326,7 @@ def test_the_result_of_fewer_epochs_is_not_that_of_more(run, monkeypatch):
     """Killed between the last state and the result of a run that was prolonged."""
     folder = run(train__epochs=2)
     with monkeypatch.context() as patch:
-        patch.setattr("weiss.training.outcome.write", power_cut)
+        patch.setattr("weiss.training.outputs.write", power_cut)
         with pytest.raises(RuntimeError, match="power cut"):
             run(train__epochs=4, resume=True)
     assert not Run(folder).is_finished()
@@ -356,15 +355,15 @@ def test_who_asks_for_an_end_while_data_are_loaded_need_not_wait_for_the_epochs(
 ):
     import signal
 
-    from weiss.training import StoppedError, loop, train
+    from weiss.training import StoppedError, train, trainer
 
-    real = loop.prepare
+    real = trainer.prepare
 
     def prepare(*given):
         signal.raise_signal(signal.SIGTERM)
         return real(*given)
 
-    monkeypatch.setattr(loop, "prepare", prepare)
+    monkeypatch.setattr(trainer, "prepare", prepare)
     with pytest.raises(StoppedError, match="after step 1"):
         train(tiny_recipe(stripes), tmp_path / "run", quiet=True)
 

@@ -7,9 +7,10 @@ import pytest
 import torch
 from tiny import losses, tiny_recipe
 
-from weiss.parallel import Processes
+from weiss._base.processes import Processes
 from weiss.runs import Run
-from weiss.training.guards import LossWatch, NotFiniteError
+from weiss.runs.evaluator import NotFiniteError
+from weiss.training.loss_watch import LossWatch
 from weiss.training.preparation import prepare
 
 pytestmark = pytest.mark.gpu
@@ -36,7 +37,7 @@ def test_a_gpu_and_a_cpu_agree_in_float32(run):
 
 def test_a_run_that_was_stopped_goes_on_where_it_was(run, monkeypatch):
     from weiss.training import StoppedError
-    from weiss.training.loop import Training
+    from weiss.training.trainer import Training
 
     settings = {"train__device": "cuda", "train__precision": "fp32", "train__epochs": 4}
     whole = run("whole", **settings)

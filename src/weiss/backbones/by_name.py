@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weiss import _check
+from weiss._base import checks
 from weiss.backbones.bn_inception import BNInception
 from weiss.backbones.embedder import Embedder
 from weiss.backbones.pooling import POOLINGS
@@ -17,7 +17,7 @@ from weiss.backbones.trunk import InputSpec, Trunk, Vectors
 from weiss.backbones.weights import load_weights
 
 if TYPE_CHECKING:
-    from weiss.downloads import Checksum
+    from weiss._base.downloads import Checksum
 
 TIMM = "timm:"
 SCRATCH, IMAGENET = "scratch", "imagenet"
@@ -166,7 +166,7 @@ def _timm_trunk(
     _refuse_no_weights(name, start, f"{IMAGENET!r} (timm's own)")
     own = pooling in (None, "own")
     if not own:
-        _check.one_of("pooling", pooling, [*POOLINGS, "own"], name)
+        checks.one_of("pooling", pooling, [*POOLINGS, "own"], name)
     return TimmNetwork(name.removeprefix(TIMM), start == IMAGENET, own, **arguments)
 
 
@@ -174,15 +174,15 @@ def _trunk(name: str, start: str | None, arguments: dict[str, Any]) -> Trunk:
     if isinstance(name, str) and name not in BACKBONES:
         raise ValueError(
             f"name must be one of {', '.join(map(repr, BACKBONES))}, or 'timm:NAME' for a network "
-            f"of timm, for {OWNER}; got {name!r}.{_check.suggestion(name, BACKBONES)}"
+            f"of timm, for {OWNER}; got {name!r}.{checks.suggestion(name, BACKBONES)}"
         )
-    entry = BACKBONES[_check.one_of("name", name, BACKBONES, OWNER)]
+    entry = BACKBONES[checks.one_of("name", name, BACKBONES, OWNER)]
     if entry.needs_weights:
         offered = f"{IMAGENET!r} ({entry.imagenet.address})" if entry.imagenet else ""
         _refuse_no_weights(name, start, offered)
     for given in arguments:
         if given not in entry.arguments:
-            hint = _check.suggestion(given, entry.arguments)
+            hint = checks.suggestion(given, entry.arguments)
             raise TypeError(f"the backbone {name!r} has no argument {given!r}.{hint}")
     if entry.build is Vectors:
         if "num_features" not in arguments:
@@ -191,7 +191,7 @@ def _trunk(name: str, start: str | None, arguments: dict[str, Any]) -> Trunk:
                 "Pass num_features=2048, say."
             )
         why = "there is no network to load them into."
-        _check.unused("weights", None if start == SCRATCH else start, why, repr(name))
+        checks.unused("weights", None if start == SCRATCH else start, why, repr(name))
     return entry.build(**arguments)
 
 
@@ -215,6 +215,6 @@ def _source(name: str, start: str) -> tuple[str, "Checksum | None"]:
             f"weights={IMAGENET!r} must have a known address; there is none for {name!r}. "
             f"Pass a file or an http(s) address, or {SCRATCH!r} to start from random weights."
         )
-    from weiss.downloads import Checksum
+    from weiss._base.downloads import Checksum
 
     return public.address, Checksum("sha256", public.sha256, public.source)

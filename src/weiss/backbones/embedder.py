@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from weiss import _check
+from weiss._base import checks
 from weiss.backbones.pooling import POOLINGS
 from weiss.backbones.trunk import InputConversion, InputSpec, Trunk
 
@@ -67,8 +67,8 @@ class Embedder(nn.Module):
                 "trunk must have no classifier for Embedder, which needs its features; got "
                 f"{type(trunk).__name__} with num_classes={trunk.num_classes}. Pass num_classes=0."
             )
-        self.embedding_size = _check.count("embedding_size", embedding_size, "Embedder")
-        head = _check.one_of("head", head, HEADS, "Embedder")
+        self.embedding_size = checks.count("embedding_size", embedding_size, "Embedder")
+        head = checks.one_of("head", head, HEADS, "Embedder")
         self.conversion = InputConversion(trunk.input)
         self.trunk = trunk
         self.pooling = _pooling(trunk, pooling)
@@ -126,7 +126,7 @@ class Embedder(nn.Module):
                 in training too, while the affine parameters train; or ``"all"``, these as well.
         """
         before = self.freeze_bn
-        self.freeze_bn = _check.one_of("freeze_bn", what, FREEZING, "Embedder")
+        self.freeze_bn = checks.one_of("freeze_bn", what, FREEZING, "Embedder")
         # Left alone otherwise: somebody else may hold the whole trunk still, for a warm-up.
         if "all" in (before, self.freeze_bn):
             for parameter in self._affine():
@@ -156,7 +156,7 @@ class Embedder(nn.Module):
 
 def _pooling(trunk: Trunk, name: str | None) -> nn.Module:
     if trunk.pooled:
-        _check.unused(
+        checks.unused(
             "pooling",
             name,
             f"{trunk.architecture or type(trunk).__name__} gives vectors and no maps. Leave it out",
@@ -164,7 +164,7 @@ def _pooling(trunk: Trunk, name: str | None) -> nn.Module:
         )
         return nn.Identity()
     chosen = trunk.pooling if name is None else name
-    return POOLINGS[_check.one_of("pooling", chosen, POOLINGS, "Embedder")]()
+    return POOLINGS[checks.one_of("pooling", chosen, POOLINGS, "Embedder")]()
 
 
 def _head(num_features: int, embedding_size: int, kind: str) -> nn.Sequential:

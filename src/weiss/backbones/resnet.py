@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 from torch.nn import functional
 
-from weiss import _check
+from weiss._base import checks
 from weiss.backbones.layers import PLAIN, Layers, layers_of, pair_of
 from weiss.backbones.trunk import InputSpec, Trunk
 
@@ -50,7 +50,7 @@ class ResNet(Trunk):
         if depth not in STAGES:
             listed = ", ".join(map(str, STAGES))
             raise ValueError(f"depth must be one of {listed} for ResNet; got {depth!r}.")
-        _check.one_of("version", version, VERSIONS, "ResNet")
+        checks.one_of("version", version, VERSIONS, "ResNet")
         is_deep = depth >= 50
         self.architecture = f"ResNet-{depth} {version}" if is_deep else f"ResNet-{depth}"
         self.num_classes = num_classes

@@ -11,7 +11,7 @@ from dataclasses import replace
 from torch import Tensor, nn
 from torch.nn import functional
 
-from weiss import _check
+from weiss._base import checks
 from weiss.backbones.trunk import InputSpec, Trunk
 
 
@@ -40,7 +40,7 @@ class SmallNetwork(Trunk):
                 f"widths must be a list with one number a stage for SmallNetwork; got {widths!r}. "
                 "Pass [32, 64, 128], say."
             )
-        widths = [_check.count("every width", width, "SmallNetwork") for width in widths]
+        widths = [checks.count("every width", width, "SmallNetwork") for width in widths]
         if not widths:
             raise ValueError("widths must name at least one stage for SmallNetwork; got none.")
         if channels == 3:

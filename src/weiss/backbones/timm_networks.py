@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from weiss import _check
+from weiss._base import checks
 from weiss.backbones.trunk import InputSpec, Trunk
 
 
@@ -42,7 +42,7 @@ class TimmNetwork(Trunk):
         if name not in known and not name.startswith(("hf-hub:", "local-dir:")):
             raise ValueError(
                 f"timm:NAME must be a network that timm has; got {name!r}."
-                f"{_check.suggestion(name, known)} timm.list_models('*vit*') searches."
+                f"{checks.suggestion(name, known)} timm.list_models('*vit*') searches."
             )
         for fixed in {"num_classes", "global_pool", "in_chans", "features_only"} & set(arguments):
             raise ValueError(

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from weiss import _check
-from weiss.images import LUMA
+from weiss._base import checks
+from weiss._base.images import LUMA
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -99,7 +99,7 @@ class Vectors(Trunk):
 
     def __init__(self, num_features: int) -> None:
         super().__init__()
-        self.num_features = _check.count("num_features", num_features, "features")
+        self.num_features = checks.count("num_features", num_features, "features")
         self.input = InputSpec.vectors(self.num_features)
 
     def forward(self, vectors: Tensor) -> Tensor:

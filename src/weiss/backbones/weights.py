@@ -16,12 +16,12 @@ from urllib.parse import urlsplit
 import torch
 from torch import Tensor, nn
 
-from weiss._check import some
-from weiss.files import cache_folder
-from weiss.tensor_files import DamagedFileError, read_tensors
+from weiss._base.checks import some
+from weiss._base.files import cache_folder
+from weiss._base.tensor_files import DamagedFileError, read_tensors
 
 if TYPE_CHECKING:
-    from weiss.downloads import Checksum
+    from weiss._base.downloads import Checksum
 
 CLASSIFIERS = ("fc", "last_linear")
 """Names of the classifier in public ResNet and BN-Inception weights."""
@@ -81,7 +81,7 @@ def is_address(source: str) -> bool:
 def _local_file(source: str, checksum: "Checksum | None", cache: str | Path | None) -> Path:
     if not is_address(source):
         return Path(source).expanduser()
-    from weiss.downloads import fetch
+    from weiss._base.downloads import fetch
 
     target = (Path(cache) if cache else cache_folder() / "weights") / _cached_name(source)
     return fetch(source, target, checksum=checksum, what="pretrained weights")

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from weiss._check import count as a_count
-from weiss._check import some, suggestion
+from weiss._base.checks import count as a_count
+from weiss._base.checks import some, suggestion
+from weiss._base.files import replacing
 from weiss.catalogue.changes import (
     Change,
     embed_segment,
@@ -33,16 +34,11 @@ from weiss.catalogue.embedding import content_digest
 from weiss.catalogue.folder import IndexFolder, Manifest
 from weiss.catalogue.items import DamagedIndexError, OtherModelError, UnknownItemError
 from weiss.catalogue.model_copy import copy_model, is_model_of, model_words
-from weiss.catalogue.segments import (
-    OpenSegment,
-    alive_rows,
-    open_segments,
-)
+from weiss.catalogue.networks import network_of_run
+from weiss.catalogue.segments import OpenSegment, alive_rows, open_segments
 from weiss.catalogue.tidying import overlap
 from weiss.data import DATASETS, Table
-from weiss.files import replacing
-from weiss.networks import network_of_run
-from weiss.runs import Run
+from weiss.runs.folder import Run
 
 Array = np.ndarray[Any, Any]
 HINTS = 10_000

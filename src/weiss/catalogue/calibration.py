@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from weiss import draws
+from weiss._base import draws
 
 Array = np.ndarray[Any, Any]
 MIN_CLASSES, MIN_ITEMS = 10, 200

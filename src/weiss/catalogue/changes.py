@@ -4,17 +4,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from weiss._base.files import replacing
+from weiss._base.progress import Bar
 from weiss.catalogue.collection import Collection
 from weiss.catalogue.derived import Derived
 from weiss.catalogue.embedding import Embedder, embed_collection
 from weiss.catalogue.folder import SKIPPED, IndexFolder, Manifest, Segment
 from weiss.catalogue.index_card import index_card
+from weiss.catalogue.networks import Network
 from weiss.catalogue.segments import Block, write_segment
 from weiss.catalogue.tidying import clear_workspace
-from weiss.files import replacing
-from weiss.networks import Network
-from weiss.progress import Bar
-from weiss.runs import Run
+from weiss.runs.folder import Run
 
 Skipped = Sequence[tuple[str, str]]
 """What is left out: names, and why."""

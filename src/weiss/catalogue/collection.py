@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from weiss import images
-from weiss._check import some
+from weiss._base import images
+from weiss._base.checks import some
 from weiss.catalogue.items import shown
 from weiss.data import DATASETS, Assembly, Table, open_table
 from weiss.data.own import EMPTY, images_below

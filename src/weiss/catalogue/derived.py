@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from weiss._check import one_of
+from weiss._base.checks import one_of
+from weiss._base.files import replacing
 from weiss.catalogue import tidying
 from weiss.catalogue.calibration import Calibration, calibrate, enough
 from weiss.catalogue.faiss_store import KINDS, FaissStore
@@ -27,9 +28,8 @@ from weiss.catalogue.milvus_store import shown as shown_address
 from weiss.catalogue.model_copy import mean_fields, trained_classes
 from weiss.catalogue.segments import OpenSegment, alive_rows, all_vectors, open_segments
 from weiss.catalogue.stores import MILVUS, Store, make_store, open_store, refuse_address
-from weiss.files import replacing
-from weiss.runs import Run
-from weiss.training import embed_runs
+from weiss.runs import embed_runs
+from weiss.runs.folder import Run
 
 Array = np.ndarray[Any, Any]
 

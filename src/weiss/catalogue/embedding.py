@@ -27,21 +27,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from weiss._base.decoding import Decoders
+from weiss._base.files import replacing
+from weiss._base.images import BadImageError
 from weiss.catalogue.collection import Collection
 from weiss.catalogue.items import shown
+from weiss.catalogue.preprocessing import Preprocessing
 from weiss.catalogue.segments import Block
 from weiss.catalogue.thumbnails import SIDE, TINY, small_picture
 from weiss.catalogue.tidying import PLAN, clear_workspace
 from weiss.data import CentreCrop, Table
-from weiss.data.gathering import gather
-from weiss.data.places import Place
+from weiss.data.batch_gather import gather
+from weiss.data.cache_choice import Place
 from weiss.data.resample import resample
 from weiss.data.sources import Files, Pixels
 from weiss.data.store import CHUNK, Memory, Store, build_store, file_states, workers_for
-from weiss.decoding import Decoders
-from weiss.files import replacing
-from weiss.images import BadImageError
-from weiss.preprocessing import Preprocessing
 
 Array = np.ndarray[Any, Any]
 Decode = Callable[[Table], tuple[Store, dict[int, str]]]

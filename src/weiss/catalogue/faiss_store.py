@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from weiss._check import count, one_of
+from weiss._base.checks import count, one_of
 from weiss.catalogue.recall import sample, share_found, similarity_at
 from weiss.catalogue.store_files import read_facts, write_store
 from weiss.catalogue.vectors import best_first, item_ids, new_items, refuse_known, unit_vectors

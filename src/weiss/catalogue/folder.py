@@ -32,11 +32,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from weiss._check import some, suggestion
+from weiss._base.checks import some, suggestion
+from weiss._base.files import alone, remove_leftovers, replacing
 from weiss.catalogue import tidying
 from weiss.catalogue.items import DamagedIndexError
 from weiss.catalogue.stores import MILVUS, refuse_address
-from weiss.files import alone, remove_leftovers, replacing
 
 T = TypeVar("T")
 MANIFEST, CARD, SKIPPED, BUILDING = "index.json", "card.md", "skipped.txt", ".building"

@@ -1,6 +1,6 @@
 """What was found for some pictures, as one HTML file that needs nothing else.
 
-It looks like a report (`weiss.report.style`): light and dark, wide and narrow, no scripts.
+It looks like a report (`weiss.reporting.style`): light and dark, wide and narrow, no scripts.
 """
 
 import base64
@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from weiss._base.files import replacing
 from weiss.catalogue.items import Hit, Threshold
 from weiss.catalogue.searching import Catalogue
 from weiss.catalogue.thumbnails import media_type, picture_file, small_picture
-from weiss.files import replacing
-from weiss.report.style import CSS
+from weiss.reporting.style import CSS
 
 Array = np.ndarray[Any, Any]
 # Nothing may be fetched, whatever ends up in the page.

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from weiss import draws
+from weiss._base import draws
 from weiss.catalogue.items import DamagedIndexError, Map
 
 Array = np.ndarray[Any, Any]

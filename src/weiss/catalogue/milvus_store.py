@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from weiss._check import count
+from weiss._base.checks import count
 from weiss.catalogue.vectors import best_first, item_ids, new_items, refuse_known, unit_vectors
 
 Array = np.ndarray[Any, Any]

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from weiss._base.files import replacing
 from weiss.catalogue.items import shown
-from weiss.config import recipe_from_dict, to_toml
+from weiss.catalogue.networks import Network, without_folders
 from weiss.data import DATASETS
-from weiss.distances import unit
-from weiss.files import replacing
-from weiss.networks import Network, without_folders
-from weiss.runs import CARD, MODEL, RECIPE, RESULT, Run
-from weiss.training import outcome
+from weiss.runs import recipe_from_dict, to_toml
+from weiss.runs.card import card
+from weiss.runs.folder import CARD, MODEL, RECIPE, RESULT, Run
+from weiss.theory.distances import unit
 
 Array = np.ndarray[Any, Any]
 
@@ -42,7 +42,7 @@ def copy_model(run: Run, folder: Path) -> list[str]:
     if run.is_finished():
         result = run.result()
         result["data"] = _data_name(str(result.get("data", "")))
-        copy.write_card(outcome.card(recipe_from_dict(nested), result))
+        copy.write_card(card(recipe_from_dict(nested), result))
         copy.write_result(result)
         names += [CARD, RESULT]
     return names

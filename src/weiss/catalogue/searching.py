@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from weiss._check import count as a_count
+from weiss._base.checks import count as a_count
+from weiss._base.devices import refuse_absent_device
 from weiss.catalogue.derived import store_of
 from weiss.catalogue.folder import MEND, IndexFolder, Manifest
 from weiss.catalogue.items import (
@@ -25,10 +26,9 @@ from weiss.catalogue.items import (
 from weiss.catalogue.mapping import read_map
 from weiss.catalogue.milvus_store import MilvusStore
 from weiss.catalogue.model_copy import is_model_of
+from weiss.catalogue.networks import Network, network_of_file, network_of_run
 from weiss.catalogue.segments import OpenSegment, alive_rows, open_segments
 from weiss.catalogue.stores import Store
-from weiss.networks import Network, network_of_file, network_of_run
-from weiss.training.preparation import refuse_absent_device
 
 Array = np.ndarray[Any, Any]
 
@@ -53,7 +53,7 @@ class Catalogue:
 
     Example:
         >>> catalogue = Catalogue.open("characters")  # doctest: +SKIP
-        >>> vectors = catalogue.embed([weiss.images.decode("photo.jpg")])  # doctest: +SKIP
+        >>> vectors = catalogue.embed([weiss._base.images.decode("photo.jpg")])  # doctest: +SKIP
         >>> catalogue.search(vectors, k=3)[0][0].item.name  # doctest: +SKIP
         'U+0041/3.png'
     """

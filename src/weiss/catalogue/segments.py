@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from weiss._base.files import replacing
 from weiss.catalogue.folder import IndexFolder, Manifest, Segment
 from weiss.catalogue.items import DamagedIndexError, Item
 from weiss.catalogue.thumbnails import media_type, picture_file
-from weiss.files import replacing
 
 Array = np.ndarray[Any, Any]
 KINDS = ("items", "vectors", "digests", "thumbnails", "places")

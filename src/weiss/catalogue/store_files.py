@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from weiss.files import replacing
+from weiss._base.files import replacing
 
 Array = np.ndarray[Any, Any]
 

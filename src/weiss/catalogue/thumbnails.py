@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from weiss.images import encode_png
+from weiss._base.images import encode_png
 
 Array = np.ndarray[Any, Any]
 SIDE = 160

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from weiss.files import replacing
+from weiss._base.files import replacing
 
 NOTE, PLAN = ".written", "plan.json"
 SUFFIXES = {

@@ -4,20 +4,14 @@ from weiss.data.assembly import Assembly
 from weiss.data.by_name import DATASETS, open_table
 from weiss.data.check import Findings, check_table
 from weiss.data.crops import CentreCrop, RandomCrop
+from weiss.data.decoded_cache import stores_kept
 from weiss.data.glyphs import glyphs
-from weiss.data.keeping import stores_kept
 from weiss.data.official_sets import OFFICIAL
 from weiss.data.own import from_arrays, from_folder, from_hub, from_list
 from weiss.data.pipeline import Batch, Pipeline
 from weiss.data.prepare import prepare
 from weiss.data.samplers import PerClass, Sampler, Shuffled, share_of
-from weiss.data.splits import (
-    class_folds,
-    hold_out_classes,
-    leave_fold_out,
-    stratify,
-    train_on_all,
-)
+from weiss.data.splits import class_folds, hold_out_classes, leave_fold_out, stratify, train_on_all
 from weiss.data.store import BadImagesError
 from weiss.data.table import Table
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from weiss import _check
-from weiss._check import some
+from weiss._base import checks
+from weiss._base.checks import some
 from weiss.data.sources import Files, Source
 from weiss.data.splits import hold_out_classes, refuse_shared_classes, stratify, train_on_all
 from weiss.data.table import SPLITS, Table
@@ -54,8 +54,8 @@ class Assembly:
 
     def __post_init__(self) -> None:
         """Refuse what is none of the choices."""
-        _check.one_of("split", self.split, HOW_TO_SPLIT, "data")
-        _check.count("min_images", self.min_images, "data")
+        checks.one_of("split", self.split, HOW_TO_SPLIT, "data")
+        checks.count("min_images", self.min_images, "data")
 
     def table(
         self,
@@ -258,4 +258,4 @@ def _key(label: Any) -> int | str:
 
 def _split_name(given: Any, name: str) -> str:
     split = str(given).strip().lower()
-    return _check.one_of("split", ALIASES.get(split, split), SPLITS, name)
+    return checks.one_of("split", ALIASES.get(split, split), SPLITS, name)

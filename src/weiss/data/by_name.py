@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from weiss import _check
+from weiss._base import checks
 from weiss.data.assembly import Assembly
 from weiss.data.glyphs import glyphs
 from weiss.data.official_sets import OFFICIAL
@@ -99,7 +99,7 @@ def open_table(
     if path.suffix.lower() in LISTS:
         return from_list(path, how, root=root)
     beside = [str(path.parent / found.name) for found in sorted(path.parent.glob("*"))]
-    hint = _check.suggestion(str(data), [*beside, *DATASETS])
+    hint = checks.suggestion(str(data), [*beside, *DATASETS])
     raise ValueError(
         f"data must be one of {', '.join(DATASETS)}, a folder, or a {', '.join(LISTS)} file; got "
         f"{str(data)!r}, which is none of these.{hint}"

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from weiss._base.downloads import Checksum
 from weiss.data.official import Archive, Listing, OfficialSet, first_half
-from weiss.downloads import Checksum
 
 ALL, TRAIN, META = "cars_annos.mat", "cars_train_annos.mat", "cars_meta.mat"
 TEST, BARE = "cars_test_annos_withlabels.mat", "cars_test_annos.mat"

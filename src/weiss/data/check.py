@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weiss._check import some
+from weiss._base.checks import some
+from weiss._base.images import LUMA
+from weiss.data.cache_choice import Place
 from weiss.data.crops import Windows
 from weiss.data.official import OfficialSet
-from weiss.data.places import Place
 from weiss.data.resample import resample
 from weiss.data.sources import Vectors
 from weiss.data.store import Store, build_store
 from weiss.data.table import TESTING, Table
-from weiss.images import LUMA
-from weiss.neighbours import default_budget, nearest_neighbours
+from weiss.evaluation.neighbours import default_budget, nearest_neighbours
 
 Array = np.ndarray[Any, Any]
 THUMBNAIL = 16

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from weiss import _check, draws
+from weiss._base import checks, draws
 
 Array = np.ndarray[Any, Any]
 ATTEMPTS = 10
@@ -67,8 +67,8 @@ class CentreCrop:
 
     def __post_init__(self) -> None:
         """Refuse a crop that is larger than what it is cut from."""
-        _check.count("size", self.size, "CentreCrop")
-        _check.count("resize", self.resize, "CentreCrop")
+        checks.count("size", self.size, "CentreCrop")
+        checks.count("resize", self.resize, "CentreCrop")
         if self.size > self.resize:
             raise ValueError(
                 f"size must be at most resize, {self.resize}, for CentreCrop; got {self.size}. "
@@ -118,9 +118,9 @@ class RandomCrop:
 
     def __post_init__(self) -> None:
         """Refuse ranges that are none."""
-        _check.count("size", self.size, "RandomCrop")
+        checks.count("size", self.size, "RandomCrop")
         if self.resize is not None:
-            _check.count("resize", self.resize, "RandomCrop")
+            checks.count("resize", self.resize, "RandomCrop")
         for name, given in (("area", self.area), ("ratio", self.ratio)):
             is_pair = isinstance(given, (tuple, list)) and len(given) == 2
             if not is_pair or not 0 < given[0] <= given[1]:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from weiss._base.downloads import Checksum
 from weiss.data.official import (
     Archive,
     Listing,
@@ -13,7 +14,6 @@ from weiss.data.official import (
     rows,
     whole_number,
 )
-from weiss.downloads import Checksum
 
 PAGE = "https://data.caltech.edu/records/65de6-vp158"
 

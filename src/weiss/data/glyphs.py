@@ -18,10 +18,10 @@ import numpy as np
 import PIL
 from PIL import Image, ImageDraw, ImageFont, features
 
-from weiss import draws
+from weiss._base import draws
+from weiss._base.files import cache_folder, replacing
 from weiss.data.sources import Pixels
 from weiss.data.table import Table
-from weiss.files import cache_folder, replacing
 
 Array = np.ndarray[Any, Any]
 SIDE = 32

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from weiss._check import some
+from weiss._base.checks import some
+from weiss._base.downloads import Checksum
 from weiss.data.sources import Files
 from weiss.data.table import Table
-from weiss.downloads import Checksum
 
 Array = np.ndarray[Any, Any]
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from weiss import _check, images
-from weiss._check import some
+from weiss._base import checks, images
+from weiss._base.checks import some
 from weiss.data.assembly import ALIASES, Assembly
 from weiss.data.sources import Files, HubImages, Pixels, Source, Vectors
 from weiss.data.table import SPLITS, Table
@@ -110,7 +110,7 @@ def from_list(
             (
                 f" Rename {name!r}?"
                 for name in columns
-                if name not in COLUMNS and _check.suggestion(name, COLUMNS)
+                if name not in COLUMNS and checks.suggestion(name, COLUMNS)
             ),
             "",
         )
@@ -248,7 +248,7 @@ def _refuse_half_split(folder: Path, below: list[Path], names: list[str]) -> Non
 
 def _column(argument: str, given: str | None, found: list[str], features: Any) -> str:
     if given is not None:
-        return _check.one_of(argument, given, list(features), "from_hub")
+        return checks.one_of(argument, given, list(features), "from_hub")
     if len(found) != 1:
         raise ValueError(
             f"{argument} must be named for from_hub, since {len(found)} columns qualify; there "

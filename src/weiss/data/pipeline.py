@@ -20,18 +20,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weiss import _check, images
+from weiss._base import checks, images
+from weiss._base.decoding import Decoders
+from weiss._base.progress import track
+from weiss.data.batch_gather import Coming, begun_ahead, gather, laid_out
+from weiss.data.cache_choice import PLACES, Place, gigabytes
 from weiss.data.crops import CentreCrop, RandomCrop, Windows
-from weiss.data.gathering import Coming, begun_ahead, gather, laid_out
-from weiss.data.keeping import open_store
-from weiss.data.places import PLACES, Place, gigabytes
+from weiss.data.decoded_cache import open_store
 from weiss.data.resample import resample, to_device
 from weiss.data.samplers import Sampler, share_of
 from weiss.data.sources import Files, Pixels, Vectors
 from weiss.data.store import CHUNK, Store, decode_files, refuse_bad, workers_for
 from weiss.data.table import Table
-from weiss.decoding import Decoders
-from weiss.progress import track
 
 Array = np.ndarray[Any, Any]
 Crop = Callable[[Array], Windows]
@@ -88,9 +88,9 @@ class Pipeline:
         num_workers: int | None = None,
         cache: str | Path | None = None,
     ) -> None:
-        _check.one_of("keep", keep, ("auto", *PLACES), "Pipeline")
+        checks.one_of("keep", keep, ("auto", *PLACES), "Pipeline")
         if short_side is not None:
-            _check.count("short_side", short_side, "Pipeline")
+            checks.count("short_side", short_side, "Pipeline")
         # "cuda" means the current one; an empty tensor knows its number.
         self.device = torch.empty(0, device=device).device
         self.table = table
@@ -189,7 +189,7 @@ class Pipeline:
         self, crop: CentreCrop, *, rows: Array | None = None, batch_size: int = 128
     ) -> Iterator[Batch]:
         """Serve all items, or some rows of ``pipeline.table``, once and in order."""
-        _check.count("batch_size", batch_size, "Pipeline.evaluation")
+        checks.count("batch_size", batch_size, "Pipeline.evaluation")
         rows = np.arange(len(self.table)) if rows is None else rows
         self._check_plan(rows, crop.resize)
         parts = [rows[i : i + batch_size] for i in range(0, len(rows), batch_size)]

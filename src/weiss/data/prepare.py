@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from weiss import _check
-from weiss.archives import unpack
+from weiss._base import checks
+from weiss._base.downloads import DownloadError, fetch
+from weiss._base.files import alone
+from weiss.data.archives import unpack
 from weiss.data.official import Archive, OfficialSet
 from weiss.data.official_sets import OFFICIAL
 from weiss.data.table import Table
-from weiss.downloads import DownloadError, fetch
-from weiss.files import alone
 
 
 def prepare(
@@ -35,7 +35,7 @@ def prepare(
         ValueError: an archive or the data is not what was published.
     """
     if isinstance(which, str):
-        which = OFFICIAL[_check.one_of("name", which, OFFICIAL, "weiss data prepare")]
+        which = OFFICIAL[checks.one_of("name", which, OFFICIAL, "weiss data prepare")]
     official, root = which, Path(root)
     if (table := _complete(official, root)) is not None:
         say(f"{official.title} is complete in {root}: {len(table):,} images; nothing to do.")

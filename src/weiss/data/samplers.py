@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from weiss import _check, draws
+from weiss._base import checks, draws
 from weiss.data.table import Table
 
 Array = np.ndarray[Any, Any]
@@ -48,7 +48,7 @@ class Shuffled:
 
     def __post_init__(self) -> None:
         """Refuse a batch that the data cannot fill."""
-        _check.count("batch_size", self.batch_size, "Shuffled")
+        checks.count("batch_size", self.batch_size, "Shuffled")
         if self.batch_size > self.num_items:
             raise ValueError(
                 f"batch_size must be at most the number of training items, {self.num_items:,}, "
@@ -87,8 +87,8 @@ class PerClass:
         seed: int = 0,
         steps: int | None = None,
     ) -> None:
-        self.num_classes = _check.count("num_classes", num_classes, "PerClass")
-        self.per_class = _check.count("per_class", per_class, "PerClass")
+        self.num_classes = checks.count("num_classes", num_classes, "PerClass")
+        self.per_class = checks.count("per_class", per_class, "PerClass")
         self.batch_size = self.num_classes * self.per_class
         self.num_items = len(table)
         present = table.classes()
@@ -98,7 +98,7 @@ class PerClass:
                 f"for PerClass; got {num_classes:,}. Use fewer classes in a batch."
             )
         default = max(len(table) // self.batch_size, 1)
-        self.steps = default if steps is None else _check.count("steps", steps, "PerClass")
+        self.steps = default if steps is None else checks.count("steps", steps, "PerClass")
         self.seed = seed
         if table.is_multi_label:
             self._items = [np.flatnonzero(table.labels[:, c]) for c in present]
@@ -142,7 +142,7 @@ def share_of(batch: Array, process: int, num_processes: int) -> Array:
 
     Laid side by side in the order of processes, the parts are the batch of one process.
     """
-    _check.count("num_processes", num_processes, "a batch")
+    checks.count("num_processes", num_processes, "a batch")
     if batch.shape[-1] % num_processes:
         raise ValueError(
             f"batch_size must be a multiple of the number of processes, {num_processes}; got "

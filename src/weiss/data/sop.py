@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
+from weiss._base.downloads import Checksum
 from weiss.data.official import Archive, Listing, OfficialSet, malformed, rows, whole_number
-from weiss.downloads import Checksum
 
 COLUMNS = ("image_id", "class_id", "super_class_id", "path")
 PAGE = "https://cvgl.stanford.edu/projects/lifted_struct/"

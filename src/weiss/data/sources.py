@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from weiss import images
+from weiss._base import images
 
 Array = np.ndarray[Any, Any]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from weiss import _check, draws
+from weiss._base import checks, draws
 from weiss.data.table import Table
 
 Array = np.ndarray[Any, Any]
@@ -98,7 +98,7 @@ def class_folds(classes: Array, num_folds: int, seed: int | None = None) -> list
         >>> [fold.tolist() for fold in class_folds(np.arange(10), 4)]
         [[0, 1, 2], [3, 4, 5], [6, 7], [8, 9]]
     """
-    num_folds = _check.count("num_folds", num_folds, "class_folds")
+    num_folds = checks.count("num_folds", num_folds, "class_folds")
     classes = np.unique(classes)
     if not 2 <= num_folds <= len(classes):
         raise ValueError(
@@ -136,7 +136,7 @@ def refuse_shared_classes(table: Table) -> None:
     if shared:
         raise ValueError(
             f"train and test must not share classes in {table.name}, or the score measures memory; "
-            f"{len(shared):,} are shared: {_check.some(shared)}. Split by class, or allow it with "
+            f"{len(shared):,} are shared: {checks.some(shared)}. Split by class, or allow it with "
             "shared_classes=True (on the command line: --shared-classes)."
         )
 
@@ -151,7 +151,7 @@ def _by_class(table: Table, held_C: Array, others: str, held: str) -> Table:
 
 
 def _fraction(fraction: float, owner: str) -> float:
-    fraction = _check.number("fraction", fraction, owner, above=0)
+    fraction = checks.number("fraction", fraction, owner, above=0)
     if fraction >= 1:
         raise ValueError(
             f"fraction must lie in (0, 1) for {owner}; got {fraction:g}. A fifth is 0.2; to train "

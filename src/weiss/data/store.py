@@ -24,13 +24,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weiss import _check, images
-from weiss.data.places import Place, estimated_bytes, fits_disk, readable
+from weiss._base import checks, images
+from weiss._base.decoding import Decoded, Decoders, Sink, usable_cores
+from weiss._base.files import alone, cache_folder, replacing
+from weiss._base.progress import track
+from weiss.data.cache_choice import Place, estimated_bytes, fits_disk, readable
 from weiss.data.sources import Files, Pixels
 from weiss.data.table import Table
-from weiss.decoding import Decoded, Decoders, Sink, usable_cores
-from weiss.files import alone, cache_folder, replacing
-from weiss.progress import track
 
 Array = np.ndarray[Any, Any]
 CHUNK = 16
@@ -203,7 +203,7 @@ def decode_files(
 def workers_for(num_images: int, asked: int | None) -> int:
     """Return how many decoding processes to start: none for a handful of images."""
     if asked is not None:
-        return asked if asked == 0 else _check.count("num_workers", asked, "decoding")
+        return asked if asked == 0 else checks.count("num_workers", asked, "decoding")
     return min(usable_cores(), num_images // (4 * CHUNK))
 
 

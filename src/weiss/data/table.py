@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from weiss import _check
+from weiss._base import checks
 from weiss.data.sources import Source
 
 Array = np.ndarray[Any, Any]
@@ -44,14 +44,14 @@ class Table:
                 )
         if self.labels.ndim == 1 and len(self.labels):
             low, high = int(self.labels.min()), int(self.labels.max())
-            _check.labels_in_range(low, high, len(self.class_names), self.name)
+            checks.labels_in_range(low, high, len(self.class_names), self.name)
         elif self.labels.ndim == 2 and self.labels.shape[1] != len(self.class_names):
             raise ValueError(
                 f"multi-hot labels must have one column for each of the {len(self.class_names):,} "
                 f"classes of {self.name}; got {self.labels.shape[1]:,}. Name every class."
             )
         for split in np.unique(self.splits):
-            _check.one_of("split", str(split), SPLITS, self.name)
+            checks.one_of("split", str(split), SPLITS, self.name)
 
     def __len__(self) -> int:
         """Return the number of items."""
@@ -88,7 +88,7 @@ class Table:
 
     def rows(self, split: str) -> Array:
         """Return the items of a split; of a table with query and gallery, ``test`` is both."""
-        _check.one_of("split", split, SPLITS, self.name)
+        checks.one_of("split", split, SPLITS, self.name)
         rows = np.flatnonzero(self.splits == split)
         if split == "test" and not len(rows):
             rows = np.flatnonzero(np.isin(self.splits, TESTING))

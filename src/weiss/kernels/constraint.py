@@ -12,10 +12,10 @@ Dimensions: C fields at hand, b and c rows of two blocks, D embedding size.
 import torch
 from torch import Tensor
 
-from weiss.interactions import LogLink
 from weiss.kernels.geometry import GEOMETRIES
 from weiss.kernels.problem import Problem, Shard
 from weiss.kernels.slopes import repulsion_and_slope
+from weiss.theory.interactions import LogLink
 
 WIDTH = {"cpu": 1024, "cuda": 8192}
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from weiss.interactions import LogLink
 from weiss.kernels.constraint import constraint
 from weiss.kernels.function import differentiable, scale_in_place
 from weiss.kernels.problem import Found, Noticed, Problem, Shard, working_dtype
 from weiss.kernels.replay import Recordings
 from weiss.kernels.streaming import stream
-from weiss.membership import Membership
+from weiss.theory.interactions import LogLink
+from weiss.theory.membership import Membership
 
 
 def compute(

@@ -19,8 +19,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from weiss.distances import euclidean_distance, inverse_length
 from weiss.kernels.pairs import add_rows
+from weiss.theory.distances import euclidean_distance, inverse_length
 
 PullBack = Callable[[Tensor], Tensor | None]
 
@@ -109,7 +109,7 @@ class CosineGeometry(Geometry):
 
 
 class EuclideanGeometry(Geometry):
-    """``d = |x - y|``, by differences as in `weiss.distances`, and so are its gradients."""
+    """``d = |x - y|``, by differences as in `weiss.theory.distances`, and so are its gradients."""
 
     def measure(self, fields_cD: Tensor) -> tuple[Tensor, PullBack]:
         """See `Geometry`."""

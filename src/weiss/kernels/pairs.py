@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from weiss.interactions import LinearLink
 from weiss.kernels.problem import Problem
 from weiss.kernels.slopes import repulsion_and_slope
+from weiss.theory.interactions import LinearLink
 
 CHUNK = 2**22
 """Entries of the vectors that are gathered at a time."""

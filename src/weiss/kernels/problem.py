@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from weiss.interactions import ClosedForm, Interactions, LinearLink, LogLink, closed_form_of
+from weiss.theory.interactions import ClosedForm, Interactions, LinearLink, LogLink, closed_form_of
 
 PRODUCTS = ("float32", "bfloat16")
 
@@ -54,7 +54,7 @@ class Shard:
         if self.parts > 1:
             raise TypeError(
                 f"the fields must be whole to be pickled; {self.parts} processes share them. Save "
-                "weiss.shards.whole_state(loss) instead."
+                "weiss.losses.shards.whole_state(loss) instead."
             )
         return Shard, (self.first, self.num_classes)
 

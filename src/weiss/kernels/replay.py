@@ -128,7 +128,7 @@ def _kind(
     shard: Shard,
     wants: tuple[bool, bool],
 ) -> Kind:
-    from weiss.kernels.fused import precision  # here, for it brings Triton
+    from weiss.kernels.fused import precision
 
     # Threads may share a stream; each has its own recordings, which it replays one by one.
     who = torch.cuda.current_stream(fields_CD.device).cuda_stream, threading.get_ident()

@@ -24,7 +24,7 @@ from weiss.kernels.near import share_near
 from weiss.kernels.pairs import Samples, coefficients
 from weiss.kernels.problem import Found, Problem, Shard, working_dtype
 from weiss.kernels.streaming import BatchWeights, absent_classes, present_classes
-from weiss.membership import Membership
+from weiss.theory.membership import Membership
 
 LISTS_PAY = 5e-4
 """Share of the pairs that may be near; with more of them a matrix product is faster than lists."""

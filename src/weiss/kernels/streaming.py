@@ -29,12 +29,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from weiss.interactions import LinearLink, Link, LogLink
 from weiss.kernels.geometry import GEOMETRIES, CosineGeometry, Geometry, PullBack
 from weiss.kernels.pairs import Samples, coefficients
 from weiss.kernels.problem import Found, Problem, Shard, working_dtype
 from weiss.kernels.slopes import attraction_and_slope, repulsion_and_slope
-from weiss.membership import Membership
+from weiss.theory.interactions import LinearLink, Link, LogLink
+from weiss.theory.membership import Membership
 
 ELEMENTS = {"cpu": 2**20, "cuda": 2**25}
 """Distances in a block: a block and its few companions fit the cache, or fill a GPU."""

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from weiss import _check
-from weiss.optim import PROXY_LR_SCALE
+from weiss._base import checks
+from weiss.losses.parameter_groups import PROXY_LR_SCALE
 
 
 class Baseline(nn.Module):
@@ -67,7 +67,7 @@ class Baseline(nn.Module):
         """
         owner = type(self.loss).__name__
         embeddings = self._as_class_vectors(embeddings)
-        labels = _check.labels_of_a_batch(labels, embeddings, self.num_classes, owner)
+        labels = checks.labels_of_a_batch(labels, embeddings, self.num_classes, owner)
         if labels.ndim != 1:
             raise ValueError(
                 f"labels must be class indices of shape (batch,) for {owner}; got multi-hot labels "
@@ -75,13 +75,13 @@ class Baseline(nn.Module):
             )
         if self.num_classes is not None:
             low, high = torch.stack(labels.aminmax()).tolist()
-            _check.labels_in_range(low, high, self.num_classes, owner)
+            checks.labels_in_range(low, high, self.num_classes, owner)
         if ref_emb is not None:
             ref_emb = self._as_class_vectors(ref_emb)
         with torch.autocast(embeddings.device.type, enabled=False):
             if self.miner is not None:
                 why = "it mines its own tuples."
-                _check.unused("indices_tuple", indices_tuple, why, owner)
+                checks.unused("indices_tuple", indices_tuple, why, owner)
                 indices_tuple = self.miner(embeddings, labels, ref_emb, ref_labels)
             value: Tensor = self.loss(embeddings, labels, indices_tuple, ref_emb, ref_labels)
             return value
@@ -112,11 +112,11 @@ class Baseline(nn.Module):
 
     def _as_class_vectors(self, embeddings: Tensor) -> Tensor:
         owner = type(self.loss).__name__
-        _check.embeddings_of_a_batch(embeddings, owner, self.embedding_size)
+        checks.embeddings_of_a_batch(embeddings, owner, self.embedding_size)
         vectors = next(self.loss.parameters(), None)
         if vectors is None:
             return embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
-        _check.same_device(embeddings, vectors, owner)
+        checks.same_device(embeddings, vectors, owner)
         return embeddings.to(vectors.dtype)
 
 
@@ -130,8 +130,8 @@ def with_class_vectors(name: str, **defaults: Any) -> tuple[Callable[..., Baseli
     def build(num_classes: int, embedding_size: int, **arguments: Any) -> Baseline:
         from pytorch_metric_learning import losses
 
-        _check.count("num_classes", num_classes, name)
-        _check.count("embedding_size", embedding_size, name)
+        checks.count("num_classes", num_classes, name)
+        checks.count("embedding_size", embedding_size, name)
         kind = getattr(losses, name)
         loss = kind(num_classes, embedding_size, **defaults | _checked(kind, arguments))
         return Baseline(loss, num_classes=num_classes, embedding_size=embedding_size)
@@ -157,7 +157,7 @@ def multi_similarity_with_miner(
     """Build PML's multi-similarity loss behind its miner of margin ``epsilon``."""
     from pytorch_metric_learning import losses, miners
 
-    _check.number("epsilon", epsilon, "MultiSimilarityMiner")
+    checks.number("epsilon", epsilon, "MultiSimilarityMiner")
     kind = losses.MultiSimilarityLoss
     own = {"alpha": alpha, "beta": beta, "base": base}
     loss = kind(**_checked(kind, {**own, **arguments}))
@@ -168,7 +168,7 @@ def semihard_triplet(margin: float = 0.1, **arguments: Any) -> Baseline:
     """Build PML's triplet margin loss over semi-hard triplets of the same margin."""
     from pytorch_metric_learning import losses, miners
 
-    _check.number("margin", margin, "TripletMarginLoss")
+    checks.number("margin", margin, "TripletMarginLoss")
     kind = losses.TripletMarginLoss
     loss = kind(margin=margin, **_checked(kind, arguments))
     return Baseline(loss, miners.TripletMarginMiner(margin, type_of_triplets="semihard"))
@@ -183,10 +183,10 @@ def _checked(kind: type, arguments: dict[str, Any]) -> dict[str, Any]:
     numbers = _numbers_of(kind.__name__)
     for name, given in arguments.items():
         if name not in known - {"self", "kwargs", "args"}:
-            hint = _check.suggestion(name, numbers)
+            hint = checks.suggestion(name, numbers)
             raise TypeError(f"{kind.__name__} has no argument {name!r}.{hint}")
         if name in numbers:
-            _check.number(name, given, kind.__name__)
+            checks.number(name, given, kind.__name__)
     return arguments
 
 

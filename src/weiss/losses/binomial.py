@@ -13,8 +13,8 @@ from typing import Unpack
 
 from torch import Tensor
 
-from weiss.interactions import Interactions, LogLink, rate
 from weiss.losses.modules import MeanFieldArgs, MeanFieldLoss, PairArgs, PairLoss
+from weiss.theory.interactions import Interactions, LogLink, rate
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from weiss import _check
+from weiss._base import checks
 from weiss.losses import baselines
 from weiss.losses.binomial import BinomialDevianceLoss, MeanFieldBinomialDevianceLoss
 from weiss.losses.contrastive import ContrastiveLoss, MeanFieldContrastiveLoss
@@ -15,7 +15,7 @@ from weiss.losses.multi_similarity import (
     ClassWiseMultiSimilarityLoss,
     MeanFieldClassWiseMultiSimilarityLoss,
 )
-from weiss.optim import FIELD_LR_SCALE, PROXY_LR_SCALE
+from weiss.losses.parameter_groups import FIELD_LR_SCALE, PROXY_LR_SCALE
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def loss_settings(name: str, given: dict[str, Any]) -> dict[str, Any]:
         >>> loss_settings("mf_contrastive", {"neg_margin": 0.4})["pos_margin"]
         0.02
     """
-    entry = LOSSES[_check.one_of("name", name, LOSSES, "loss_settings")]
+    entry = LOSSES[checks.one_of("name", name, LOSSES, "loss_settings")]
     return entry.settings() | given
 
 
@@ -136,5 +136,5 @@ def make_loss(name: str, num_classes: int, embedding_size: int, **arguments: Any
         >>> make_loss("mf_contrastive", 98, 512, neg_margin=0.4).fields.shape
         torch.Size([98, 512])
     """
-    entry = LOSSES[_check.one_of("name", name, LOSSES, "make_loss")]
+    entry = LOSSES[checks.one_of("name", name, LOSSES, "make_loss")]
     return entry.build(num_classes, embedding_size, **arguments)

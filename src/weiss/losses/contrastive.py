@@ -18,8 +18,8 @@ from typing import Unpack
 from torch import Tensor
 from torch.nn.functional import relu
 
-from weiss.interactions import Interactions
 from weiss.losses.modules import MeanFieldLoss, MeanFieldOptions, PairLoss, PairOptions
+from weiss.theory.interactions import Interactions
 
 
 @dataclass(frozen=True)

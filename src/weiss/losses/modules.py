@@ -1,12 +1,12 @@
 """The two shapes every loss of the derivation comes in: over pairs, and over mean fields.
 
-`PairLoss` and `MeanFieldLoss` take any `weiss.interactions.Interactions`; the named losses are
+`PairLoss` and `MeanFieldLoss` take any `weiss.theory.Interactions`; the named losses are
 these two with a description filled in. Both are called like the losses of pytorch-metric-learning
 and are plain modules otherwise: no hooks, no global state, parameters never rewritten in `forward`.
 
 Precision: distances and all that follows are computed in at least float32, also under autocast,
 because an exponent of 80 times a bfloat16 distance is noise. Gradients arrive in the dtype of the
-embeddings and of the fields. (TF32, where it is allowed, applies: see `weiss.distances`.)
+embeddings and of the fields. (TF32, where it is allowed, applies: see `weiss.theory.distances`.)
 """
 
 from abc import ABC, abstractmethod
@@ -16,17 +16,17 @@ from typing import Any, NotRequired, TypedDict, Unpack
 import torch
 from torch import Tensor, nn
 
-from weiss import _check
-from weiss.distances import DISTANCES
-from weiss.interactions import Interactions
+from weiss._base import checks
 from weiss.kernels.choice import IMPLEMENTATIONS, choose, choose_for_shards, with_skipping
 from weiss.kernels.dispatch import compute
 from weiss.kernels.problem import PRODUCTS, Problem, Shard
 from weiss.kernels.replay import Recordings
-from weiss.losses import fluctuations as beyond
-from weiss.losses.derivation import AVERAGES, mean_field_loss, pair_loss, soft_constraint
-from weiss.membership import Membership, members_of_a_batch
-from weiss.optim import FIELD_LR_SCALE
+from weiss.losses.parameter_groups import FIELD_LR_SCALE
+from weiss.theory import fluctuations as beyond
+from weiss.theory.derivation import AVERAGES, mean_field_loss, pair_loss, soft_constraint
+from weiss.theory.distances import DISTANCES
+from weiss.theory.interactions import Interactions
+from weiss.theory.membership import Membership, members_of_a_batch
 
 SKIPS = ("auto", "on", "off")
 REG_SCALES = ("paper", "released")
@@ -67,7 +67,7 @@ class MeanFieldOptions(PairOptions):
             ``check`` is on: a GPU is asked how many are left.
         products: ``"bfloat16"`` rounds the factors of the three large matrix products, on a CUDA
             device, with sums in float32; gradients have two or three digits. Never by autocast.
-        fluctuations: ``"second"`` adds what spread costs, see `weiss.losses.fluctuations`.
+        fluctuations: ``"second"`` adds what spread costs, see `weiss.theory.fluctuations`.
     """
 
     reg_scale: NotRequired[str]
@@ -113,19 +113,19 @@ class _DerivedLoss(nn.Module, ABC):
             options = MeanFieldArgs if isinstance(self, MeanFieldLoss) else PairArgs
             known = {*signature(type(self)).parameters, *options.__annotations__} - {"options"}
             hint = " Mean-field losses have it." if name in MeanFieldArgs.__annotations__ else ""
-            hint = hint or _check.suggestion(name, known)
+            hint = hint or checks.suggestion(name, known)
             raise TypeError(f"{self._owner} has no argument {name!r}.{hint}")
         if not isinstance(interactions, Interactions):
             raise TypeError(
-                f"interactions must be an instance of weiss.interactions.Interactions for "
+                f"interactions must be an instance of weiss.theory.Interactions for "
                 f"{self._owner}; got {interactions!r}. Describe attraction and repulsion in a "
                 "subclass, and pass an instance: SquaredHinge(), not SquaredHinge."
             )
         self.interactions = interactions
-        self.distance = _check.one_of("distance", distance, DISTANCES, self._owner)
-        self.average = _check.one_of("average", average, AVERAGES, self._owner)
-        self.check = _check.flag("check", check, self._owner)
-        self.impl = _check.one_of("impl", impl, self._implementations, self._owner)
+        self.distance = checks.one_of("distance", distance, DISTANCES, self._owner)
+        self.average = checks.one_of("average", average, AVERAGES, self._owner)
+        self.check = checks.flag("check", check, self._owner)
+        self.impl = checks.one_of("impl", impl, self._implementations, self._owner)
 
     def forward(
         self,
@@ -151,9 +151,9 @@ class _DerivedLoss(nn.Module, ABC):
             unused = {"indices_tuple": indices_tuple, "ref_emb": ref_emb, "ref_labels": ref_labels}
             for name, given in unused.items():
                 remedy = "Remove the miner." if name == "indices_tuple" else "Pass one batch."
-                _check.unused(name, given, f"{self._partners}. {remedy}", self._owner)
+                checks.unused(name, given, f"{self._partners}. {remedy}", self._owner)
         embeddings = self._checked(embeddings)
-        labels = _check.labels_of_a_batch(labels, embeddings, self.num_classes, self._owner)
+        labels = checks.labels_of_a_batch(labels, embeddings, self.num_classes, self._owner)
         kind = embeddings.device.type
         if not (torch.compiler.is_compiling() or torch.is_autocast_enabled(kind)):
             return self._value(embeddings, labels)
@@ -180,7 +180,7 @@ class _DerivedLoss(nn.Module, ABC):
         return type(self).__name__
 
     def _checked(self, embeddings: Tensor) -> Tensor:
-        return _check.embeddings_of_a_batch(embeddings, self._owner, self.embedding_size)
+        return checks.embeddings_of_a_batch(embeddings, self._owner, self.embedding_size)
 
     def _distance(self, x_ND: Tensor, y_MD: Tensor) -> Tensor:
         dtype = torch.promote_types(torch.promote_types(x_ND.dtype, y_MD.dtype), torch.float32)
@@ -247,7 +247,7 @@ class MeanFieldLoss(_DerivedLoss):
     Attributes:
         fields: ``(num_classes, embedding_size)`` parameter, one mean field a class, drawn from
             N(0, 1). Under cosine only the direction of a field matters. With fewer rows where
-            processes share the classes (`weiss.shards`).
+            processes share the classes (`weiss.losses.shards`).
         shard: which classes these are.
     """
 
@@ -271,16 +271,16 @@ class MeanFieldLoss(_DerivedLoss):
         **options: Unpack[PairOptions],
     ) -> None:
         super().__init__(interactions, distance, **options)
-        num_classes = _check.count("num_classes", num_classes, self._owner)
-        embedding_size = _check.count("embedding_size", embedding_size, self._owner)
+        num_classes = checks.count("num_classes", num_classes, self._owner)
+        embedding_size = checks.count("embedding_size", embedding_size, self._owner)
         self.num_classes, self.embedding_size = num_classes, embedding_size
-        self.reg_weight = _check.not_negative("reg_weight", reg_weight, self._owner)
-        self.reg_scale = _check.one_of("reg_scale", reg_scale, REG_SCALES, self._owner)
+        self.reg_weight = checks.not_negative("reg_weight", reg_weight, self._owner)
+        self.reg_scale = checks.one_of("reg_scale", reg_scale, REG_SCALES, self._owner)
         if max_labels_per_sample is not None:
-            _check.count("max_labels_per_sample", max_labels_per_sample, self._owner)
+            checks.count("max_labels_per_sample", max_labels_per_sample, self._owner)
         self.max_labels_per_sample = max_labels_per_sample
-        self.skip = _check.one_of("skip", skip, SKIPS, self._owner)
-        self.products = _check.one_of("products", products, PRODUCTS, self._owner)
+        self.skip = checks.one_of("skip", skip, SKIPS, self._owner)
+        self.products = checks.one_of("products", products, PRODUCTS, self._owner)
         self.fields = nn.Parameter(torch.randn(num_classes, embedding_size))
         self.shard = Shard(0, num_classes)
         self.fluctuations = self._check_fluctuations(fluctuations)
@@ -388,7 +388,7 @@ class MeanFieldLoss(_DerivedLoss):
 
     def _checked(self, embeddings: Tensor) -> Tensor:
         embeddings = super()._checked(embeddings)
-        _check.same_device(embeddings, self.fields, self._owner)
+        checks.same_device(embeddings, self.fields, self._owner)
         return embeddings
 
     def extra_repr(self) -> str:

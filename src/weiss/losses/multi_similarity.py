@@ -22,9 +22,9 @@ from typing import Unpack
 
 from torch import Tensor
 
-from weiss import _check
-from weiss.interactions import Interactions, LogLink, rate
+from weiss._base import checks
 from weiss.losses.modules import MeanFieldLoss, MeanFieldOptions, PairLoss, PairOptions
+from weiss.theory.interactions import Interactions, LogLink, rate
 
 DELTA_MEANINGS = ("distance", "cosine")
 
@@ -60,8 +60,8 @@ def _description(
     alpha: float, beta: float, delta: float, delta_as: str, distance: str, owner: str
 ) -> ClassWiseMultiSimilarity:
     """Put `delta` on the scale of distances, whichever way it was given."""
-    _check.number("delta", delta, owner)
-    if _check.one_of("delta_as", delta_as, DELTA_MEANINGS, owner) == "cosine":
+    checks.number("delta", delta, owner)
+    if checks.one_of("delta_as", delta_as, DELTA_MEANINGS, owner) == "cosine":
         if distance != "cosine":
             raise ValueError(
                 f"delta_as must be 'distance' for {owner} with distance={distance!r}; "

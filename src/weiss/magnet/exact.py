@@ -32,7 +32,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from weiss import _check
+from weiss._base import checks
 from weiss.magnet.mean_field import Magnet, magnet_of, temperatures_of
 from weiss.magnet.single_spin import (
     Array,
@@ -108,14 +108,14 @@ def exact(magnet: Magnet, temperature: float, num_spins: int) -> Moments:
         0.957
     """
     magnet_of(magnet, "exact")
-    T = float(temperatures_of(_check.number("temperature", temperature, "exact", above=0.0)))
+    T = float(temperatures_of(checks.number("temperature", temperature, "exact", above=0.0)))
     if COLDEST * magnet.coupling > T:
         raise ValueError(
             f"temperature must be at least {COLDEST:g} of the coupling, which is "
             f"{magnet.coupling:g}, for exact; got {T:g}. All spins agree there: take "
             "solve(magnet, 0.0)."
         )
-    N = _check.count("num_spins", num_spins, "exact")
+    N = checks.count("num_spins", num_spins, "exact")
     return _counted(magnet, T, N) if magnet.n == 1 else integrated(magnet, T, N)
 
 

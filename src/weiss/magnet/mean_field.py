@@ -21,7 +21,7 @@ from numbers import Real
 
 import numpy as np
 
-from weiss import _check
+from weiss._base import checks
 from weiss.magnet.single_spin import (
     Array,
     components_of,
@@ -61,8 +61,8 @@ class Magnet:
     def __post_init__(self) -> None:
         """Refuse what is no magnet."""
         components_of(self.n, "Magnet")
-        _check.number("coupling", self.coupling, "Magnet", above=0.0)
-        _check.number("field", self.field, "Magnet")
+        checks.number("coupling", self.coupling, "Magnet", above=0.0)
+        checks.number("field", self.field, "Magnet")
 
     @property
     def critical_temperature(self) -> float:
@@ -224,7 +224,7 @@ def residual(magnet: Magnet, mean: Array | float, temperature: float) -> Array:
         temperature: T, above zero.
     """
     magnet_of(magnet, "residual")
-    T = _check.number("temperature", temperature, "residual", above=0.0)
+    T = checks.number("temperature", temperature, "residual", above=0.0)
     mean = np.asarray(mean, dtype=np.float64)
     pull = magnet.coupling * mean + magnet.field
     _refuse_nearly_zero(np.asarray(T), float(np.abs(pull).max(initial=0.0)), "residual")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weiss import _check
+from weiss._base import checks
 from weiss.magnet.mean_field import Magnet, magnet_of, solve, temperatures_of
 from weiss.magnet.single_spin import Array
 
@@ -169,7 +169,7 @@ class HeatBath:
                 "For others there are `exact` and `solve`."
             )
         self.magnet, self.temperature = magnet, temperature
-        self.num_spins = _check.count("num_spins", num_spins, "a simulation")
+        self.num_spins = checks.count("num_spins", num_spins, "a simulation")
         self._generator = np.random.default_rng(_count("seed", seed, 0))
         drawn = self._generator.standard_normal((self.num_spins, len(temperature), magnet.n))
         self.spins_NRD = drawn / np.linalg.norm(drawn, axis=2, keepdims=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from weiss import _check
+from weiss._base import checks
 
 Array = np.ndarray[Any, Any]
 MOST_COMPONENTS = 1000
@@ -32,7 +32,7 @@ SMALL = 4.0
 
 def components_of(given: object, owner: str) -> int:
     """Return how many components a spin has; refuse what is no such number."""
-    n = _check.count("n", given, owner)
+    n = checks.count("n", given, owner)
     if n > MOST_COMPONENTS:
         raise ValueError(
             f"n must be at most {MOST_COMPONENTS} for {owner}; got {n}. "

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weiss import _check
+from weiss._base import checks
 from weiss.magnet.exact import exact
 from weiss.magnet.mean_field import Magnet, magnet_of, solve
 from weiss.magnet.simulation import simulate
@@ -78,16 +78,16 @@ def transition(
         raise ValueError(
             f"field must be 0 for transition; got {magnet.field:g}. In a field there is none."
         )
-    if _check.count("num_spins", num_spins, "transition") < 2:
+    if checks.count("num_spins", num_spins, "transition") < 2:
         raise ValueError(
             "num_spins must be at least 2 for transition; got 1. One spin has nobody to agree with."
         )
-    num_lines = _check.count("num_lines", num_lines, "transition")
-    num_dots = _check.count("num_dots", num_dots, "transition")
+    num_lines = checks.count("num_lines", num_lines, "transition")
+    num_dots = checks.count("num_dots", num_dots, "transition")
     critical = magnet.critical_temperature
     end = HOTTEST * critical
     if hottest is not None:
-        end = _check.number("hottest", hottest, "transition", above=0.0)
+        end = checks.number("hottest", hottest, "transition", above=0.0)
     evenly = np.linspace(0.0, end, num_lines // 2 + 2)[1:]
     close = critical * (1.0 + np.linspace(-CLOSE, CLOSE, num_lines // 2 + 1))
     fine = np.unique(np.concatenate([evenly, close[close <= end]]))

@@ -1,9 +1,10 @@
 """From a recipe to a run folder."""
 
-from weiss.training.again import Embedded, embed_runs, evaluate_run
-from weiss.training.guards import NotFiniteError, StoppedError, StopRequest
-from weiss.training.loop import train
+from weiss._base.interrupts import StoppedError, StopRequest
+from weiss.runs.evaluate import Embedded, embed_runs, evaluate_run
+from weiss.runs.evaluator import NotFiniteError
 from weiss.training.seeds import train_seeds
+from weiss.training.trainer import train
 from weiss.training.untrained import measure_untrained
 
 __all__ = [

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from weiss.config import Fields
 from weiss.losses import MeanFieldLoss
-from weiss.self_consistency import class_means_of, solve_fields
-from weiss.training.experiment import Experiment
+from weiss.losses.self_consistency import class_means_of, solve_fields
+from weiss.runs import Fields
+from weiss.runs.experiment import Experiment
 
 
 def place_fields(

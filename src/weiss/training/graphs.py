@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from weiss._base.processes import Processes
 from weiss.backbones import Embedder
 from weiss.backbones.layers import are_hooked
-from weiss.config import Recipe
-from weiss.parallel import Processes
+from weiss.runs import Recipe
 
 
 def can_be_recorded(

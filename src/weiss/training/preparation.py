@@ -14,18 +14,18 @@ from torch import nn
 from torch.nn.functional import one_hot
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from weiss import _check
+from weiss._base.devices import refuse_absent_device, resolve_precision
+from weiss._base.processes import Processes, have_met
 from weiss.backbones import Embedder
 from weiss.backbones.by_name import TIMM
-from weiss.config import Recipe, recipe_from_dict
 from weiss.losses import MeanFieldLoss, PairLoss, loss_settings
-from weiss.parallel import Processes, have_met
-from weiss.runs import build_backbone, build_loss
-from weiss.self_consistency import ClassMeans
-from weiss.shards import shard_classes
-from weiss.training.experiment import Experiment, complete_backbone, open_data
+from weiss.losses.self_consistency import ClassMeans
+from weiss.losses.shards import shard_classes
+from weiss.runs import Recipe, recipe_from_dict
+from weiss.runs.experiment import Experiment, complete_backbone, open_data
+from weiss.runs.folder import build_backbone, build_loss
 from weiss.training.resuming import Parts
-from weiss.training.stepping import Stepper, make_optimizer, resolve_precision
+from weiss.training.step import Stepper, make_optimizer
 
 
 @dataclass(frozen=True)
@@ -163,24 +163,6 @@ def _try(loss: nn.Module, experiment: Experiment) -> None:
         if experiment.table.is_multi_label:
             labels = one_hot(labels, experiment.num_classes)
         loss(embeddings, labels)
-
-
-def refuse_absent_device(asked: str, name: str) -> None:
-    """Refuse a device that this machine does not have.
-
-    Args:
-        asked: ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:N"`` or ``"mps"``.
-        name: what the setting is called.
-    """
-    kind, _, number = asked.partition(":")
-    there = {"auto": 1, "cpu": 1, "cuda": torch.cuda.device_count()}
-    there["mps"] = int(torch.backends.mps.is_available())
-    _check.one_of(name, kind, there, "this machine")
-    if int(number or 0) >= there[kind]:
-        raise ValueError(
-            f"{name} must be a device of this machine; {asked!r} is none ({there['cuda']} CUDA "
-            "devices are visible). Choose 'cpu' or 'auto'."
-        )
 
 
 def make_accelerator(recipe: Recipe, folder: Path) -> Any:

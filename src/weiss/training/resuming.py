@@ -16,16 +16,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from weiss.checkpoints import State
-from weiss.config import Recipe, differences, recipe_from_dict
-from weiss.files import alone
+from weiss._base.files import alone
+from weiss._base.processes import Processes, is_main_process
 from weiss.losses import MeanFieldLoss
-from weiss.parallel import Processes, is_main_process
-from weiss.runs import Run
-from weiss.self_consistency import ClassMeans
-from weiss.shards import is_sharded, whole_rows, whole_state
-from weiss.training.experiment import Experiment
-from weiss.training.guards import LossWatch, NotFiniteError, in_words
+from weiss.losses.self_consistency import ClassMeans
+from weiss.losses.shards import is_sharded, whole_rows, whole_state
+from weiss.runs import Recipe, differences, recipe_from_dict
+from weiss.runs.checkpoints import State
+from weiss.runs.evaluator import NotFiniteError
+from weiss.runs.experiment import Experiment
+from weiss.runs.folder import Run
+from weiss.training.loss_watch import LossWatch, in_words
 
 MAY_CHANGE = (
     "train.epochs",

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from weiss import _check
-from weiss.config import Recipe, recipe_from_dict, to_toml
+from weiss._base import checks
+from weiss._base.files import replacing
+from weiss._base.interrupts import StoppedError, StopRequest
+from weiss._base.processes import is_main_process, share_of_cores
 from weiss.data import stores_kept
-from weiss.files import replacing
-from weiss.parallel import is_main_process, share_of_cores
-from weiss.runs import Run
-from weiss.statistics import t_interval
-from weiss.training.guards import StoppedError, StopRequest
-from weiss.training.loop import train
+from weiss.evaluation.statistics import t_interval
+from weiss.runs import Recipe, recipe_from_dict, to_toml
+from weiss.runs.folder import Run
+from weiss.training.trainer import train
 
 SUMMARY = "summary.json"
 SCORES = ("map_at_r", "r_precision", "precision_at_1")
@@ -58,7 +58,7 @@ def train_seeds(
             f"--workers must be 1 where several processes share each run; got {workers}. Leave it "
             "out, or start without torchrun."
         )
-    workers = min(_check.count("--workers", workers, ""), num_seeds)
+    workers = min(checks.count("--workers", workers, ""), num_seeds)
     out = Path(out)
     if Run(out).exists():
         raise ValueError(

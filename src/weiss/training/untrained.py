@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from weiss.config import Recipe, to_toml
-from weiss.provenance import made_with
-from weiss.runs import Kept, Run
-from weiss.summaries import UNTRAINED
-from weiss.training.outcome import circumstances
+from weiss.runs import Recipe, to_toml
+from weiss.runs.folder import Kept, Run
+from weiss.runs.provenance import made_with
+from weiss.runs.summaries import UNTRAINED
+from weiss.training.outputs import circumstances
 from weiss.training.preparation import make_accelerator, prepare, processes_of
 from weiss.training.resuming import make_folder, written_by_one
 

@@ -1,0 +1,51 @@
+"""Devices and precisions: which ones this machine has, and the autocast context of each."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from weiss._base import checks
+
+
+def refuse_absent_device(asked: str, name: str) -> None:
+    """Refuse a device that this machine does not have.
+
+    Args:
+        asked: ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:N"`` or ``"mps"``.
+        name: what the setting is called.
+    """
+    kind, _, number = asked.partition(":")
+    there = {"auto": 1, "cpu": 1, "cuda": torch.cuda.device_count()}
+    there["mps"] = int(torch.backends.mps.is_available())
+    checks.one_of(name, kind, there, "this machine")
+    if int(number or 0) >= there[kind]:
+        raise ValueError(
+            f"{name} must be a device of this machine; {asked!r} is none ({there['cuda']} CUDA "
+            "devices are visible). Choose 'cpu' or 'auto'."
+        )
+
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def resolve_precision(asked: str, device: torch.device) -> str:
+    """Return the precision to compute in; ``"auto"`` is bfloat16 on a GPU that has it."""
+    if asked == "auto":
+        has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
+        return "bf16" if has_bf16 else "fp32"
+    if asked == "fp16" and device.type != "cuda":
+        raise ValueError(
+            f"train.precision must not be 'fp16' on {device.type}, which has no use for it; choose "
+            "'bf16', 'fp32' or 'auto'."
+        )
+    return asked
+
+
+def autocast(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+    """Return what makes the context a network computes in."""
+    if precision == "fp32":
+        return nullcontext
+    # Without a cache, which pays only where a weight is used twice, and which graphs do not allow.
+    return lambda: torch.autocast(device.type, DTYPES[precision], cache_enabled=False)

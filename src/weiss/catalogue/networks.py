@@ -1,0 +1,398 @@
+"""A network that embeds pictures, whether it comes from a run, a safetensors or an ONNX export.
+
+What an export says about itself, and reading it back, stand here; `weiss.catalogue.export` writes.
+(onnxruntime only here.)
+
+Legend: B pictures, c channels, S side of the crop, D embedding size.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weiss._base import checks
+from weiss._base.devices import refuse_absent_device
+from weiss._base.tensor_files import DIGEST, DamagedFileError, read_tensors
+from weiss._version import __version__
+from weiss.backbones import Embedder
+from weiss.catalogue.preprocessing import Preprocessing as Preprocessing
+from weiss.data import DATASETS
+from weiss.runs import Recipe, recipe_from_dict
+from weiss.runs.experiment import KEPT_SIDE, with_sizes
+from weiss.runs.folder import LOSS, Run, build_backbone
+
+Array = np.ndarray[Any, Any]
+FORMAT = 1
+"""The version of what an export says about itself."""
+FORMATS = ONNX, SAFETENSORS = "onnx", "safetensors"
+INPUT, OUTPUT = "images", "embeddings"
+"""The names of an ONNX file's input and output."""
+AT_ONCE = 64
+"""Pictures that are prepared and embedded together where somebody brings many."""
+NEEDED = ("weiss_format", "preprocessing", "embedding_size", "fingerprint")
+"""Metadata without which a file cannot be used."""
+AS_JSON = frozenset(
+    {"weiss_format", "preprocessing", "embedding_size", "backbone", "loss", "seed", "epoch"}
+    | {"num_classes", "scores", "class_names"}
+)
+"""Metadata that are JSON; all others are words."""
+DIGEST_PLACE = re.compile(rb"\x0a\x0c" + DIGEST.encode() + rb"\x12\x20([0-9a-f]{32})")
+"""An ONNX file's checksum: the entry of its metadata as the format writes it, key and value."""
+PLACES = re.compile(r"(^|(?<!http)(?<!https):)(?:[A-Za-z]:[\\/]|[~/\\]).*[/\\]")
+
+
+class Network:
+    """Embeds pictures; made by `network_of_run` and `network_of_file`.
+
+    Args:
+        preprocessing: what it wants done to pictures.
+        embedding_size: D.
+        fingerprint: of its tensors, see `fingerprint_of`.
+        forward: float32 ``(B, c, S, S)`` in 0..255 to float32 ``(B, D)`` of unit length.
+        facts: what is known about it, by name.
+        model: the network itself, where torch computes it; None for an ONNX file.
+    """
+
+    def __init__(
+        self,
+        preprocessing: Preprocessing,
+        embedding_size: int,
+        fingerprint: str,
+        forward: Callable[[Array], Array],
+        facts: dict[str, Any],
+        model: Embedder | None = None,
+    ) -> None:
+        self.preprocessing, self.embedding_size = preprocessing, embedding_size
+        self.fingerprint, self.facts, self.model = fingerprint, facts, model
+        self._forward = forward
+
+    def embed(self, images: Array) -> Array:
+        """Embed a batch that is prepared.
+
+        Args:
+            images: float32 ``(B, c, S, S)`` in 0..255, as `prepare` gives it.
+
+        Returns:
+            float32 ``(B, D)`` of unit length.
+        """
+        wanted = (self.preprocessing.channels, *2 * (self.preprocessing.size,))
+        given = np.asarray(images)
+        if given.ndim != 4 or given.shape[1:] != wanted:
+            raise ValueError(
+                f"images must have shape (batch, {', '.join(map(str, wanted))}) for Network.embed; "
+                f"got {given.shape}. Use prepare, or embed_pixels, for pictures of other sizes."
+            )
+        if not len(given):
+            return np.zeros((0, self.embedding_size), dtype=np.float32)
+        return self._forward(np.ascontiguousarray(given, dtype=np.float32))
+
+    def prepare(self, pixels: Sequence[Array]) -> Array:
+        """Return ``(B, c, S, S)`` of B pictures, see `Preprocessing.prepare`."""
+        return self.preprocessing.prepare(pixels)
+
+    def embed_pixels(self, pixels: Sequence[Array]) -> Array:
+        """Embed pictures of any sizes.
+
+        Args:
+            pixels: B pictures, uint8 ``(height, width, 1 or 3)``.
+
+        Returns:
+            float32 ``(B, D)`` of unit length.
+        """
+        starts = range(0, max(len(pixels), 1), AT_ONCE)
+        return np.concatenate([self.embed(self.prepare(pixels[i : i + AT_ONCE])) for i in starts])
+
+
+def network_of_run(run: str | Path | Run, device: str = "auto") -> Network:
+    """Return the best network of a run.
+
+    Args:
+        run: the run folder.
+        device: where to compute: ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:N"`` or ``"mps"``.
+    """
+    run = run if isinstance(run, Run) else Run(run)
+    model = run.model()
+    return _of_torch(model, facts_of_run(run, model), device)
+
+
+def network_of_file(
+    path: str | Path,
+    device: str = "auto",
+    *,
+    threads: int | None = None,
+    format: str | None = None,
+) -> Network:
+    """Return the network of a file that `weiss.catalogue.export.export_run` wrote.
+
+    Args:
+        path: ``.safetensors``, which torch computes, or ``.onnx``, which onnxruntime does.
+        device: where to compute.
+        threads: how many compute an ONNX file; onnxruntime's choice by default.
+        format: ``"onnx"`` or ``"safetensors"``, for a name that does not say it.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is damaged, or no export.
+    """
+    path = Path(path)
+    kind = path.suffix.lower().removeprefix(".") if format is None else format
+    if kind not in FORMATS or path.is_dir():
+        raise ValueError(
+            f"the file of a network must be one of {', '.join(FORMATS)}, by its suffix; got "
+            f"{path}. Make one from a run: weiss export RUN --out model.onnx"
+        )
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"the file of a network must exist; there is no {path}. "
+            f"Make it from a run: weiss export RUN --out {path}"
+        )
+    return _of_onnx(path, device, threads) if kind == ONNX else _of_safetensors(path, device)
+
+
+def fingerprint_of(tensors: Mapping[str, Tensor]) -> str:
+    """Return the sha256 of a network's tensors: names, types, shapes and bytes.
+
+    The same for a run and for its exports, on any device. What belongs to the loss does not count.
+
+    Args:
+        tensors: by name, as ``state_dict`` gives them.
+
+    Example:
+        >>> fingerprint_of({"a": torch.zeros(1)}) == fingerprint_of({"b": torch.zeros(1)})
+        False
+    """
+    state = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        if not name.startswith(LOSS):
+            state.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+            plain = tensor.detach().cpu().contiguous().reshape(-1)
+            state.update(plain.view(torch.uint8).numpy().data)
+    return state.hexdigest()
+
+
+def facts_of_run(run: Run, model: Embedder) -> dict[str, Any]:
+    """Return what an export says about itself; nothing that names a folder of this machine.
+
+    Args:
+        run: the run.
+        model: its network.
+    """
+    recipe, kept = with_sizes(recipe_from_dict(run.recipe()), model.input), run.model_facts() or {}
+    if model.input.kind != "images":
+        raise ValueError(
+            f"the network must take images; that of {run.folder} takes vectors "
+            f"(backbone.name={recipe.backbone.name!r}). Train one on images."
+        )
+    result = run.result() if run.is_finished() else {}
+    size, resize = recipe.evaluate.size or 1, recipe.evaluate.resize or 1
+    # As `weiss.runs.experiment.open_pipeline` keeps images.
+    sides = (resize, recipe.augment.size or 0, recipe.augment.resize or 0, KEPT_SIDE)
+    shape = Preprocessing(model.input.channels, size, resize, max(sides))
+    section = {k: v for k, v in recipe.as_dict()["backbone"].items() if k != "weights"}
+    loss = recipe.as_dict()["loss"]
+    return {
+        "weiss_format": FORMAT,
+        "weiss_version": __version__,
+        "preprocessing": shape.as_dict(),
+        "embedding_size": model.embedding_size,
+        "distance": "cosine",
+        "fingerprint": fingerprint_of(model.state_dict()),
+        "arch": model.architecture,
+        "backbone": {key: without_folders(value) for key, value in section.items()},
+        "starts_from": _start_of(recipe),
+        "loss": {**loss, "name": result.get("loss", loss["name"])},
+        "seed": recipe.seed,
+        "epoch": kept.get("epoch", 0),
+        "num_classes": len(kept.get("class_names", ())),
+        "data": recipe.data.name if recipe.data.name in DATASETS else Path(recipe.data.name).name,
+        "protocol": _protocol(recipe),
+        "scores": {
+            "measured_on": result.get("measured_on", "a run that had not come to its end"),
+            **kept.get("metrics", {}),
+            **({"test": result["test"]} if "test" in result else {}),
+        },
+    }
+
+
+def words_of(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return facts as the metadata of a file hold them: words as they are, `AS_JSON` as JSON."""
+    return {name: json.dumps(v) if name in AS_JSON else v for name, v in facts.items()}
+
+
+def digest_of_onnx(content: bytes) -> bytes | None:
+    """Return the checksum, 32 hexadecimal digits, of a serialised ONNX model.
+
+    It is computed with zeros in its own place, the entry `DIGEST` of the metadata; None without
+    such an entry.
+    """
+    place = DIGEST_PLACE.search(content)
+    if place is None:
+        return None
+    state = hashlib.blake2b(digest_size=16)
+    state.update(memoryview(content)[: place.start(1)])
+    state.update(b"0" * 32)
+    state.update(memoryview(content)[place.end(1) :])
+    return state.hexdigest().encode()
+
+
+def _of_torch(model: Embedder, facts: dict[str, Any], device: str) -> Network:
+    refuse_absent_device(device, "device")
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = model.to(device).eval()
+
+    def forward(images: Array) -> Array:
+        with torch.inference_mode():
+            found: Array = model(torch.from_numpy(images).to(device)).cpu().numpy()
+        return found
+
+    shape = Preprocessing.from_dict(facts["preprocessing"])
+    return Network(shape, model.embedding_size, facts["fingerprint"], forward, facts, model)
+
+
+def _of_safetensors(path: Path, device: str) -> Network:
+    try:
+        tensors, words = read_tensors(path)
+    except DamagedFileError as error:
+        raise ValueError(f"{error} Copy it anew, or export it again.") from error
+    facts = _facts(path, words, (*NEEDED, "backbone"))
+    own = {name: value for name, value in tensors.items() if not name.startswith(LOSS)}
+    try:
+        model = build_backbone(dict(facts["backbone"]), weights=False)
+        model.load_state_dict(own)
+    except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:
+        raise ValueError(
+            f"{path} must hold the network that its metadata describe; it does not ({error}). "
+            "Export it again."
+        ) from error
+    if fingerprint_of(own) != facts["fingerprint"]:
+        raise ValueError(
+            f"the tensors of {path} must have the fingerprint in its metadata; they do not. "
+            "Export it again."
+        )
+    return _of_torch(model, facts, device)
+
+
+def _of_onnx(path: Path, device: str, threads: int | None) -> Network:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ImportError(
+            f"onnxruntime must be installed to use {path.name}; importing it failed ({error}). "
+            "Install it: pip install 'weiss[onnx]'"
+        ) from error
+
+    content = path.read_bytes()
+    place, digest = DIGEST_PLACE.search(content), digest_of_onnx(content)
+    if place is not None and place[1] != digest:
+        raise ValueError(
+            f"{path} is damaged: its content does not match its checksum. Copy it anew, or export "
+            f"it again; if it was changed on purpose, remove {DIGEST} from its metadata."
+        )
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # what goes wrong is raised; it need not be printed as well
+    if threads is not None:
+        options.intra_op_num_threads = checks.count("threads", threads, "network_of_file")
+    providers = _providers(device, onnxruntime.get_available_providers())
+    try:
+        # From memory: what has been checked is what is used, and no other file can be reached.
+        session = onnxruntime.InferenceSession(content, options, providers=providers)
+    # Its errors have no base class of their own.
+    except Exception as error:
+        raise ValueError(
+            f"{path} must be an ONNX file; it is damaged, cut off, or something else "
+            f"({str(error).splitlines()[0]}). Copy it anew, or export it again."
+        ) from error
+    facts = _facts(path, session.get_modelmeta().custom_metadata_map)
+    ends = [each.name for each in (*session.get_inputs(), *session.get_outputs())]
+    if ends != [INPUT, OUTPUT]:
+        raise ValueError(
+            f"{path} must have one input, {INPUT!r}, and one output, {OUTPUT!r}; it has {ends}. "
+            "Export it again."
+        )
+
+    def forward(images: Array) -> Array:
+        found: Array = session.run([OUTPUT], {INPUT: images})[0]
+        return found
+
+    shape = Preprocessing.from_dict(facts["preprocessing"])
+    return Network(shape, facts["embedding_size"], facts["fingerprint"], forward, facts)
+
+
+def _providers(device: str, there: Sequence[str]) -> list[str]:
+    kind = device.partition(":")[0]
+    checks.one_of("device", kind, ("auto", "cpu", "cuda"), "an ONNX file")
+    cuda, cpu = "CUDAExecutionProvider", "CPUExecutionProvider"
+    if kind == "cuda" and cuda not in there:
+        raise ValueError(
+            f"device must not be {device!r} for this onnxruntime, which has no CUDA. "
+            "Install onnxruntime-gpu, or choose 'cpu'."
+        )
+    return [cpu] if kind == "cpu" or cuda not in there else [cuda, cpu]
+
+
+def _facts(path: Path, words: Mapping[str, str], needed: Sequence[str] = NEEDED) -> dict[str, Any]:
+    """Return what the metadata of a file say, or say what they lack."""
+    lacking = [name for name in needed if name not in words]
+    if lacking:
+        own = " It is a run's own model: pass the run's folder." if "run" in words else ""
+        raise ValueError(
+            f"{path} must be an export of Weiss, with {', '.join(needed)} in its metadata; it "
+            f"lacks {', '.join(lacking)}.{own} Make one from a run: weiss export RUN --out FILE"
+        )
+    if words["weiss_format"] != str(FORMAT):
+        raise ValueError(
+            f"{path} must have the format {FORMAT}; it has {words['weiss_format']!r}. It may be of "
+            "a newer Weiss: update this one, or export it again."
+        )
+    try:
+        facts: dict[str, Any] = {
+            k: json.loads(v) if k in AS_JSON else v for k, v in words.items() if k != DIGEST
+        }
+        Preprocessing.from_dict(facts["preprocessing"])
+        checks.count("embedding_size", facts["embedding_size"], "an export")
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"the metadata of {path} must be as an export writes them; they are not: {error} "
+            "Export it again."
+        ) from error
+    return facts
+
+
+def without_folders(value: Any) -> Any:
+    """Return a setting without the folders of this machine in front of a file's name."""
+    return PLACES.sub(r"\1", value) if isinstance(value, str) else value
+
+
+def _start_of(recipe: Recipe) -> str:
+    weights = (recipe.backbone.weights or "scratch").replace("\\", "/")
+    return "random weights" if weights == "scratch" else PurePosixPath(weights).name
+
+
+def _protocol(recipe: Recipe) -> str:
+    """Say which classes a network has not seen in training, and what chose it."""
+    data, evaluate = recipe.data, recipe.evaluate
+    share = f"{100 * data.held_out:g} %"
+    classes = f"{share} of the classes were held out to test on (seed {data.split_seed})"
+    splits = {
+        "auto": f"the split that came with the data or, without one, {classes}",
+        "given": "the split that came with the data",
+        "classes": classes,
+        "stratified": f"{share} of every class's images were held out: tested classes trained too",
+        "all": "everything trained; no class was held out to test on",
+    }
+    how = f"the split of {data.name}: test classes did not train"
+    how = how if data.name in DATASETS else splits[data.split]
+    shared = "; train and test may share classes" if data.shared_classes else ""
+    chosen = "the epoch was chosen on the test set"
+    if evaluate.on == "held_out":
+        part = f"fold {evaluate.fold + 1} of {evaluate.folds} of the training classes"
+        chosen = f"{part} was held out too and chose the epoch"
+    return f"{how}{shared}; {chosen}"

@@ -1,0 +1,302 @@
+"""Commands around a catalogue: index, search, serve, export.
+
+As in `cli`, everything heavy is imported inside.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from weiss.catalogue import Catalogue, Hit
+
+INDEX_HELP = "\n\n".join(
+    (
+        "Embed a collection of images by the network of a run, so that it can be searched.",
+        "IMAGES is a folder of images, or one with a subfolder for each class; a CSV, TSV or "
+        "Parquet list with the columns path and label; or the name of a data set. Images that "
+        "cannot be read are left out and listed. Started again, it goes on where it was.",
+        "Examples:",
+        "weiss index runs/photos photos/ --out photos.index",
+        "weiss index --add more/ --out photos.index",
+        "weiss index --remove lamp/3.jpg --remove class:chair --out photos.index",
+        "weiss index --check --out photos.index",
+    )
+)
+
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Onnx = Annotated[
+    Path | None,
+    typer.Option(help="Embed by this ONNX file, an export of the index's model."),
+]
+USED = {
+    "RUN IMAGES": {"run", "images", "replace", "root", "split", "store", "kind"}
+    | {"false_match_rate", "batch_size", "device", "quiet"},
+    "--add": {"run", "add", "root", "split", "batch_size", "device", "quiet"},
+    "--remove": {"remove", "device", "quiet"},
+    "--check": {"check", "quiet"},
+}
+"""What each way to make or change an index looks at, beside --out."""
+IndexFolderArgument = Annotated[Path, typer.Argument(metavar="INDEX", help="An index folder.")]
+
+
+def index(
+    context: typer.Context,
+    run: Annotated[
+        Path | None, typer.Argument(metavar="[RUN]", help="A run folder, whose network embeds.")
+    ] = None,
+    images: Annotated[
+        str | None, typer.Argument(metavar="[IMAGES]", help="What to index; see above.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The index folder.")] = None,
+    add: Annotated[
+        str | None,
+        typer.Option(metavar="IMAGES", help="Add these to the index in --out, by its own model."),
+    ] = None,
+    remove: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ITEM", help="Remove a name, an id, or class:NAME. Repeat."),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare every file of the index with its checksum.")
+    ] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Put it in the place of an index that is there.")
+    ] = False,
+    root: Annotated[
+        Path | None,
+        typer.Option(help="The folder of a named data set, or what paths of a list start from."),
+    ] = None,
+    split: Annotated[str, typer.Option(help="all, or a part of the data: test, train.")] = "all",
+    store: Annotated[
+        str,
+        typer.Option(help="faiss, or milvus:ADDRESS: host:19530, or a file that ends in .db."),
+    ] = "faiss",
+    kind: Annotated[
+        str,
+        typer.Option(help="auto, flat (exact), ivf or hnsw; auto is exact below 100,000 items."),
+    ] = "auto",
+    false_match_rate: Annotated[
+        float, typer.Option(help="How many strangers may find a match, for the threshold.")
+    ] = 0.05,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Images a forward pass. By default the recipe's.")
+    ] = None,
+    device: Device = "auto",
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+) -> None:
+    """Make or change an index; the text is `INDEX_HELP`."""
+    changes = [add is not None, bool(remove), check]
+    if out is None:
+        raise ValueError("--out must name the index folder. Add it: --out photos.index")
+    if sum(changes) > 1 or (any(changes) and images is not None):
+        raise ValueError(
+            "an index must be made (RUN IMAGES), or changed by one of --add, --remove, --check; "
+            "got several. Do them one after the other."
+        )
+    if not any(changes) and (run is None or images is None):
+        raise ValueError(
+            "RUN and IMAGES must both be given to make an index. For example: weiss index "
+            f"runs/photos photos/ --out {out}"
+        )
+    action = "--add" if add is not None else "--remove" if remove else "RUN IMAGES"
+    _refuse_unused(context, "--check" if check else action)
+    if check:
+        from weiss.catalogue.folder import IndexFolder
+
+        folder = IndexFolder(out)
+        manifest = folder.manifest()
+        folder.check(manifest, everything=True)
+        if not quiet:
+            print(f"{out}: {len(manifest.files)} files are as they were written.")
+        return
+    from weiss._base.interrupts import StoppedError
+    from weiss.catalogue import add_items, build_index, remove_items
+
+    common: dict[str, Any] = {"device": device, "quiet": quiet}
+    embedding = {"root": root, "split": split, "batch_size": batch_size, **common}
+    try:
+        if remove:
+            remove_items(out, remove, **common)
+        elif add is not None:
+            add_items(out, add, run=run, **embedding)
+        else:
+            assert run is not None
+            assert images is not None
+            build_index(
+                run,
+                images,
+                out,
+                store=store,
+                kind=kind,
+                false_match_rate=false_match_rate,
+                replace_old=replace,
+                **embedding,
+            )
+    except KeyError as error:  # an item that is not there; a mistake like any other
+        raise ValueError(str(error)) from error
+    except KeyboardInterrupt:
+        kept = "" if remove else " What is embedded is kept;"
+        raise StoppedError(
+            f"{out} is as it was.{kept} {'Start' if remove else 'start'} the same command again "
+            f"to {'remove them' if remove else 'go on'}."
+        ) from None
+
+
+def _refuse_unused(context: typer.Context, action: str) -> None:
+    """Refuse what was said and changes nothing: somebody expects something of it."""
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        source = context.get_parameter_source(name)
+        said = source is not None and source.name == "COMMANDLINE"
+        if said and name != "out" and name not in USED[action]:
+            word = parameter.opts[0] if parameter.param_type_name == "option" else name.upper()
+            raise ValueError(f"{word} must be left out with {action}, which does not look at it.")
+
+
+def search(
+    index: IndexFolderArgument,
+    images: Annotated[
+        list[Path], typer.Argument(metavar="IMAGE...", help="Pictures to look for, one or more.")
+    ],
+    k: Annotated[int, typer.Option("-k", help="How many items to find.")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write a page with the pictures.")
+    ] = None,
+    onnx: Onnx = None,
+    device: Device = "auto",
+) -> None:
+    """Find the items of an index that are nearest to a picture."""
+    from weiss._base.images import decode
+    from weiss.catalogue import Catalogue
+    from weiss.catalogue.items import shown
+    from weiss.catalogue.networks import AT_ONCE
+
+    if k < 1:
+        raise ValueError(f"-k must be at least 1; got {k}.")
+    for path in images:
+        if path.is_dir():
+            raise ValueError(
+                f"IMAGE must be a picture; {path} is a folder. Name the pictures in it, for "
+                f"example {path}/*.jpg"
+            )
+    if html is not None and html.is_dir():
+        raise ValueError(f"--html must name a file; {html} is a folder. Add a name: page.html")
+    for path in images:
+        if not path.exists():
+            decode(path)  # which says so, before anything large is opened
+    catalogue = Catalogue.open(index, device=device, onnx=onnx)
+    found: list[list[Hit]] = []
+    pixels = []
+    for start in range(0, len(images), AT_ONCE):
+        # As small as the network looks at: photos of a whole folder are gigabytes.
+        some = [decode(path, short_side=catalogue.short_side) for path in images[start:][:AT_ONCE]]
+        found += catalogue.search(catalogue.embed(some), k)
+        pixels += some if html is not None else []
+    if html is not None:
+        from weiss.catalogue.gallery_page import Search, write_gallery
+
+        names = [shown(path.name) for path in images]
+        write_gallery(html, catalogue, list(map(Search, names, pixels, found)))
+    if as_json:
+        import json
+
+        print(json.dumps(_as_json(catalogue, images, found), indent=2))
+    else:
+        for path, hits in zip(images, found, strict=True):
+            _print_hits(shown(str(path)), hits, catalogue)
+    if html is not None:
+        print(f"Wrote {html}", file=sys.stderr if as_json else sys.stdout)
+
+
+def serve(
+    index: IndexFolderArgument,
+    host: Annotated[
+        str,
+        typer.Option(help="Where to listen. Any other address than this one is open to others."),
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8000,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Visitors come by this name, through a web server. Repeat."
+        ),
+    ] = None,
+    onnx: Onnx = None,
+    device: Device = "auto",
+) -> None:
+    """Search an index in a browser, and by a JSON API, until Ctrl-C."""
+    from weiss.server import serve as serve_index
+
+    names = allow_host or ()
+    serve_index(index, host=host, port=port, allow_hosts=names, device=device, onnx=onnx)
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    out: Annotated[Path, typer.Option(help="The file: .onnx or .safetensors.")],
+    check: Annotated[
+        bool,
+        typer.Option("--check/--no-check", help="Compare it with the run's network."),
+    ] = True,
+    fields: Annotated[
+        bool, typer.Option("--fields", help="With the mean fields; for .safetensors.")
+    ] = False,
+) -> None:
+    """Write the network of a run to a file for others: ONNX, or safetensors; and a model card."""
+    from weiss.catalogue.export import export_run
+
+    print(export_run(run, out, check=check, fields=fields).describe())
+
+
+def _print_hits(name: str, hits: Sequence["Hit"], catalogue: "Catalogue") -> None:
+    """Print what was found for a picture as a table, and what to think of it."""
+    from weiss.catalogue.gallery_page import verdict
+
+    print(f"{name}: {verdict(hits, catalogue.threshold)}")
+    rows = [("", "rank", "similarity", "distance", "class", "name")]
+    for rank, hit in enumerate(hits, 1):
+        sign = "*" if hit.is_match else ""
+        classes = ", ".join(hit.item.class_names) or "-"
+        numbers = (f"{hit.similarity:.4f}", f"{hit.distance:.4f}")
+        rows.append((sign, str(rank), *numbers, classes, hit.item.name))
+    if len(rows) > 1:
+        widths = [max(len(row[column]) for row in rows) for column in range(6)]
+        for row in rows:
+            right = [cell.rjust(width) for cell, width in zip(row[:4], widths[:4], strict=True)]
+            print("  ".join([*right, row[4].ljust(widths[4]), row[5]]).rstrip())
+    if any(hit.is_match for hit in hits):
+        print("* a match")
+
+
+def _as_json(
+    catalogue: "Catalogue", images: Sequence[Path], found: Sequence[Sequence["Hit"]]
+) -> dict[str, Any]:
+    return {
+        "index": catalogue.name,
+        "num_items": len(catalogue),
+        "threshold": catalogue.facts["threshold"],
+        "queries": [
+            {
+                "image": str(path),
+                "is_match": hits[0].is_match if hits else None,
+                "hits": [
+                    {
+                        "rank": rank,
+                        "id": hit.item.id,
+                        "name": hit.item.name,
+                        "class_names": list(hit.item.class_names),
+                        "similarity": hit.similarity,
+                        "distance": hit.distance,
+                        "is_match": hit.is_match,
+                    }
+                    for rank, hit in enumerate(hits, 1)
+                ],
+            }
+            for path, hits in zip(images, found, strict=True)
+        ],
+    }

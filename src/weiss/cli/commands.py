@@ -1,0 +1,376 @@
+"""The command line: each command reads its arguments, calls one function and prints.
+
+Everything heavy is imported inside the commands, so that ``weiss --help`` answers at once.
+"""
+
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table as Grid
+
+from weiss.cli import catalogue, comparing, magnet, printing
+
+app = typer.Typer(
+    name="weiss",
+    help="Mean field theory for deep metric learning.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(help="Data sets: list, get, check and look at them.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+app.add_typer(comparing.bench_app, name="bench")
+app.command("study", help=comparing.STUDY_HELP)(comparing.study)
+app.command("report")(comparing.report)
+app.command("magnet", help=magnet.MAGNET_HELP)(magnet.magnet)
+app.command("join-in", hidden=True)(comparing.join_in)
+app.command("index", help=catalogue.INDEX_HELP)(catalogue.index)
+app.command("search")(catalogue.search)
+app.command("serve")(catalogue.serve)
+app.command("export")(catalogue.export)
+
+RECIPE_HELP = "\n\n".join(  # paragraphs of `weiss train --help`
+    (
+        "Train an embedding and leave a run folder: recipe, metrics, best model, plots, and the "
+        "state to go on from.",
+        "RECIPE may be: nothing, for glyphs on this machine's CPU or GPU; the name of a recipe "
+        "(`weiss recipes` lists them) or a .toml file; the name of a data set (cub, cars, sop, "
+        "inshop), for the paper's settings; a folder with one subfolder a class, or a list of "
+        "files, for your own photos; a run folder, for the same again.",
+        "Examples:",
+        "weiss train",
+        "weiss train cub --root data",
+        "weiss train photos/ --set train.epochs=10",
+        "weiss train cub_resnet50 --root data --set loss.name=proxy_anchor --seeds 5",
+        "weiss train --resume --out runs/cub",
+        "torchrun --nproc-per-node 4 -m weiss train cub --root data   (processes share each batch)",
+    )
+)
+
+Data = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="A name that `weiss data list` shows, a folder with one subfolder a class, or a "
+        "CSV, TSV or Parquet file with the columns path, label (or labels) and perhaps split.",
+    ),
+]
+Root = Annotated[
+    Path | None,
+    typer.Option(help="The folder of a named data set, or what the paths of a list start from."),
+]
+AllowMissing = Annotated[
+    bool, typer.Option("--allow-missing", help="Accept a named data set with missing images.")
+]
+SkipBad = Annotated[
+    bool,
+    typer.Option("--skip-bad", help="Leave out what cannot be used, and list it."),
+]
+Split = Annotated[
+    str,
+    typer.Option(
+        help="For your own data: classes (hold out a share of the classes), stratified (a share "
+        "of each class), given (the column split), all (train on everything); auto is given "
+        "where there is one, else classes."
+    ),
+]
+
+
+def version(wanted: bool) -> None:
+    """Print the version and stop."""
+    if wanted:
+        from weiss import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def weiss(
+    version: Annotated[
+        bool, typer.Option("--version", callback=version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Mean field theory for deep metric learning."""
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """Show the data sets that have a name."""
+    from weiss.data import DATASETS, OFFICIAL
+
+    grid = Grid("name", "data set", "images", "how to get it", box=None, pad_edge=False)
+    for name, entry in DATASETS.items():
+        official = OFFICIAL.get(name)
+        if official is None:
+            grid.add_row(name, entry.title, "", "built in, drawn in seconds")
+            continue
+        fetched = any(archive.url for archive in official.archives)
+        how = "weiss data prepare" if fetched else "by hand; prepare says how"
+        grid.add_row(name, entry.title, f"{official.num_images:,}", how)
+    printing.out().print(grid)
+    print("\nOr your own: a folder with one subfolder a class, or a list of files.")
+
+
+@data_app.command("prepare")
+def data_prepare(
+    name: Annotated[str, typer.Argument(help="A name that `weiss data list` shows.")],
+    root: Annotated[Path, typer.Option(help="Where to put it.")],
+) -> None:
+    """Download a data set, or say what to fetch by hand and where to put it."""
+    from weiss.data import prepare
+
+    prepare(name, root)
+
+
+@data_app.command("check")
+def data_check(
+    data: Data,
+    root: Root = None,
+    allow_missing: AllowMissing = False,
+    skip_bad: SkipBad = False,
+    split: Split = "auto",
+    seed: Annotated[int, typer.Option(help="Which classes or images are held out.")] = 0,
+    shared_classes: Annotated[
+        bool, typer.Option("--shared-classes", help="Accept train and test that share classes.")
+    ] = False,
+    min_images: Annotated[int, typer.Option(help="The fewest images a class may have.")] = 2,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Do not decode the images: lists and counts only.")
+    ] = False,
+) -> None:
+    """Look at all of a data set: counts, missing and broken images, near-duplicates."""
+    from weiss.data import OFFICIAL, Assembly, check_table, open_table
+
+    how = Assembly(
+        split=split,
+        seed=seed,
+        shared_classes=shared_classes,
+        min_images=min_images,
+        skip_bad=skip_bad,
+    )
+    table = open_table(data, root=root, how=how, allow_missing=allow_missing)
+    official = None if allow_missing or skip_bad else OFFICIAL.get(data)
+    found = check_table(table, official, images=not quick, skip_bad=skip_bad)
+    printing.print_sizes(found.table, OFFICIAL.get(data))
+    printing.print_findings(found, skip_bad=skip_bad, quick=quick)
+
+
+@data_app.command("show")
+def data_show(
+    data: Data,
+    out: Annotated[Path, typer.Option(help="The PNG file to write.")],
+    root: Root = None,
+    part: Annotated[str, typer.Option(help="Which split to show.")] = "train",
+    classes: Annotated[int, typer.Option(help="How many classes.")] = 8,
+    each: Annotated[int, typer.Option(help="How many images of each.")] = 10,
+    seed: Annotated[int, typer.Option(help="Which classes.")] = 0,
+    split: Split = "auto",
+    allow_missing: AllowMissing = False,
+    skip_bad: SkipBad = False,
+) -> None:
+    """Draw a few images of a few classes: all of each image, reduced."""
+    from weiss.data import Assembly, open_table
+    from weiss.figures.sheet import draw_sheet
+
+    if out.suffix.lower() != ".png" or out.is_dir():
+        raise ValueError(f"--out must name a .png file; got {out}. Add a name that ends in .png.")
+    # Whatever may be wrong with the data, they can be looked at.
+    how = Assembly(split=split, shared_classes=True, min_images=1, skip_bad=skip_bad)
+    table = open_table(data, root=root, how=how, allow_missing=allow_missing)
+    draw_sheet(table.part(part), out, num_classes=classes, each=each, seed=seed)
+    print(f"Wrote {out}")
+
+
+@app.command(help=RECIPE_HELP)
+def train(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(metavar="[RECIPE]", help="A recipe, a data set, or a folder; see above."),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Change a setting: --set train.epochs=20. Repeat."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder. By default runs/DATA-BACKBONE-LOSS-SEED.")
+    ] = None,
+    root: Root = None,
+    split: Annotated[
+        str | None, typer.Option(help="For your own data: classes, stratified, given or all.")
+    ] = None,
+    min_images: Annotated[
+        int | None, typer.Option(help="The fewest images a class may have.")
+    ] = None,
+    skip_bad: SkipBad = False,
+    allow_missing: AllowMissing = False,
+    shared_classes: Annotated[
+        bool, typer.Option("--shared-classes", help="Accept train and test that share classes.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --out, where it stopped.")
+    ] = False,
+    seeds: Annotated[
+        int, typer.Option(help="How many seeds to run; more than one are summarised.")
+    ] = 1,
+    workers: Annotated[int, typer.Option(help="How many seeds to run at the same time.")] = 1,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+) -> None:
+    """Train; the text is `RECIPE_HELP`."""
+    from weiss._base.processes import part_processes
+    from weiss.runs import recipe_from
+    from weiss.training import train as train_one
+    from weiss.training import train_seeds
+
+    _refuse_counts(seeds, workers)
+    changes = [
+        f"data.{key}={str(value).lower() if value is True else value}"
+        for key, value in (
+            ("split", split),
+            ("min_images", min_images),
+            ("skip_bad", skip_bad or None),
+            ("allow_missing", allow_missing or None),
+            ("shared_classes", shared_classes or None),
+        )
+        if value is not None
+    ]
+    changes += overrides or ()
+    if resume and recipe is None:
+        recipe = _run_to_resume(out, seeds)
+        if recipe != str(out):  # one of several seeds
+            changes = [f"seed={Path(recipe).name.removeprefix('seed-')}", *changes]
+    asked = recipe_from(recipe, changes, root=None if root is None else str(root))
+    if out is None:
+        name = Path(asked.data.name).stem or "photos"
+        out = Path("runs") / f"{name}-{asked.backbone.name}-{asked.loss.name}".replace(":", "-")
+        out = out.with_name(f"{out.name}-{asked.seed}" if seeds == 1 else out.name)
+    if seeds == 1:
+        train_one(asked, out, resume=resume, quiet=quiet)
+    else:
+        found = train_seeds(asked, out, seeds, workers=workers, resume=resume, quiet=quiet)
+        if found and not quiet:
+            printing.print_seeds(found, out)
+    part_processes()
+
+
+@app.command("recipes")
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="Show this recipe in full.")] = None,
+) -> None:
+    """Show the recipes that come with Weiss."""
+    from weiss.runs import recipe_file, recipe_from, shipped_recipes
+
+    if name is not None:
+        recipe_from(name)  # which refuses what cannot be used
+        print(recipe_file(name).read_text(encoding="utf-8"), end="")
+        return
+    for shipped_name, path in shipped_recipes().items():
+        title = path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+        print(f"{shipped_name:20s} {title}")
+    print("\nOne in full: weiss recipes NAME. Run it: weiss train NAME --root DIR")
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    data: Annotated[
+        str | None,
+        typer.Option(help="Other data: a name, a folder or a list. By default the run's own."),
+    ] = None,
+    root: Root = None,
+    split: Annotated[
+        str | None, typer.Option(help="Which part: test, valid or train. By default what counts.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    clustering: Annotated[
+        bool, typer.Option("--clustering", help="Also cluster, for NMI and AMI.")
+    ] = False,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change the recipe: --set data.name=PATH where the data have moved. Repeat.",
+        ),
+    ] = None,
+    allow_missing: AllowMissing = False,
+    skip_bad: SkipBad = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compute every metric of a saved run again, on its own data or on any other."""
+    from weiss.training import evaluate_run
+
+    found = evaluate_run(
+        run,
+        data=data,
+        root=None if root is None else str(root),
+        split=split,
+        device=device,
+        clustering=clustering,
+        overrides=overrides or (),
+        settings={
+            key: True
+            for key, wanted in (("allow_missing", allow_missing), ("skip_bad", skip_bad))
+            if wanted
+        },
+    )
+    if as_json:
+        import json
+
+        print(json.dumps(found.summary(), indent=2))
+        return
+    print(f"{found.summary()['queries']:,} queries of {data or 'the data of the run'}")
+    printing.print_metrics(found)
+
+
+def main() -> None:
+    """Run the command line; a mistake becomes one message, not a traceback."""
+    warnings.showwarning = printing.show_warning
+    try:
+        app()
+    except (ValueError, TypeError, OSError, ImportError, RuntimeError) as error:
+        # What was asked for, Ctrl-C, is no error; it says so by the code it wants to end with.
+        code = getattr(error, "exit_code", 2)
+        if code != 2 and os.environ.get("RANK", "0") != "0":
+            sys.exit(code)  # one of several processes has said it
+        word = "[bold red]Error:[/]" if code == 2 else "[yellow]Stopped:[/]"
+        printing.err().print(f"{word} {escape(str(error))}", soft_wrap=True)
+        sys.exit(code)
+
+
+def _refuse_counts(seeds: int, workers: int) -> None:
+    for name, given in (("--seeds", seeds), ("--workers", workers)):
+        if given < 1:
+            raise ValueError(f"{name} must be at least 1; got {given}.")
+    if workers > 1 and seeds == 1:
+        raise ValueError(
+            f"--workers is for several seeds at the same time; got {workers} with one seed. Add "
+            "--seeds. To let processes share a run, start it with torchrun."
+        )
+
+
+def _run_to_resume(out: Path | None, seeds: int) -> str:
+    """Return the run folder whose recipe goes on: OUT, or the first of its seeds."""
+    if out is None:
+        raise ValueError("--resume must know which run to go on with. Add --out and its folder.")
+    if (out / "recipe.toml").is_file():
+        return str(out)
+    begun = sorted(out.glob("seed-*/recipe.toml"), key=lambda path: (len(str(path)), path))
+    if begun and seeds == 1:
+        raise ValueError(
+            f"--seeds must be said again for {out}, which holds {len(begun)} seeds that have "
+            f"begun. Add --seeds {max(len(begun), 2)}, or however many there are to be."
+        )
+    if begun:
+        return str(begun[0].parent)
+    raise ValueError(
+        f"--resume must name a run to go on with in --out; {out} holds none. Check the path, or "
+        "leave --resume out to begin."
+    )

@@ -1,0 +1,399 @@
+"""Where the mean-field approximation breaks down: a pair loss against its child, over the spread.
+
+The child of a pair loss replaces every partner by its class's field. That is exact for classes
+without extent and worse the wider they are. Here both are computed on the same embeddings, at the
+same settings, in float64, with the fields where the theory puts them, the class means:
+
+    gap = pair - mean_field,        excess = gap - gap of the same classes without extent
+
+(the two differ by a constant even then: docs/theory.md, section 4). The *spread* of classes is the
+mean distance ``1 - cos`` of a sample from the mean direction of its class, one less the order
+parameter ``|<F_i>|``; it is of second order in the fluctuations ``F_i - M_c``.
+
+What was found with the paper's settings, on 32 orthogonal classes of 16 samples in 128 dimensions.
+``excess / (pair - pair_at_zero)`` is the share of what the extent costs that the child misses:
+
+    spread         0.01   0.02   0.05   0.1    0.2    0.3    0.5    0.7
+    contrastive    1.00   0.95   0.24   0.07  -0.06  -0.14  -0.31  -0.53
+    cwms           0.25   0.24   0.23   0.21   0.17   0.12   0.00  -0.15
+    binomial       0.00   0.01   0.01   0.02   0.02   0.00  -0.12  -0.34
+
+    for spread in (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7):
+        found = gap_at("cwms", spread)
+        print(spread, found["excess"] / (found["pair"] - found["pair_at_zero"]))
+
+- Contrastive: two samples are about twice as far from each other as from their field, so between
+  half of ``pos_margin`` and all of it the parent pulls and the child rests. The excess is below
+  10 % of the cost from a spread of 0.084 on, and beyond -10 % from 0.25 on. With no margin it is
+  exactly ``-<spread_c^2> / 2``.
+- CWMS: 25 % from the first spread on, below 10 % from 0.33 on, beyond -10 % from 0.64 on. The
+  constant that the child drops inside its logarithm changes not only its value but its slope: it
+  pulls ``(1 + e/2) / (1 + e)`` times as hard as its parent, ``e = exp(-alpha delta)``, which is 3/4
+  for a small alpha. The excess is of first order in the spread. Beyond that factor it is of second.
+- Binomial: within 3 % up to a spread of 0.3, beyond -10 % from 0.47 on; of second order.
+
+Fields that are solved for move no share by more than 0.03. Where classes stand closer than the
+repulsion reaches, more is missed: 43 % by MFCWMS in 8 dimensions at a spread of 0.2.
+
+Dimensions: N samples, C classes, D embedding size, K classes present; b rows of a block.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weiss._base import checks
+from weiss.losses import MeanFieldLoss, PairLoss, make_loss
+from weiss.losses.self_consistency import solve_fields
+from weiss.theory.distances import DISTANCES, unit
+from weiss.theory.interactions import Interactions
+
+FAMILIES = ("contrastive", "cwms", "binomial")
+"""Pair losses that have a mean-field child, by the short name of the pair loss."""
+NOT_SHARED = (
+    *("reg_weight", "reg_scale", "max_labels_per_sample", "class_lr", "check", "impl"),
+    *("skip", "products", "fluctuations"),
+)
+"""Settings that say nothing about the energy of a pair; they are left out."""
+CELLS = 8_000_000
+"""Distances that are formed at a time: 64 MB, and a few times as much for what follows."""
+CANDIDATES = 32
+"""Directions that are drawn for each class where there are more classes than dimensions."""
+BISECTIONS = 60
+
+
+def gap_at(
+    family: str,
+    spread: float,
+    *,
+    num_classes: int = 32,
+    per_class: int = 16,
+    embedding_size: int = 128,
+    settings: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    solver_steps: int = 100,
+) -> dict[str, float]:
+    """Compare a pair loss with its child on drawn classes of a given spread.
+
+    Class directions are orthogonal where the dimensions suffice, and otherwise drawn one after the
+    other, each the furthest of `CANDIDATES` from those before. A sample is its class's direction
+    turned towards a random one, by the same weight for all samples; the weight is found by
+    bisection, so that the spread is the asked one. The same seed turns the same samples.
+
+    Args:
+        family: ``"contrastive"``, ``"cwms"`` or ``"binomial"``.
+        spread: mean of ``1 - cos`` between a sample and its class's mean direction. It cannot
+            reach 1: the mean of a few random directions is not zero, but about
+            ``1 / sqrt(per_class)`` long.
+        num_classes: C.
+        per_class: samples of each.
+        embedding_size: D.
+        settings: arguments that the pair loss and its child share; what only the child has
+            (``reg_weight``) is left out.
+        seed: of the draw.
+        solver_steps: see `gap_of`.
+
+    Returns:
+        As `gap_of` does.
+
+    Example:
+        >>> from weiss.comparing.breakdown import gap_at
+        >>> found = gap_at("binomial", 0.2, num_classes=4, per_class=5, embedding_size=8)
+        >>> round(found["spread"], 6)
+        0.2
+    """
+    owner = "gap_at"
+    checks.count("num_classes", num_classes, owner)
+    checks.count("embedding_size", embedding_size, owner)
+    checks.not_negative("spread", spread, owner)
+    if checks.count("per_class", per_class, owner) < 2:
+        raise ValueError(
+            f"per_class must be at least 2 for {owner}; got {per_class}. A class of one sample has "
+            "no extent."
+        )
+    embeddings, labels = draw_classes(spread, num_classes, per_class, embedding_size, seed)
+    return gap_of(embeddings, labels, family, settings, solver_steps=solver_steps)
+
+
+@torch.no_grad()
+def draw_classes(
+    spread: float, num_classes: int, per_class: int, embedding_size: int, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Draw classes of a given spread, as `gap_at` describes.
+
+    Args:
+        spread: of the result, in [0, 1).
+        num_classes: C.
+        per_class: samples of each.
+        embedding_size: D.
+        seed: of the draw.
+
+    Returns:
+        ``(C * per_class, D)`` float64 embeddings of length one, and their ``(C * per_class,)``
+        classes.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def directions(number: int) -> Tensor:
+        drawn = torch.randn(number, embedding_size, generator=generator, dtype=torch.float64)
+        return unit(drawn)
+
+    centres_CD = directions(num_classes)
+    if num_classes <= embedding_size:
+        centres_CD = torch.linalg.qr(centres_CD.T).Q.T.contiguous()
+    else:
+        for c in range(1, num_classes):
+            drawn = directions(CANDIDATES)
+            closest = (drawn @ centres_CD[:c].T).amax(dim=1)
+            centres_CD[c] = drawn[closest.argmin()]
+    labels = torch.arange(num_classes).repeat_interleave(per_class)
+    to_ND, from_ND = directions(len(labels)), centres_CD[labels]
+
+    def turned(angle: float) -> Tensor:
+        return unit(np.cos(angle) * from_ND + np.sin(angle) * to_ND)
+
+    if not spread:
+        return from_ND, labels
+    low, high = 0.0, np.pi / 2
+    widest = spread_of(turned(high), labels)
+    if widest < spread:
+        raise ValueError(
+            f"spread must be at most {widest:.4f} for {per_class} samples a class, which is that "
+            f"of random directions; got {spread!r}. Lower it or raise per_class."
+        )
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        is_less = spread_of(turned(middle), labels) < spread
+        low, high = (middle, high) if is_less else (low, middle)
+    return turned(high), labels
+
+
+@torch.no_grad()
+def spread_of(embeddings: Tensor, labels: Tensor) -> float:
+    """Return the mean of ``1 - cos`` between a sample and the mean direction of its class.
+
+    Args:
+        embeddings: ``(N, D)``; only directions matter.
+        labels: ``(N,)`` classes from 0 on.
+    """
+    unit_ND = unit(embeddings.double())
+    cosine_N = (unit_ND * unit(_class_means(unit_ND, labels))[labels]).sum(dim=1)
+    return max(float((1.0 - cosine_N).mean()), 0.0)  # rounding may carry it below
+
+
+def gap_of(
+    embeddings: Tensor | np.ndarray[Any, Any],
+    labels: Tensor | np.ndarray[Any, Any],
+    family: str,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    most: int = 12_000,
+    seed: int = 0,
+    solver_steps: int = 0,
+) -> dict[str, float]:
+    """Compare a pair loss with its child on given embeddings, such as those of a trained network.
+
+    Without extent a class is its own mean: every embedding is replaced by the mean of its class
+    (under cosine, by its direction). All samples are one batch. The pairs are formed in blocks of
+    whole classes against all samples, never N x N.
+
+    Args:
+        embeddings: ``(N, D)``, in any precision.
+        labels: ``(N,)`` whole numbers, one class a sample; they need not be consecutive.
+        family: ``"contrastive"``, ``"cwms"`` or ``"binomial"``.
+        settings: arguments that the pair loss and its child share; what only the child has
+            (``reg_weight``) is left out.
+        most: of more samples than this, whole classes are drawn until the next does not fit.
+        seed: of that draw.
+        solver_steps: if any, the fields are also solved for: as many steps of
+            `weiss.losses.self_consistency.solve_fields` from the class means, on all samples. A
+            step costs several evaluations of the child.
+
+    Returns:
+        ``spread``: of the classes, measured. ``pair``, ``mean_field``: the two losses, the child's
+        with its fields at the class means. ``gap``: pair - mean_field. ``excess``: the gap less
+        that of the same classes without extent. ``pair_at_zero``: the pair loss without extent, so
+        that ``pair - pair_at_zero`` is what the extent costs, to hold the excess against.
+
+        With ``solver_steps`` also ``solved``, the child's value at the fields that minimise it,
+        and ``solved_gap`` and ``solved_excess``, as above with these fields.
+    """
+    owner = "gap_of"
+    checks.one_of("family", family, FAMILIES, owner)
+    checks.not_negative("solver_steps", solver_steps, owner)
+    samples_ND, labels_N = _checked(embeddings, labels, owner)
+    samples_ND, labels_N = _at_most(samples_ND, labels_N, checks.count("most", most, owner), seed)
+    shared = {k: v for k, v in (settings or {}).items() if k not in NOT_SHARED}
+    num_classes, size = int(labels_N.max()) + 1, samples_ND.shape[1]
+    with torch.random.fork_rng(devices=[]):  # the child draws fields, which are replaced
+        pair = make_loss(family, num_classes, size, **shared)
+        child = make_loss(f"mf_{family}", num_classes, size, **shared).double()
+    assert isinstance(pair, PairLoss)
+    assert isinstance(child, MeanFieldLoss)
+    on_sphere = unit if pair.distance == "cosine" else torch.clone
+    samples_ND = on_sphere(samples_ND)
+    fields_CD = on_sphere(_class_means(samples_ND, labels_N))
+    wide = _both(pair, child, samples_ND, labels_N, fields_CD, solver_steps)
+    # The same classes without extent.
+    point = _both(pair, child, fields_CD[labels_N], labels_N, fields_CD, solver_steps)
+    found = {"spread": spread_of(samples_ND, labels_N), "pair_at_zero": point["pair"], **wide}
+    for fields, prefix in {"mean_field": "", "solved": "solved_"}.items():
+        if fields in wide:
+            found[f"{prefix}gap"] = wide["pair"] - wide[fields]
+            # Each beyond its own constant, which may be a hundred times as large as the excess.
+            rise = wide["pair"] - point["pair"]
+            found[f"{prefix}excess"] = rise - (wide[fields] - point[fields])
+    return found
+
+
+def _both(
+    pair: PairLoss,
+    child: MeanFieldLoss,
+    samples_ND: Tensor,
+    labels_N: Tensor,
+    fields_CD: Tensor,
+    solver_steps: int,
+) -> dict[str, float]:
+    """Return the pair loss, and the child's at given fields and, if asked, at solved ones."""
+
+    def value() -> float:
+        with torch.no_grad():
+            return float(child(samples_ND, labels_N))
+
+    with torch.no_grad():
+        child.fields.copy_(fields_CD)
+    found = {"pair": pair_value(pair, samples_ND, labels_N), "mean_field": value()}
+    if solver_steps:
+        # Adam moves every coordinate by about its rate: a tenth of a unit vector all together.
+        rate = 0.1 / samples_ND.shape[1] ** 0.5
+        everything = [np.arange(len(samples_ND))] * solver_steps
+        solve_fields(child, samples_ND, labels_N, everything, rate)
+        # The means may have been the minimum, which a step can only leave.
+        found["solved"] = min(found["mean_field"], value())
+    return found
+
+
+@torch.no_grad()
+def pair_value(loss: PairLoss, embeddings: Tensor, labels: Tensor, *, cells: int = CELLS) -> float:
+    """Evaluate a pair loss without ever forming all N x N distances at once.
+
+    The sum is symmetric, so a block of classes meets itself and the classes after it.
+
+    Args:
+        loss: which loss; the value is that of calling it.
+        embeddings: ``(N, D)``, on the CPU.
+        labels: ``(N,)`` classes.
+        cells: how many distances may be formed at a time. A class is never divided: one of n
+            samples needs n x N.
+
+    Returns:
+        The loss.
+    """
+    order_N = labels.argsort(stable=True)
+    sorted_ND = embeddings[order_N]
+    count_K = _numbered(labels).bincount()
+    slot_N = torch.arange(len(count_K)).repeat_interleave(count_K)
+    start_K = count_K.cumsum(0) - count_K
+    weight_K = 1.0 / count_K.to(embeddings.dtype)
+    if loss.average == "samples":
+        weight_K = torch.full_like(weight_K, len(count_K) / len(labels))
+    total = 0.0
+    for first, last in _blocks(count_K.tolist(), cells):
+        begin = int(start_K[first])
+        end = begin + int(count_K[first:last].sum())
+        dist_bN = DISTANCES[loss.distance](sorted_ND[begin:end], sorted_ND[begin:])
+        total += _block_sum(
+            loss.interactions, dist_bN, slot_N[begin:] - first, weight_K[first:], last - first
+        )
+    return total / len(count_K)
+
+
+def _blocks(counts: list[int], cells: int) -> list[tuple[int, int]]:
+    """Cut the classes into runs whose samples, against all from the run on, fit into the cells."""
+    blocks, first, rows, left = [], 0, 0, sum(counts)
+    for c, count in enumerate(counts):
+        if rows and (rows + count) * left > cells:
+            blocks.append((first, c))
+            left -= rows
+            first, rows = c, 0
+        rows += count
+    return [*blocks, (first, len(counts))]
+
+
+def _block_sum(
+    interactions: Interactions, dist_bN: Tensor, slot_N: Tensor, weight_K: Tensor, num_rows: int
+) -> float:
+    """Return what a block of classes adds to the pair loss, before the division by C.
+
+    The rows are the first b of the columns and hold ``num_rows`` classes; ``slot_N`` is the class
+    of each column, from 0 on, and ``weight_K`` the weight of the sum over each class.
+    """
+    slot_b = slot_N[: len(dist_bN)]
+    same_bN = slot_b[:, None] == slot_N
+
+    link = interactions.attraction_link
+    pull_bb = interactions.attraction(dist_bN[:, : len(slot_b)])
+    pull_bb = pull_bb.masked_fill(~same_bN[:, : len(slot_b)], link.empty(pull_bb.dtype))
+    pull_k = link.segment_sum(link.sum(pull_bb, dim=1), slot_b, num_rows)
+    attraction = link.apply(link.times(pull_k, weight_K[:num_rows].square() / 2)).sum()
+
+    link = interactions.repulsion_link
+    push_bN = interactions.repulsion(dist_bN)
+    push_bN = push_bN.masked_fill(same_bN, link.empty(push_bN.dtype))
+    push_kN = link.segment_sum(push_bN, slot_b, num_rows)
+    push_Kk = link.segment_sum(push_kN.T, slot_N, len(weight_K))
+    push_Kk = link.apply(link.times(push_Kk, weight_K[:, None] * weight_K[:num_rows]))
+    # Each pair of classes once, where it first occurs: the half in front of the sum over both.
+    is_later_Kk = torch.arange(len(weight_K))[:, None] > torch.arange(num_rows)
+    repulsion = push_Kk.masked_fill(~is_later_Kk, 0.0).sum()
+    return float(attraction + repulsion)
+
+
+def _class_means(samples_ND: Tensor, labels_N: Tensor) -> Tensor:
+    """Return ``(C, D)`` the mean of each class, in the samples' own precision."""
+    sums_CD = samples_ND.new_zeros(int(labels_N.max()) + 1, samples_ND.shape[1])
+    sums_CD.index_add_(0, labels_N, samples_ND)
+    return sums_CD / labels_N.bincount().clamp_min(1)[:, None]
+
+
+def _checked(embeddings: Any, labels: Any, owner: str) -> tuple[Tensor, Tensor]:
+    """Return embeddings as float64 and labels as 0 .. K - 1, both on the CPU."""
+    samples_ND = torch.as_tensor(embeddings).detach().cpu()
+    checks.embeddings_of_a_batch(samples_ND, owner)
+    labels_N = torch.as_tensor(labels).detach().cpu()
+    if labels_N.shape != samples_ND.shape[:1]:
+        raise ValueError(
+            f"labels must hold one class for each of the {len(samples_ND)} embeddings, shape "
+            f"({len(samples_ND)},), for {owner}; got {tuple(labels_N.shape)}. Samples of several "
+            "classes cannot be compared this way."
+        )
+    if labels_N.is_floating_point() or labels_N.dtype == torch.bool:
+        raise TypeError(
+            f"labels must be whole numbers for {owner}; got {labels_N.dtype}. Pass class indices."
+        )
+    if not samples_ND.isfinite().all():
+        raise ValueError(
+            f"embeddings must be finite for {owner}; got NaN or infinity. Embed with a network "
+            "that has not diverged."
+        )
+    return samples_ND.double(), _numbered(labels_N)
+
+
+def _numbered(labels_N: Tensor) -> Tensor:
+    """Return labels as 0 .. K - 1, in their order."""
+    numbered_N: Tensor = torch.unique(labels_N, return_inverse=True)[1]
+    return numbered_N
+
+
+def _at_most(samples_ND: Tensor, labels_N: Tensor, most: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Keep whole classes, in a random order, up to a number of samples; at least one class."""
+    if len(samples_ND) <= most:
+        return samples_ND, labels_N
+    count_C = labels_N.bincount()
+    order_C = torch.randperm(len(count_C), generator=torch.Generator().manual_seed(seed))
+    number = max(int((count_C[order_C].cumsum(0) <= most).sum()), 1)
+    kept_N = torch.isin(labels_N, order_C[:number])
+    return samples_ND[kept_N], _numbered(labels_N[kept_N])

@@ -1,0 +1,336 @@
+"""What one step of a loss costs by itself: time and memory, against the number of classes.
+
+A step here is the loss's forward pass and the backward pass to the embeddings and the class
+vectors, in float32, on embeddings that are there already: the network has no part in it. So the
+cost of two losses can be compared at a million classes without data of a million classes.
+
+What a loss does may depend on what it is given: a miner finds more triplets in one batch than in
+another. The embeddings are random directions, as before training; batches are composed as each loss
+wants them (`weiss.losses.LossEntry.sampling`): four samples of a class for losses over pairs, one
+of each for others.
+"""
+
+import gc
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from weiss._base import checks
+from weiss._base.devices import refuse_absent_device
+from weiss.data.cache_choice import available_memory, gigabytes
+from weiss.losses import LOSSES, MeanFieldLoss, PairLoss, make_loss
+from weiss.theory.distances import unit
+
+PER_CLASS = {"pairs": 4, "classes": 1}
+"""Samples of a class in a batch, for each kind of sampling: the paper's 8 x 4 and 32 x 1."""
+WARM_UP = 3
+"""Steps that are not timed: libraries choose their algorithms in the first ones."""
+MEMORY_SHARE = 0.8
+"""How much of the free main memory a step may take; the rest is for what is not a tensor."""
+ALLOCATION_FAILURES = (
+    "can't allocate memory",
+    "not enough memory",
+    "Storage size calculation overflowed",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
+"""What torch says, as a plain RuntimeError, where an allocation fails outside the CUDA caches."""
+
+
+def measure_cost(
+    loss: str,
+    num_classes: int,
+    *,
+    batch_size: int,
+    embedding_size: int,
+    settings: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    repeats: int = 20,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Measure time and peak memory of one step of a loss alone.
+
+    Memory is what the step adds at its peak: everything between loss and gradient, and the
+    gradients of embeddings and class vectors, which are left at its end. Embeddings, labels and
+    class vectors themselves are there before and do not count. On CUDA it is torch's own count of
+    allocated blocks. Elsewhere it is the bytes of all tensors alive at once, operation by
+    operation, so that it is the same on every run and machine; scratch space that an operation
+    takes and frees within itself is not in it.
+
+    A step that does not fit is reported, not raised, and is stopped before it takes memory that is
+    not there.
+
+    Args:
+        loss: a key of `weiss.losses.LOSSES`.
+        num_classes: C.
+        batch_size: B. Where the classes run out, they are taken again.
+        embedding_size: D.
+        settings: arguments of the loss. As in training, the losses of Weiss do not look at the
+            values of a batch unless ``check`` says so.
+        device: ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:N"`` or ``"mps"``.
+        repeats: how many steps are timed.
+        seed: of embeddings, labels and class vectors.
+
+    Returns:
+        ``loss``, ``num_classes``, ``batch_size``, ``embedding_size``, ``device`` (its name), and
+
+        ``milliseconds``: ``values``, their ``mean`` and ``median``, and the quartiles as ``low``
+        and ``high``; ``megabytes``: of a million bytes each.
+
+        Where memory does not suffice, ``failed`` says so instead of the two.
+
+    Example:
+        >>> from weiss.comparing.costs import measure_cost
+        >>> measure_cost("mf_cwms", 500, batch_size=8, embedding_size=16, device="cpu")["loss"]
+        'mf_cwms'
+    """
+    owner = "measure_cost"
+    checks.one_of("loss", loss, LOSSES, owner)
+    sizes = {
+        "num_classes": checks.count("num_classes", num_classes, owner),
+        "batch_size": checks.count("batch_size", batch_size, owner),
+        "embedding_size": checks.count("embedding_size", embedding_size, owner),
+    }
+    checks.count("repeats", repeats, owner)
+    refuse_absent_device(device, "device")
+    where = torch.device(device if device != "auto" else _best_device())
+    found: dict[str, Any] = {"loss": loss, **sizes, "device": _name_of(where)}
+    try:
+        with torch.random.fork_rng(devices=[]):  # nobody else's random numbers change
+            torch.default_generator.manual_seed(seed)
+            return found | _measured(loss, sizes, dict(settings or {}), where, repeats)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        # What CUDA says further is the state of the card and advice on its allocator.
+        failed = f"out of memory: {str(error).splitlines()[0].split(' GPU ')[0]}"
+    # Only here, where the error is gone and with it all tensors that its traceback held.
+    gc.collect()
+    if where.type == "cuda":
+        torch.cuda.empty_cache()
+    return found | {"failed": failed}
+
+
+def _measured(
+    name: str,
+    sizes: dict[str, int],
+    settings: dict[str, Any],
+    device: torch.device,
+    repeats: int,
+) -> dict[str, Any]:
+    live = LiveMemory(int(MEMORY_SHARE * available_memory()))
+    with live:  # so that class vectors that do not fit are refused, too
+        embeddings, labels = _batch(name, **sizes)
+        loss = make_loss(name, sizes["num_classes"], sizes["embedding_size"], **settings)
+    if isinstance(loss, (MeanFieldLoss, PairLoss)):
+        loss.check = settings.get("check", False)
+    embeddings = embeddings.to(device).requires_grad_()
+    labels, loss = labels.to(device), loss.to(device)
+
+    def clear() -> None:
+        embeddings.grad = None
+        loss.zero_grad(set_to_none=True)
+
+    def step() -> None:
+        loss(embeddings, labels).backward()
+
+    if device.type == "cuda":
+        _times(step, clear, device, WARM_UP)
+        size = _cuda_peak(step, clear, device)
+    else:
+        # Memory first: what is timed is then known to fit.
+        size = _live_peak(step, clear, live)
+        _times(step, clear, device, WARM_UP)
+    values = _times(step, clear, device, repeats)
+    low, median, high = (float(q) for q in np.quantile(values, [0.25, 0.5, 0.75]))
+    times = {"mean": float(np.mean(values)), "median": median, "low": low, "high": high}
+    return {"milliseconds": {"values": values, **times}, "megabytes": size / 1e6}
+
+
+def _batch(
+    name: str, num_classes: int, batch_size: int, embedding_size: int
+) -> tuple[Tensor, Tensor]:
+    """Return random directions ``(B, D)``, and classes ``(B,)`` composed as the loss wants."""
+    embeddings = unit(torch.randn(batch_size, embedding_size))
+    position_B = torch.arange(batch_size) // PER_CLASS[LOSSES[name].sampling]
+    # Evenly over all classes, and in no order: a loss must not profit from neighbours in memory.
+    # Never C numbers for a few labels, of which there may be more than memory holds.
+    in_batch = min(int(position_B[-1]) + 1, num_classes)
+    class_K = (torch.arange(in_batch, dtype=torch.float64) * num_classes / in_batch).long()
+    return embeddings, class_K[torch.randperm(in_batch)][position_B % in_batch]
+
+
+def _times(
+    step: Callable[[], None], clear: Callable[[], None], device: torch.device, repeats: int
+) -> list[float]:
+    """Return the milliseconds of each of some steps; clearing gradients is not timed."""
+    values = []
+    for _ in range(repeats):
+        clear()
+        if device.type == "cuda":
+            begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            stream = torch.cuda.current_stream(device)
+            torch.cuda.synchronize(device)
+            begin.record(stream)
+            step()
+            end.record(stream)
+            torch.cuda.synchronize(device)
+            values.append(float(begin.elapsed_time(end)))
+            continue
+        _wait(device)
+        started = time.perf_counter()
+        step()
+        _wait(device)
+        values.append(1000 * (time.perf_counter() - started))
+    clear()
+    return values
+
+
+def _cuda_peak(step: Callable[[], None], clear: Callable[[], None], device: torch.device) -> int:
+    """Return the bytes that a step allocates at its peak, by torch's own count."""
+    clear()
+    with _no_garbage_collection():
+        torch.cuda.synchronize(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        step()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+
+
+def _live_peak(step: Callable[[], None], clear: Callable[[], None], live: "LiveMemory") -> int:
+    """Return the bytes of the tensors that a step has alive at its peak, beyond those before."""
+    clear()
+    with _no_garbage_collection():
+        before = live.restart()
+        with live:
+            step()
+        return live.peak - before
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Let no collection of cycles fall into a step, where it would move the peak by chance."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+class LiveMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of all tensors that operations make inside it, while they live.
+
+    A storage is counted once, however many views it has, from the operation that makes it until
+    nothing refers to it. What an operation will make is worked out before it runs, on tensors
+    without data; where that is more than the limit leaves, it is refused with a MemoryError. The
+    operating system would grant it, and end the process once it is written to.
+
+    Args:
+        limit: the most bytes that may be alive at once.
+
+    Attributes:
+        live: bytes alive now.
+        peak: the most so far.
+    """
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.limit = limit
+        self.live = 0
+        self.peak = 0
+        self._known: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+
+    def restart(self) -> int:
+        """Forget the peak; return the bytes alive now."""
+        self.peak = self.live
+        return self.live
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run an operation and count the storages that it has made."""
+        kwargs = kwargs or {}
+        needs = _bytes_to_come(func, args, kwargs)
+        if self.live + needs > self.limit:
+            raise MemoryError(
+                f"{gigabytes(self.live + needs)} are needed at once, {gigabytes(self.limit)} "
+                "are free"
+            )
+        # A result that shares its storage with an argument is a view, or the argument changed.
+        given = _storages((args, kwargs))
+        result = func(*args, **kwargs)
+        for key, storage in _storages(result).items():
+            if key not in given and key not in self._known:
+                self._count(key, storage)
+        return result
+
+    def _count(self, key: int, storage: torch.UntypedStorage) -> None:
+        size = storage.nbytes()
+
+        def gone(_: Any) -> None:
+            self.live -= size
+            del self._known[key]
+
+        self._known[key] = weakref.ref(storage, gone)
+        self.live += size
+        self.peak = max(self.peak, self.live)
+
+
+def _storages(values: Any) -> dict[int, torch.UntypedStorage]:
+    """Return the storages of all tensors in nested values; a storage is one Python object."""
+    found = [leaf.untyped_storage() for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+    return {id(storage): storage for storage in found}
+
+
+def _bytes_to_come(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Return the bytes that an operation will make, or 0 where its values decide that."""
+
+    def without_data(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return torch.empty_strided(
+                value.shape, value.stride(), dtype=value.dtype, device="meta"
+            )
+        return torch.device("meta") if isinstance(value, torch.device) else value
+
+    args, kwargs = tree_map(without_data, (args, kwargs))
+    if "device" in kwargs:
+        kwargs["device"] = torch.device("meta")
+    given = _storages((args, kwargs))
+    try:
+        made = _storages(func(*args, **kwargs))
+    except Exception:  # whatever keeps it from being foretold, the operation itself will tell
+        return 0
+    return sum(storage.nbytes() for key, storage in made.items() if key not in given)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return any(words in str(error) for words in ALLOCATION_FAILURES)
+
+
+def _best_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _name_of(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return "CPU" if device.type == "cpu" else device.type
+
+
+def _wait(device: torch.device) -> None:
+    """Let a device that computes in the background finish."""
+    if device.type == "mps":
+        torch.mps.synchronize()

@@ -1,0 +1,89 @@
+"""What a comparison is: which units there are, which can be done next, and what they say together.
+
+A plan is a description, plain values that can be stored and compared, and what follows from it. It
+knows no workers and no storage: given the results so far it says what can be done now.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from weiss.backbones.by_name import SCRATCH
+from weiss.comparing.units import Results, Unit
+from weiss.losses import LOSSES, loss_settings
+from weiss.runs import Recipe
+from weiss.runs.summaries import UNTRAINED
+
+Description = dict[str, Any]
+
+
+class Plan(ABC):
+    """A comparison.
+
+    Attributes:
+        kind: the protocol or study, as commands name it.
+        title: the same for people.
+        question: what it answers, in a sentence.
+        recipe: the experiment that its runs vary.
+        options: everything else that its units follow from: plain values.
+    """
+
+    kind: str
+    title: str
+    question: str
+    may_grow: tuple[str, ...] = ()
+    """Options that a later command may raise: nothing that is done depends on them."""
+
+    def __init__(self, recipe: Recipe, options: Mapping[str, Any]) -> None:
+        self.recipe, self.options = recipe, dict(options)
+
+    def describe(self) -> Description:
+        """Return the plan as plain values."""
+        return {"kind": self.kind, "options": self.options, "recipe": self.recipe.as_dict()}
+
+    @property
+    @abstractmethod
+    def num_units(self) -> int:
+        """How many units there are, or at most will be."""
+
+    @abstractmethod
+    def ready(self, done: Results) -> list[Unit]:
+        """Return the units that can be done now, the most wanted first; those done are not."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Refuse what cannot come to an end, before anything begins."""
+
+    @abstractmethod
+    def rows(self, done: Results, failures: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Return the rows of the table, as far as it is known."""
+
+    axes: Sequence[Mapping[str, Any]] = ()
+    """What the rows vary besides the loss: key, label, values, log."""
+    tested: Sequence[str] = ()
+    """The scores by which rows are tested against each other."""
+
+
+def check_count(name: str, given: Any, least: int = 1) -> int:
+    """Return a whole number of at least ``least``."""
+    if isinstance(given, bool) or not isinstance(given, int) or given < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}; got {given!r}.")
+    return given
+
+
+def title_of(loss: str, recipe: Recipe) -> str:
+    """Return what a row is called: the loss, or the state of the network that had none."""
+    if loss != UNTRAINED:
+        return LOSSES[loss].title
+    weights = recipe.backbone.weights
+    return "untrained" if weights in (None, SCRATCH) else "pretrained"
+
+
+def settings_of(recipe: Recipe) -> dict[str, Any]:
+    """Return all that the loss of a recipe is built with, and the rate of its class vectors."""
+    name = recipe.loss.name
+    settings = loss_settings(name, recipe.loss.arguments)
+    scale = LOSSES[name].class_lr_scale
+    if scale is not None:
+        settings["class_lr"] = recipe.optim.class_lr or recipe.optim.lr * scale
+    return settings

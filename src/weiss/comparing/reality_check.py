@@ -1,0 +1,331 @@
+"""The protocol of "A Metric Learning Reality Check" (Musgrave, Belongie, Lim 2020): fair settings.
+
+The classes that train are cut into four folds. A trial of a loss is a choice of its
+hyper-parameters; its score is the mean, over the four ways to leave a fold out, of the validation
+MAP@R that training on the others reaches. Bayesian optimisation chooses the trials. With the best
+settings the four networks are trained again, several times; only these see the test classes: one
+by one (separated) and with their embeddings side by side (concatenated).
+
+    settings of trial n -> its folds -> settings of trial n + 1 -> ... -> best settings
+        -> repeat r: its folds -> ensemble
+
+The settings of a trial follow from the scores of exactly the trials before it (``at_once`` = 1), so
+the table does not depend on how many workers there are or when they were killed.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from weiss._base import checks
+from weiss.comparing import units
+from weiss.comparing.contenders import plain_losses
+from weiss.comparing.plan import Plan, check_count, title_of
+from weiss.comparing.search_spaces import CLASS_LR, SAMPLERS, Tried, space_from, suggest
+from weiss.comparing.units import Result, Results, Unit
+from weiss.losses import LOSSES
+from weiss.runs import Recipe, recipe_from_dict, recipe_with
+from weiss.runs.experiment import open_data
+from weiss.runs.summaries import SCORES, UNTRAINED, summarised
+
+METRIC = "map_at_r"
+PER_CLASS = {"pairs": 4, "classes": 1}
+"""Images of a class in a batch, by what the loss compares."""
+TRIALS_BEFORE_PRUNING = 4
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is known of a trial.
+
+    Attributes:
+        number: counts from 0.
+        settings: of the loss.
+        folds: the validation score of each; None where it was not, or not yet, trained.
+        failed: why it scores zero; None if it does not.
+        pruned: why folds were left out; None if none were.
+        value: its score; None while it is not known.
+    """
+
+    number: int
+    settings: dict[str, float]
+    folds: list[float | None]
+    failed: str | None = None
+    pruned: str | None = None
+    value: float | None = None
+
+
+class RealityCheck(Plan):
+    """Search, then repeats, for each loss; the network before training is a row."""
+
+    kind = "reality-check"
+    title = "Reality check"
+    question = "Which loss gives the best embedding when each has the settings that suit it?"
+    may_grow = ("losses", "repeats", "spaces")
+    tested = ("concatenated.map_at_r", "separated.map_at_r")
+
+    def __init__(self, recipe: Recipe, options: Mapping[str, Any]) -> None:
+        super().__init__(recipe, options)
+        self.spaces = {
+            loss: space_from(loss, entry, f"the search space of {loss}")
+            for loss, entry in self.options["spaces"].items()
+        }
+
+    @property
+    def num_units(self) -> int:
+        """Settings and folds of every trial, folds and ensemble of every repeat."""
+        losses, folds = len(self.options["losses"]), self.options["folds"]
+        search = losses * self.options["trials"] * (1 + folds)
+        return int(search + (losses + 1) * self.options["repeats"] * (folds + 1))
+
+    def check(self) -> None:
+        """Refuse unknown losses, no trials, folds with too few classes."""
+        options = self.options
+        losses = plain_losses(options["losses"])
+        check_count("--trials", options["trials"])
+        check_count("--repeats", options["repeats"])
+        check_count("--folds", options["folds"], 2)
+        check_count("--trials-at-once", options["at_once"])
+        checks.one_of("--sampler", options["sampler"], SAMPLERS, "a search")
+        table = open_data(recipe_with(self.recipe, ["evaluate.on=test"]))
+        if not table.has("test"):
+            raise ValueError(
+                f"{table.name} must have a test part for the reality check; it has "
+                f"{', '.join(table.sizes())}."
+            )
+        if table.has("valid"):
+            raise ValueError(
+                f"{table.name} must have no part 'valid' of its own for the reality check, which "
+                "holds out folds of the training classes in turn. Mark those items 'train'."
+            )
+        classes, folds = len(table.part("train").classes()), options["folds"]
+        if classes < 2 * folds:
+            raise ValueError(
+                f"{table.name} must have at least {2 * folds} training classes, two for each of "
+                f"{folds} folds, to be searched in what is held out; it has {classes}. Use fewer "
+                "folds (--folds) or more classes."
+            )
+        most = classes - -(-classes // folds)
+        for loss in losses:
+            recipe = self.fold_recipe(loss, {}, 0, seed=self.recipe.seed)
+            size, each = recipe.train.batch_size, recipe.train.per_class
+            if isinstance(size, int) and size // each > most:
+                raise ValueError(
+                    f"a batch of {size} has {size // each} classes with {each} images each for "
+                    f"{loss!r}, but only {most} of {classes} classes train when a fold is left "
+                    "out. Use a smaller batch: --set train.batch_size=..., or fewer folds."
+                )
+
+    def fold_recipe(
+        self, loss: str, settings: Mapping[str, float], fold: int, *, seed: int, test: bool = False
+    ) -> Recipe:
+        """Return what is trained with a fold left out.
+
+        Args:
+            loss: short name, or ``"untrained"``.
+            settings: of the search; ``class_lr`` is the optimiser's.
+            fold: which one validates.
+            seed: of the training.
+            test: look at the test set in the end.
+        """
+        changes = []
+        if loss != UNTRAINED:
+            # Every loss starts from its own defaults: the recipe's are for one loss only.
+            own = [f"loss.{key}=none" for key in self.recipe.loss.arguments]
+            changes = [f"loss.name={loss}", *(own if loss == self.recipe.loss.name else ())]
+            changes += ["train.sampler=per_class"]
+            changes += [f"train.per_class={PER_CLASS[LOSSES[loss].sampling]}"]
+        for name, value in settings.items():
+            changes.append(f"{'optim' if name == CLASS_LR else 'loss'}.{name}={value!r}")
+        nested = recipe_with(self.recipe, changes).as_dict()
+        nested["seed"] = seed
+        nested["evaluate"] |= {
+            "on": "held_out",
+            "folds": self.options["folds"],
+            "fold": fold,
+            "metric": METRIC,
+            "then_test": test,
+        }
+        return recipe_from_dict(nested)
+
+    # What can be done
+
+    def ready(self, done: Results) -> list[Unit]:
+        """Return the units that can be done now, loss by loss."""
+        wanted = list(self._repeats(UNTRAINED, {}, done))
+        for loss in self.options["losses"]:
+            best = self.best(loss, done)
+            if best is None:
+                wanted += self._search(loss, done)
+            elif best.value:
+                wanted += self._repeats(loss, best.settings, done)
+        return [unit for unit in wanted if unit.key not in done]
+
+    def _search(self, loss: str, done: Results) -> Iterator[Unit]:
+        trials = self.trials(loss, done)
+        for trial in trials:
+            if trial.value is None:
+                yield from self._folds_of(loss, trial, trials)
+        number = len(trials)
+        told = trials[: max(number - self.options["at_once"] + 1, 0)]
+        if number < self.options["trials"] and all(trial.value is not None for trial in told):
+            # Those still under way count as such even if their score is known by now: who finishes
+            # first must not matter.
+            before = [Tried(trial.settings, trial.value) for trial in told]
+            before += [Tried(trial.settings, None) for trial in trials[len(told) :]]
+            yield units.remembered(
+                f"{_trial(loss, number)}/settings", partial(self._suggest, loss, before)
+            )
+
+    def _suggest(self, loss: str, before: Sequence[Tried], folder: Path) -> Result:
+        settings = suggest(
+            self.spaces[loss],
+            before,
+            seed=self.recipe.seed,
+            trials=self.options["trials"],
+            sampler=self.options["sampler"],
+        )
+        return {"settings": settings}
+
+    def _folds_of(self, loss: str, trial: Trial, trials: Sequence[Trial]) -> Iterator[Unit]:
+        for fold, value in enumerate(trial.folds):
+            if value is not None:
+                continue
+            key = f"{_trial(loss, trial.number)}/fold-{fold}"
+            recipe = partial(self.fold_recipe, loss, trial.settings, fold, seed=self.recipe.seed)
+            yield units.trial(key, recipe)
+            if self.options["prune"]:
+                return  # one after the other, to see whether the next is worth it
+
+    def _repeats(self, loss: str, settings: Mapping[str, float], done: Results) -> Iterator[Unit]:
+        names = [f"fold-{fold}" for fold in range(self.options["folds"])]
+        for repeat in range(self.options["repeats"]):
+            above = f"{loss}/repeat-{repeat:02d}"
+            keys = [f"{above}/{name}" for name in names]
+            # Networks that are joined begin apart as well; the search has had the recipe's seed.
+            first = self.recipe.seed + 1 + repeat * len(names)
+            unit = units.untrained if loss == UNTRAINED else units.training
+            for fold, key in enumerate(keys):
+                if key not in done:  # to make and check a recipe takes milliseconds
+                    recipe = self.fold_recipe(loss, settings, fold, seed=first + fold, test=True)
+                    yield unit(key, recipe)
+            if all(key in done for key in keys):
+                yield units.ensemble(f"{above}/ensemble", names, self.recipe)
+
+    # What is known
+
+    def trials(self, loss: str, done: Results) -> list[Trial]:
+        """Return every trial of a loss whose settings are known, in order."""
+        trials: list[Trial] = []
+        for number in range(self.options["trials"]):
+            above = _trial(loss, number)
+            if f"{above}/settings" not in done:
+                break
+            settings = done[f"{above}/settings"]["settings"]
+            results = [done.get(f"{above}/fold-{f}") for f in range(self.options["folds"])]
+            trials.append(self._trial_of(number, settings, results, trials))
+        return trials
+
+    def _trial_of(
+        self,
+        number: int,
+        settings: dict[str, float],
+        results: Sequence[Result | None],
+        earlier: Sequence[Trial],
+    ) -> Trial:
+        folds = [None if r is None else float(r.get(METRIC, 0.0)) for r in results]
+        failed = next((r["failed"] for r in results if r is not None and "failed" in r), None)
+        if failed is not None:
+            return Trial(number, settings, folds, failed=failed, value=0.0)
+        known = [value for value in folds if value is not None]
+        if len(known) == len(folds):
+            return Trial(number, settings, folds, value=sum(known) / len(known))
+        pruned = self._hopeless(number, known, earlier) if self.options["prune"] else None
+        value = sum(known) / len(known) if pruned else None
+        return Trial(number, settings, folds, pruned=pruned, value=value)
+
+    def _hopeless(
+        self, number: int, known: Sequence[float], earlier: Sequence[Trial]
+    ) -> str | None:
+        """Say why the other folds of a trial need not be trained, if so: it is below the middle."""
+        whole = [
+            sum(t.folds[: len(known)]) / len(known)  # type: ignore[arg-type]
+            for t in earlier[: max(number - self.options["at_once"] + 1, 0)]
+            if known and t.pruned is None and t.failed is None and None not in t.folds
+        ]
+        if len(whole) < TRIALS_BEFORE_PRUNING:
+            return None
+        mine, others = sum(known) / len(known), median(whole)
+        if mine >= others:
+            return None
+        return (
+            f"after {len(known)} of {self.options['folds']} folds its mean {100 * mine:.2f} % lay "
+            f"below the median {100 * others:.2f} % of {len(whole)} earlier trials"
+        )
+
+    def best(self, loss: str, done: Results) -> Trial | None:
+        """Return the best trial of a loss, the first of equals; None before all are told."""
+        trials = self.trials(loss, done)
+        if len(trials) < self.options["trials"] or any(t.value is None for t in trials):
+            return None
+        # A trial of which folds were left out can lead the search, but not win it.
+        whole = [trial for trial in trials if trial.pruned is None]
+        return max(whole, key=lambda trial: (trial.value or 0.0, -trial.number))
+
+    # What is said about it
+
+    def rows(self, done: Results, failures: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Return a row for each loss, its search with it."""
+        return [self._row(loss, done, failures) for loss in (UNTRAINED, *self.options["losses"])]
+
+    def _row(self, loss: str, done: Results, failures: Mapping[str, str]) -> dict[str, Any]:
+        repeats = range(self.options["repeats"])
+        above = [f"{loss}/repeat-{repeat:02d}" for repeat in repeats]
+        there = [
+            (n, done[f"{a}/ensemble"])
+            for n, a in zip(repeats, above, strict=True)
+            if f"{a}/ensemble" in done
+        ]
+        scores = {
+            f"{how}.{name}": summarised([result[how][name] for _, result in there])
+            for how in ("separated", "concatenated")
+            for name in SCORES
+        }
+        scores["seconds"] = summarised([result["seconds"] for _, result in there])
+        row: dict[str, Any] = {
+            "name": loss,
+            "loss": loss,
+            "title": title_of(loss, self.recipe),
+            "at": {},
+            "settings": {},
+            "runs": [
+                f"{a}/fold-{fold}"
+                for a in above
+                for fold in range(self.options["folds"])
+                if f"{a}/fold-{fold}" in done
+            ],
+            "repetitions": [number for number, _ in there],
+            "failed": {k: why for k, why in failures.items() if k.startswith(f"{loss}/")},
+            "scores": {name: found for name, found in scores.items() if found is not None},
+        }
+        if loss == UNTRAINED:
+            return row
+        trials, best = self.trials(loss, done), self.best(loss, done)
+        row |= {
+            "trials": [vars(trial) for trial in trials],
+            "search_space": {k: each.as_dict() for k, each in self.spaces[loss].items()},
+        }
+        if best is not None and best.value:
+            row |= {"best_trial": best.number, "best_settings": best.settings}
+            row["settings"] = best.settings
+        elif best is not None:
+            why = next((trial.failed for trial in trials if trial.failed), "MAP@R 0 in all")
+            row["failed"][f"{loss}/search"] = f"none of {len(trials)} trials came to a score: {why}"
+        return row
+
+
+def _trial(loss: str, number: int) -> str:
+    return f"{loss}/trial-{number:03d}"

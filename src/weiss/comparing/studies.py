@@ -1,0 +1,397 @@
+"""The paper's studies of single settings, and three that its readers asked for."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from weiss._base import checks
+from weiss.comparing import units
+from weiss.comparing.breakdown import FAMILIES, gap_at, gap_of
+from weiss.comparing.contenders import contenders_of, plain_losses
+from weiss.comparing.costs import measure_cost
+from weiss.comparing.plan import Plan, check_count, settings_of, title_of
+from weiss.comparing.run_table import RunTable
+from weiss.comparing.units import Result, Results, Unit
+from weiss.runs import Recipe, embed_runs, recipe_with
+from weiss.runs.experiment import open_data
+from weiss.runs.provenance import made_with
+from weiss.runs.summaries import UNTRAINED, summarised
+
+MEAN_FIELD = ("mf_contrastive", "mf_cwms")
+
+
+class SettingStudy(RunTable):
+    """A table of runs over the values of one setting or two; the values are options."""
+
+    default_losses: tuple[str, ...]
+    default_axes: tuple[dict[str, Any], ...]
+
+    def __init__(self, recipe: Recipe, options: Mapping[str, Any]) -> None:
+        super().__init__(recipe, options)
+        self.axes = [
+            {**axis, "values": self.options["values"][axis["key"]]} for axis in self.default_axes
+        ]
+
+    def check(self) -> None:
+        """Refuse losses and values that cannot be."""
+        for axis in self.axes:
+            if not axis["values"]:
+                raise ValueError(f"--values must give {axis['key']} at least one value; got none.")
+        super().check()
+
+
+class Dimension(SettingStudy):
+    """MAP@R against the size of the embedding (the paper's figure 2)."""
+
+    kind = "dimension"
+    title = "Embedding dimensions"
+    question = "How many dimensions does an embedding need?"
+    default_losses = ("proxy_anchor", *MEAN_FIELD)
+    default_axes = (
+        {
+            "key": "backbone.embedding_size",
+            "label": "embedding dimensions",
+            "values": [32, 64, 128, 256, 512, 1024],
+            "log": True,
+        },
+    )
+
+
+class BatchSize(SettingStudy):
+    """MAP@R against the batch size (the paper's tables 4, 5, 10 and 11)."""
+
+    kind = "batch-size"
+    title = "Batch size"
+    question = "How large must a batch be?"
+    default_losses = ("proxy_anchor", "mf_cwms")
+    default_axes = (
+        {
+            "key": "train.batch_size",
+            "label": "batch size",
+            "values": [30, 60, 90, 120, 150, 180, 300, 500],
+            "log": True,
+        },
+    )
+
+
+class BetaDelta(SettingStudy):
+    """MAP@R against beta and delta of MFCWMS (the paper's figure 3).
+
+    The paper's delta, 0.6 to 1, is a cosine; as distances 1 - cos these are 0.4 to 0.
+    """
+
+    kind = "beta-delta"
+    title = "beta and delta of MFCWMS"
+    question = "How carefully must beta and delta of MFCWMS be chosen?"
+    default_losses = ("mf_cwms",)
+    default_axes = (
+        {"key": "loss.beta", "label": "beta", "values": [50.0, 60.0, 70.0, 80.0, 90.0]},
+        {"key": "loss.delta", "label": "delta (distance)", "values": [0.0, 0.1, 0.2, 0.3, 0.4]},
+    )
+
+
+class Regularisation(SettingStudy):
+    """MAP@R against the weight of the fields' regulariser (the paper's table 6)."""
+
+    kind = "regularisation"
+    title = "Regularisation of the fields"
+    question = "Does it help to keep the fields of different classes apart?"
+    default_losses = MEAN_FIELD
+    default_axes = (
+        {
+            "key": "loss.reg_weight",
+            "label": "weight of the regulariser",
+            "values": [0.0, 0.01, 0.1, 1.0, 10.0, 100.0],
+            "log": True,
+        },
+    )
+
+
+class FieldsStudy(SettingStudy):
+    """MAP@R of the three ways to find the fields."""
+
+    kind = "fields"
+    title = "Ways to find the fields"
+    question = "Should fields be trained with the network, solved in turns, or set to class means?"
+    default_losses = MEAN_FIELD
+    default_axes = (
+        {
+            "key": "fields.how",
+            "label": "how the fields are found",
+            "short": "fields",
+            "values": ["joint", "alternating", "class_mean"],
+        },
+    )
+    tested = ("map_at_r",)
+
+
+class Classes(Plan):
+    """Time and memory of a step of each loss against the number of classes."""
+
+    kind = "classes"
+    title = "Cost against the number of classes"
+    question = "What does a step of a loss cost when there are many classes?"
+    may_grow = ("losses",)
+    default_losses = ("arcface", "proxy_anchor", *MEAN_FIELD)
+    default_axes = (
+        {
+            "key": "num_classes",
+            "label": "classes",
+            "short": "number of classes",
+            "values": [100, 1_000, 10_000, 100_000],
+            "log": True,
+        },
+    )
+
+    def __init__(self, recipe: Recipe, options: Mapping[str, Any]) -> None:
+        super().__init__(recipe, options)
+        values = self.options["values"]["num_classes"]
+        self.axes = [{**self.default_axes[0], "values": values}]
+
+    @property
+    def num_units(self) -> int:
+        """Losses times numbers of classes."""
+        return len(self.options["losses"]) * len(self.axes[0]["values"])
+
+    def check(self) -> None:
+        """Refuse losses and numbers that cannot be."""
+        plain_losses(self.options["losses"])
+        for value in self.axes[0]["values"]:
+            check_count("--values num_classes", value, 2)
+
+    def ready(self, done: Results) -> list[Unit]:
+        """Return what is not measured yet."""
+        return [
+            units.remembered(key, partial(self._measure, loss, number))
+            for key, loss, number in self._places()
+            if key not in done
+        ]
+
+    def _places(self) -> list[tuple[str, str, int]]:
+        return [
+            (f"{loss}/num_classes-{number}", loss, number)
+            for loss in self.options["losses"]
+            for number in self.axes[0]["values"]
+        ]
+
+    def _measure(self, loss: str, number: int, folder: Path) -> Result:
+        recipe = recipe_with(self.recipe, [f"loss.name={loss}"])
+        size = recipe.train.batch_size
+        found = measure_cost(
+            loss,
+            number,
+            batch_size=size if isinstance(size, int) else 128,
+            embedding_size=recipe.backbone.embedding_size,
+            settings=recipe.loss.arguments,
+            device=recipe.train.device,
+            seed=recipe.seed,
+        )
+        where = torch.device("cpu" if found["device"] == "CPU" else "cuda")
+        return {**found, "made_with": made_with(where)}
+
+    def rows(self, done: Results, failures: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Return a row for each loss and number of classes."""
+        return [
+            self._row(key, loss, number, done.get(key, {}), failures)
+            for key, loss, number in self._places()
+        ]
+
+    def _row(
+        self, key: str, loss: str, number: int, result: Result, failures: Mapping[str, str]
+    ) -> dict[str, Any]:
+        scores = {}
+        if "milliseconds" in result:
+            memory = result["megabytes"]
+            scores = {"milliseconds": result["milliseconds"], "megabytes": summarised([memory])}
+        failed = {key: failures[key]} if key in failures else {}
+        failed |= {key: result["failed"]} if "failed" in result else {}
+        return {
+            "name": key,
+            "loss": loss,
+            "title": title_of(loss, self.recipe),
+            "at": {"num_classes": number},
+            "settings": settings_of(recipe_with(self.recipe, [f"loss.name={loss}"])),
+            "runs": [],
+            "repetitions": [],
+            "failed": failed,
+            "device": result.get("device"),
+            "scores": scores,
+        }
+
+
+class Breakdown(Plan):
+    """Where the mean-field approximation breaks down: spread of a class against the gap.
+
+    Curves are of drawn classes; beside them stand the recipe's own network, before and after
+    training with each mean-field loss, on its training classes.
+    """
+
+    kind = "breakdown"
+    title = "Where the approximation breaks down"
+    question = "How much does it cost to put a class's mean in the place of its samples?"
+    may_grow = ("losses",)
+    default_losses = MEAN_FIELD
+    default_axes = (
+        {
+            "key": "spread",
+            "label": "spread of a class, mean 1 - cos to its own mean",
+            "short": "spread",
+            "values": [0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5],
+        },
+    )
+
+    def __init__(self, recipe: Recipe, options: Mapping[str, Any]) -> None:
+        super().__init__(recipe, options)
+        values = self.options["values"]["spread"]
+        self.axes = [{**self.default_axes[0], "values": values}]
+
+    @property
+    def num_units(self) -> int:
+        """Drawn classes at every spread, and two networks, for each loss; and one training."""
+        return len(self.options["losses"]) * (len(self.axes[0]["values"]) + 3) + 1
+
+    def check(self) -> None:
+        """Refuse losses that have no mean-field form, spreads that cannot be, absent data."""
+        for loss in plain_losses(self.options["losses"]):
+            checks.one_of("--losses", loss, [f"mf_{name}" for name in FAMILIES], "this study")
+        open_data(self.recipe)
+
+    def ready(self, done: Results) -> list[Unit]:
+        """Return what is not measured yet: networks first, for they take longest."""
+        start = f"{UNTRAINED}/seed-{self.recipe.seed}"
+        wanted = [units.untrained(start, self.recipe)]
+        for loss in self.options["losses"]:
+            recipe = recipe_with(self.recipe, [f"loss.name={loss}"])
+            trained = f"{loss}/seed-{recipe.seed}"
+            wanted.append(units.training(trained, recipe))
+            for name, run in (("untrained", start), ("trained", trained)):
+                if run in done:
+                    measure = partial(self._of_network, loss, run)
+                    wanted.append(units.remembered(f"{loss}/{name}-network", measure))
+            for spread in self.axes[0]["values"]:
+                draw = partial(self._of_draw, loss, spread)
+                wanted.append(units.remembered(f"{loss}/spread-{spread:g}", draw))
+        return [unit for unit in wanted if unit.key not in done]
+
+    def _settings(self, loss: str) -> dict[str, Any]:
+        return dict(recipe_with(self.recipe, [f"loss.name={loss}"]).loss.arguments)
+
+    def _of_draw(self, loss: str, spread: float, folder: Path) -> Result:
+        size = self.recipe.train.batch_size
+        return gap_at(
+            loss.removeprefix("mf_"),
+            spread,
+            num_classes=max(int(size) // 4, 2) if isinstance(size, int) else 32,
+            per_class=12,
+            embedding_size=self.recipe.backbone.embedding_size,
+            settings=self._settings(loss),
+            seed=self.recipe.seed,
+        )
+
+    def _of_network(self, loss: str, run: str, folder: Path) -> Result:
+        # The folder of the study is as many steps up as the unit's key has parts.
+        above = folder.parent.parent
+        embedded = embed_runs(
+            [above / run],
+            split="train",
+            device=self.recipe.train.device,
+            overrides=units.of_this_machine(self.recipe),
+        )[0]
+        return gap_of(
+            embedded.embeddings,
+            embedded.table.labels,
+            loss.removeprefix("mf_"),
+            self._settings(loss),
+        )
+
+    def rows(self, done: Results, failures: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Return a row for each loss and spread, and for each loss and network."""
+        found = []
+        for loss in self.options["losses"]:
+            for spread in self.axes[0]["values"]:
+                key = f"{loss}/spread-{spread:g}"
+                found.append(self._row(key, loss, {"spread": spread}, done, failures))
+            for name in ("untrained", "trained"):
+                key = f"{loss}/{name}-network"
+                row = self._row(key, loss, {}, done, failures)
+                found.append(
+                    {
+                        **row,
+                        "network": title_of(UNTRAINED, self.recipe)
+                        if name == "untrained"
+                        else name,
+                    }
+                )
+        return found
+
+    def _row(
+        self,
+        key: str,
+        loss: str,
+        at: dict[str, Any],
+        done: Results,
+        failures: Mapping[str, str],
+    ) -> dict[str, Any]:
+        result = done.get(key, {})
+        return {
+            "name": key,
+            "loss": loss,
+            "title": title_of(loss, self.recipe),
+            "at": at,
+            "settings": self._settings(loss),
+            "runs": [],
+            "repetitions": [],
+            "failed": {key: failures[key]} if key in failures else {},
+            "scores": {
+                name: found
+                for name, value in result.items()
+                if isinstance(value, float) and (found := summarised([value])) is not None
+            },
+        }
+
+
+STUDIES: dict[str, type[SettingStudy] | type[Classes] | type[Breakdown]] = {
+    study.kind: study
+    for study in (Dimension, BatchSize, BetaDelta, Regularisation, Classes, FieldsStudy, Breakdown)
+}
+"""Every study by its name."""
+
+
+def make_study(
+    name: str,
+    recipe: Recipe,
+    *,
+    losses: Sequence[str] | None = None,
+    seeds: int = 1,
+    values: Mapping[str, Sequence[Any]] | None = None,
+) -> Plan:
+    """Return a study by its name.
+
+    Args:
+        name: a key of `STUDIES`.
+        recipe: the experiment that it varies.
+        losses: short names; left out, those of the paper's figure. Studies that train take changed
+            settings too, as in ``"mf_cwms:alpha=0.1"``.
+        seeds: how many runs each row has, where the study trains.
+        values: other values for its axes, by key.
+    """
+    study = STUDIES[checks.one_of("a study", name, STUDIES, "weiss study")]
+    own: Sequence[Mapping[str, Any]] = study.default_axes
+    axes: dict[str, list[Any]] = {axis["key"]: list(axis["values"]) for axis in own}
+    for key, given in (values or {}).items():
+        checks.one_of("--values", key, axes, f"the study {name!r}")
+        axes[key] = list(given)
+    options: dict[str, Any] = {
+        "losses": [
+            each.text for each in contenders_of(study.default_losses if losses is None else losses)
+        ],
+        "values": axes,
+    }
+    if issubclass(study, SettingStudy):
+        options["seeds"] = check_count("--seeds", seeds)
+    elif seeds != 1:
+        raise ValueError(f"--seeds must be left out for the study {name!r}; got {seeds}.")
+    return study(recipe, options)

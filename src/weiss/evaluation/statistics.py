@@ -1,0 +1,394 @@
+"""How sure a mean is, and whether two differ.
+
+Many queries, one experiment: `bootstrap_interval`, `paired_test` (permutations). A few repetitions
+of an experiment, such as seeds: `t_interval`, `paired_t_test`, `wilcoxon_test`. Many comparisons at
+once: `holm`.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from weiss._base import checks
+
+Array = np.ndarray[Any, Any]
+CELLS = 4_000_000
+"""How many random numbers are drawn at a time: 32 MB, and as much for what they pick."""
+MOST_EXACT = 500
+"""The most pairs of which `wilcoxon_test` counts all signs; beyond, it takes a normal law."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean and the interval around it.
+
+    Attributes:
+        mean: of the values.
+        low: lower end.
+        high: upper end.
+        confidence: share of repetitions of the experiment whose interval would hold the truth.
+    """
+
+    mean: float
+    low: float
+    high: float
+    confidence: float
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """What a comparison of two systems on the same queries says.
+
+    Attributes:
+        difference: mean of the first less mean of the second.
+        low: lower end of the bootstrap interval of the difference.
+        high: upper end of it.
+        p_value: how often chance alone, swapping the systems query by query, gives a difference at
+            least this large in size.
+        confidence: of the interval.
+    """
+
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    confidence: float
+
+
+@dataclass(frozen=True)
+class PairedTTest:
+    """What Student's test says of two systems that were repeated with the same seeds.
+
+    Attributes:
+        difference: mean of the first less mean of the second.
+        low: lower end of Student's interval of the difference.
+        high: upper end of it.
+        t: the difference over its standard error; infinite where every pair differs the same.
+        p_value: how often chance alone would give a t at least this large in size, were the
+            differences normal around zero.
+        num_pairs: n.
+        confidence: of the interval.
+    """
+
+    difference: float
+    low: float
+    high: float
+    t: float
+    p_value: float
+    num_pairs: int
+    confidence: float
+
+
+def bootstrap_interval(
+    values: Array, *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> Interval:
+    """Percentile interval of the mean by resampling the values with replacement.
+
+    Args:
+        values: ``(N,)`` one value a query.
+        confidence: between 0 and 1.
+        resamples: how many resamples to draw.
+        seed: of the random numbers; the same seed gives the same interval.
+
+    Returns:
+        The `Interval`.
+
+    Example:
+        >>> bootstrap_interval([0.0, 1.0, 1.0, 1.0], seed=1).mean
+        0.75
+    """
+    values = _values("values", values, "bootstrap_interval")
+    _check_confidence(confidence, "bootstrap_interval")
+    checks.count("resamples", resamples, "bootstrap_interval")
+    random = np.random.default_rng(seed)
+    means = []
+    for size in _chunks(resamples, len(values)):
+        means.append(values[random.integers(len(values), size=(size, len(values)))].mean(axis=1))
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
+    return Interval(float(values.mean()), float(low), float(high), confidence)
+
+
+def paired_test(
+    first: Array,
+    second: Array,
+    *,
+    confidence: float = 0.95,
+    resamples: int = 10_000,
+    seed: int = 0,
+) -> PairedTest:
+    """Compare two systems on the same queries by a sign-flip permutation test.
+
+    If the systems were the same, swapping their values on any query would change nothing. The test
+    swaps at random and counts how often the difference is as large as the one seen; the one seen
+    counts too, so that the p-value is never 0.
+
+    Args:
+        first: ``(N,)`` values of the first system, one a query.
+        second: ``(N,)`` values of the second system on the same queries, in the same order.
+        confidence: of the bootstrap interval of the difference.
+        resamples: how many permutations, and how many bootstrap resamples.
+        seed: of the random numbers.
+
+    Returns:
+        The `PairedTest`.
+    """
+    owner = "paired_test"
+    first, second = _values("first", first, owner), _values("second", second, owner)
+    _check_paired(first, second, owner, "queries", "Evaluate both systems on the same queries.")
+    difference = first - second
+    interval = bootstrap_interval(difference, confidence=confidence, resamples=resamples, seed=seed)
+    random = np.random.default_rng(seed)
+    observed = abs(difference.sum())
+    at_least = 1
+    for size in _chunks(resamples, len(difference)):
+        signs = 2.0 * random.integers(2, size=(size, len(difference)), dtype=np.int8) - 1.0
+        # A rounding error must not make the observed difference larger than itself.
+        at_least += int((np.abs(signs @ difference) >= observed * (1 - 1e-12)).sum())
+    return PairedTest(
+        interval.mean, interval.low, interval.high, at_least / (resamples + 1), confidence
+    )
+
+
+def _chunks(number: int, width: int) -> list[int]:
+    """Split a number of resamples so that each part needs a bounded amount of memory."""
+    most = max(CELLS // width, 1)
+    return [most] * (number // most) + ([number % most] if number % most else [])
+
+
+def _values(name: str, given: Any, owner: str) -> Array:
+    values = np.asarray(given, dtype=np.float64)
+    if values.ndim != 1 or not len(values):
+        raise ValueError(
+            f"{name} must be one value for each query or repetition, shape (N,), for {owner}; got "
+            f"{values.shape}."
+        )
+    if not np.isfinite(values).all():
+        raise ValueError(f"{name} must be finite for {owner}; got NaN or infinity.")
+    return values
+
+
+def _check_paired(first: Array, second: Array, owner: str, what: str, remedy: str) -> None:
+    if len(first) != len(second):
+        raise ValueError(
+            f"first and second must hold one value for each of the same {what} for {owner}; "
+            f"got {len(first)} and {len(second)}. {remedy}"
+        )
+
+
+def _check_confidence(confidence: float, owner: str) -> None:
+    if not 0 < checks.number("confidence", confidence, owner) < 1:
+        raise ValueError(f"confidence must lie between 0 and 1 for {owner}; got {confidence!r}.")
+
+
+def t_interval(values: Array, *, confidence: float = 0.95) -> Interval:
+    """Student's interval of a mean: for a few repetitions of an experiment, such as seeds.
+
+    ``mean +- t_{n-1} s / sqrt(n)`` with the sample's standard deviation s.
+
+    Args:
+        values: ``(n,)`` one value a repetition, n at least two.
+        confidence: between 0 and 1.
+
+    Returns:
+        The `Interval`.
+
+    Example:
+        >>> interval = t_interval([26.1, 26.5, 26.6])
+        >>> round(interval.mean, 2), round(interval.low, 2), round(interval.high, 2)
+        (26.4, 25.74, 27.06)
+    """
+    values = _values("values", values, "t_interval")
+    _check_confidence(confidence, "t_interval")
+    if len(values) < 2:
+        raise ValueError(
+            f"values must hold at least two repetitions for t_interval; got {len(values)}. Repeat "
+            "the experiment with another seed."
+        )
+    mean, freedom = float(values.mean()), len(values) - 1
+    half = _t_quantile((1 + confidence) / 2, freedom) * float(values.std(ddof=1))
+    half /= math.sqrt(len(values))
+    return Interval(mean, mean - half, mean + half, confidence)
+
+
+def _t_quantile(probability: float, freedom: int) -> float:
+    """Return where Student's distribution of whole degrees of freedom reaches a probability > 1/2.
+
+    By bisection of its distribution function, which for whole degrees of freedom is a finite sum.
+    """
+    low, high = 0.0, 1.0
+    while _t_cdf(high, freedom) < probability:
+        high *= 2
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _t_cdf(middle, freedom) < probability else (low, middle)
+    return (low + high) / 2
+
+
+def _t_cdf(t: float, freedom: int) -> float:
+    """Return P(T <= t) for t >= 0."""
+    return (1 + _t_within(t, freedom)) / 2
+
+
+def _t_within(t: float, freedom: int) -> float:
+    """Return P(|T| <= t) for t >= 0, by the series in the angle ``atan(t / sqrt(freedom))``."""
+    angle = math.atan(t / math.sqrt(freedom))
+    cosine = math.cos(angle)
+    # Terms cos^k with coefficients (2 4 6 ..)/(3 5 7 ..) or (1 3 5 ..)/(2 4 6 ..).
+    odd = freedom % 2
+    term = cosine if odd else 1.0
+    total = 0.0 if freedom == 1 else term
+    for k in range(3 if odd else 2, freedom - 1, 2):
+        term *= cosine**2 * (k - 1) / k
+        total += term
+    within = math.sin(angle) * total
+    return (angle + within) * 2 / math.pi if odd else within
+
+
+def _t_tails(t: float, freedom: int) -> float:
+    """Return P(|T| >= t) for t >= 0, to a small relative error however small it is.
+
+    The sum of `_t_within`, continued without end, is 1: what lies beyond t is the terms that it
+    leaves out. They are all positive, so nothing cancels.
+    """
+    within = _t_within(t, freedom)
+    if within < 0.99:
+        return 1 - within
+    odd = freedom % 2
+    root = math.hypot(t, math.sqrt(freedom))
+    cosine, sine = math.sqrt(freedom) / root, t / root
+    term = cosine if odd else 1.0
+    for k in range(3 if odd else 2, freedom + 1, 2):
+        term *= cosine**2 * (k - 1) / k
+    total, k = 0.0, freedom
+    while term > total * 1e-17:
+        total += term
+        k += 2
+        term *= cosine**2 * (k - 1) / k
+    return sine * total * (2 / math.pi if odd else 1.0)
+
+
+def paired_t_test(first: Array, second: Array, *, confidence: float = 0.95) -> PairedTTest:
+    """Compare two systems over repetitions that share their seeds, by Student's paired test.
+
+    Differences that are the same but for the rounding of the values count as the same: then the
+    interval is a point, and the p-value is 0, or 1 where the systems do not differ at all.
+
+    Args:
+        first: ``(n,)`` values of the first system, one a repetition, n at least two.
+        second: ``(n,)`` values of the second, of the same repetitions in the same order.
+        confidence: of the interval of the difference.
+
+    Returns:
+        The `PairedTTest`.
+
+    Example:
+        >>> test = paired_t_test([26.1, 26.5, 26.6], [25.0, 25.6, 25.2])
+        >>> round(test.difference, 2), round(test.p_value, 3)
+        (1.13, 0.016)
+    """
+    owner = "paired_t_test"
+    _check_confidence(confidence, owner)
+    differences, rounding = _differences(first, second, owner)
+    number = len(differences)
+    if number < 2:
+        raise ValueError(
+            f"first and second must hold at least two repetitions for {owner}; got {number}. "
+            "Repeat the experiment with another seed."
+        )
+    mean = float(differences.mean())
+    if np.ptp(differences) <= rounding:
+        differs = abs(mean) > rounding
+        t, p_value = (math.copysign(math.inf, mean), 0.0) if differs else (0.0, 1.0)
+        return PairedTTest(mean, mean, mean, t, p_value, number, confidence)
+    error = float(differences.std(ddof=1)) / math.sqrt(number)
+    half = _t_quantile((1 + confidence) / 2, number - 1) * error
+    t = mean / error
+    p_value = _t_tails(abs(t), number - 1)
+    return PairedTTest(mean, mean - half, mean + half, t, p_value, number, confidence)
+
+
+def wilcoxon_test(first: Array, second: Array) -> float:
+    """Compare two systems over the same repetitions by Wilcoxon's signed ranks, two-sided.
+
+    Pairs without a difference are dropped, equal sizes share the mean of their ranks, and the law
+    of the rank sum is that of all ``2^n`` signs of these ranks, counted exactly; beyond
+    `MOST_EXACT` pairs it is the normal law of the same mean and variance, corrected for continuity.
+    What differs by no more than the rounding of the values counts as equal.
+
+    Args:
+        first: ``(n,)`` values of the first system, one a repetition.
+        second: ``(n,)`` values of the second, of the same repetitions in the same order.
+
+    Returns:
+        The p-value; 1.0 where no pair differs. With n pairs it cannot be below ``2^(1 - n)``.
+
+    Example:
+        >>> wilcoxon_test([26.1, 26.5, 26.6], [25.0, 25.6, 25.2])
+        0.25
+    """
+    differences, rounding = _differences(first, second, "wilcoxon_test")
+    differences = differences[np.abs(differences) > rounding]
+    number = len(differences)
+    if not number:
+        return 1.0
+    differences = differences[np.argsort(np.abs(differences), kind="stable")]
+    sizes = np.abs(differences)
+    starts = np.flatnonzero(np.concatenate([[True], np.diff(sizes) > rounding]))
+    counts = np.diff(np.append(starts, number))
+    # Twice the mean rank of each tie is whole: first rank + last rank.
+    ranks = np.repeat(2 * starts + counts + 1, counts)
+    positive, total = int(ranks[differences > 0].sum()), int(ranks.sum())
+    larger = max(positive, total - positive)
+    if number > MOST_EXACT:
+        deviation = math.sqrt(float((ranks.astype(np.float64) ** 2).sum())) / 2
+        beyond = max(larger - total / 2 - 1, 0.0)  # half a rank, doubled
+        return math.erfc(beyond / deviation / math.sqrt(2))
+    chances = np.zeros(total + 1)
+    chances[0] = 1.0
+    for rank in ranks.tolist():
+        halved = chances / 2
+        chances = halved.copy()
+        chances[rank:] += halved[:-rank]
+    return min(1.0, 2 * float(chances[larger:].sum()))
+
+
+def _differences(first: Any, second: Any, owner: str) -> tuple[Array, float]:
+    """Return first less second, and what of a difference may be the rounding of its values."""
+    first, second = _values("first", first, owner), _values("second", second, owner)
+    _check_paired(first, second, owner, "repetitions", "Repeat both systems with the same seeds.")
+    # Each difference carries the last bit of either value and of its own subtraction.
+    rounding = 4 * float(np.finfo(np.float64).eps * max(abs(first).max(), abs(second).max()))
+    return first - second, rounding
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Correct p-values for how many there are, by Holm's step-down method.
+
+    The smallest of m is multiplied by m, the next by m - 1, and so on; none may be below an earlier
+    one. Calling those below a level significant then errs anywhere with at most that chance,
+    however the tests depend on each other.
+
+    Args:
+        p_values: of all tests of a comparison, in any order; none gives none.
+
+    Returns:
+        The corrected p-values in the same order, at most 1.
+
+    Example:
+        >>> holm([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
+    """
+    for given in p_values:
+        if not 0 <= checks.number("p_values", given, "holm") <= 1:
+            raise ValueError(
+                f"p_values must lie in [0, 1] for holm; got {given!r}. Pass what a test returned."
+            )
+    corrected, largest = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * float(p_values[index])))
+        corrected[index] = largest
+    return corrected

@@ -1,0 +1,296 @@
+"""Figures of a value against a number: a setting that was varied, the number of classes."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from weiss.figures.drawing import (
+    LETTER,
+    NOTHING,
+    PAPER_TEXT,
+    End,
+    draw_levels,
+    label_ends,
+    legend_below,
+    marker,
+    name_axes,
+    paper_figure,
+    style,
+    write,
+)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A mean at a place, and its interval where there is one.
+
+    Attributes:
+        x: the place.
+        mean: the value.
+        low: lower end of its interval.
+        high: upper end of it.
+    """
+
+    x: float
+    mean: float
+    low: float | None = None
+    high: float | None = None
+
+
+Series = Mapping[str, Sequence[Point]]
+
+
+def dependence(
+    series: Series,
+    path: Path,
+    *,
+    xlabel: str,
+    ylabel: str,
+    log_x: bool = False,
+    levels: Mapping[str, float] = NOTHING,
+    published: Series = NOTHING,
+    title: str = "",
+) -> None:
+    """Draw values against a setting, a line a title, with intervals and what was published.
+
+    Ticks stand at the places that were measured. Lines are a little beside each other, so that
+    intervals of equal values can be told apart.
+
+    Args:
+        series: for each title its points.
+        path: the .png, .svg or .pdf file to write; its folder is made.
+        xlabel: what the places are.
+        ylabel: what the values are, with their unit.
+        log_x: whether the places are spaced by their logarithms; zero has its own place, left of
+            the smallest.
+        levels: for each label the height of a dashed line.
+        published: for each title its points, drawn dashed with open markers.
+        title: of the figure.
+
+    Raises:
+        ValueError: no points.
+    """
+    ours, theirs = measured(series), measured(published)
+    check_points("series", ours or theirs, len(series))
+    titles = list(dict.fromkeys([*ours, *theirs]))
+    height = max(2.9, 0.9 + 0.19 * (len(titles) + len(levels)))
+    figure, [axis] = paper_figure(1, 1, title, width=6.3, height=height)
+    name_axes(axis, xlabel, ylabel)
+    places = [point.x for points in (*ours.values(), *theirs.values()) for point in points]
+    space(axis, "x", places, is_log=log_x)
+    run = [point.x for points in (ours or theirs).values() for point in points]
+    _ticks_at(axis, run, panel=4.0)
+    ends: list[End] = []
+    apart = 6.0 / max(1.0, len(titles) / 3)  # in points; many lines are closer
+    for place, name in enumerate(titles):
+        beside = apart * (place - (len(titles) - 1) / 2)
+        if name in theirs:
+            _draw_line(axis, place, theirs[name], beside + apart / 2, is_open=True)
+        if name in ours:
+            _draw_line(axis, place, ours[name], beside)
+        last = (ours.get(name) or theirs[name])[-1]
+        label = name if name in ours else f"{name} (published)"
+        ends.append((label, last.x, last.mean, style(place)[0]))
+    label_ends(axis, ends + draw_levels(axis, levels, heights(ours, theirs)), text=PAPER_TEXT)
+    if ours and theirs:
+        legend_below(figure, [_key("0.3", "o", "measured here"), _open_key("published")])
+    write(figure, path, dpi=200)
+
+
+def measured(series: Series) -> dict[str, list[Point]]:
+    """Return the points of each title that are numbers, from the left; titles without any go."""
+    found = {
+        name: sorted(
+            (each for each in points if math.isfinite(each.x) and math.isfinite(each.mean)),
+            key=lambda each: each.x,
+        )
+        for name, points in series.items()
+    }
+    return {name: points for name, points in found.items() if points}
+
+
+def check_points(name: str, found: Mapping[str, Any], given: int) -> None:
+    """Refuse to draw a figure of nothing."""
+    if not found:
+        raise ValueError(
+            f"{name} must hold at least one point; got {given} titles without any. Leave the "
+            "figure out until something was measured."
+        )
+
+
+def _interval(point: Point) -> tuple[float, float]:
+    """Return the interval of a point, of no width where it has none."""
+    low, high = (point.mean if end is None else end for end in (point.low, point.high))
+    low, high = (end if math.isfinite(end) else point.mean for end in (low, high))
+    return min(low, point.mean), max(high, point.mean)
+
+
+def heights(*many: Mapping[str, Sequence[Point]]) -> list[float]:
+    """Return all that must be seen: means and ends of intervals."""
+    points = [point for series in many for each in series.values() for point in each]
+    return [end for point in points for end in (*_interval(point), point.mean)]
+
+
+def _draw_line(
+    axis: Any, place: int, points: Sequence[Point], beside: float = 0.0, *, is_open: bool = False
+) -> None:
+    """Draw points with their intervals and a line through them, ``beside`` points to the right."""
+    from matplotlib.transforms import ScaledTranslation
+
+    moved = axis.transData + ScaledTranslation(beside / 72, 0, axis.figure.dpi_scale_trans)
+    colour = style(place)[0]
+    ends = [_interval(point) for point in points]
+    means = [point.mean for point in points]
+    below = [mean - low for mean, (low, _) in zip(means, ends, strict=True)]
+    above = [high - mean for mean, (_, high) in zip(means, ends, strict=True)]
+    look: dict[str, Any] = {"marker": marker(place), "markersize": 4.5, "linewidth": 1.5}
+    if is_open:
+        look |= {"linestyle": (0, (3, 2)), "linewidth": 1.0, "markerfacecolor": "white"}
+    if any(below) or any(above):
+        look |= {"yerr": [below, above], "capsize": 2, "elinewidth": 1}
+    axis.errorbar([point.x for point in points], means, color=colour, transform=moved, **look)
+
+
+def space(
+    axis: Any, which: str, known: Sequence[float], *, is_log: bool, linear_to: float | None = None
+) -> None:
+    """Choose scale and limits of a panel's x or y axis for the numbers it must show.
+
+    A logarithmic axis that must show zero or less is linear around zero, up to ``linear_to`` or the
+    smallest positive number.
+    """
+    along = {"x": axis.xaxis, "y": axis.yaxis}[which]
+    set_scale = {"x": axis.set_xscale, "y": axis.set_yscale}[which]
+    positive = [each for each in known if each > 0]
+    if is_log and positive and min(known) > 0:
+        set_scale("log")
+    elif is_log and (positive or linear_to):
+        # Zero stands as far from the end of the linear part as that from ten times as much.
+        set_scale("symlog", linthresh=linear_to or min(positive), linscale=1.0)
+    scale = along.get_transform()
+    first, last = (float(scale.transform([end])[0]) for end in (min(known), max(known)))
+    margin = 0.05 * (last - first) or 0.5
+    if which == "y" and along.get_scale() == "log":
+        margin = max(margin, (1 - last + first) / 2)  # less than a decade has hardly a tick
+    back = scale.inverted()
+    ends = tuple(float(back.transform([end])[0]) for end in (first - margin, last + margin))
+    axis.set(**{f"{which}lim": ends})
+
+
+def _ticks_at(axis: Any, places: Sequence[float], *, panel: float) -> None:
+    """Put ticks at these places and nowhere else, with numbers where they do not collide.
+
+    Args:
+        axis: the panel, its horizontal scale and limits set.
+        places: where.
+        panel: about how wide the panel is, in inches.
+    """
+    from matplotlib.ticker import NullLocator
+
+    at = sorted(set(places))
+    in_panel = axis.transScale + axis.transLimits
+    labels: list[str] = []
+    free_to = math.inf
+    for place in reversed(at):  # from the right: the largest is the one that must have its number
+        text = _short(place)
+        middle = float(in_panel.transform((place, 1))[0])
+        half = LETTER * (len(text) + 1) / 2 / panel
+        has_room = middle + half <= free_to
+        labels.insert(0, text if has_room else "")
+        free_to = middle - half if has_room else free_to
+    axis.set_xticks(at, labels)
+    axis.xaxis.set_minor_locator(NullLocator())
+
+
+def _short(number: float, _: int | None = None) -> str:
+    """Return a number as a tick shows it: 0.01, 64, 10k, 2M."""
+    for unit, sign in ((1e6, "M"), (1e3, "k")):
+        if number >= max(unit, 1e4) and (10 * number) % unit == 0:
+            return f"{number / unit:g}{sign}"
+    return f"{number:g}"
+
+
+def _key(colour: str, sign: str, label: str, **look: Any) -> Any:
+    from matplotlib.lines import Line2D
+
+    given: dict[str, Any] = {
+        "color": colour,
+        "marker": sign,
+        "markersize": 4.5,
+        "linewidth": 1.5,
+        "label": label,
+    }
+    return Line2D([], [], **given | look)
+
+
+def _open_key(label: str) -> Any:
+    dashed = {"linestyle": (0, (3, 2)), "linewidth": 1.0, "markerfacecolor": "white"}
+    return _key("0.3", "o", label, **dashed)
+
+
+def costs(
+    milliseconds: Series, megabytes: Series, path: Path, *, xlabel: str, title: str = ""
+) -> None:
+    """Draw what a step costs, in time and in memory, both axes logarithmic.
+
+    A panel without any values is left out; what is not positive has no place and is left out too.
+
+    Args:
+        milliseconds: for each title the points of its time.
+        megabytes: for each title the points of its memory.
+        path: the .png, .svg or .pdf file to write; its folder is made.
+        xlabel: what grows.
+        title: of the figure.
+
+    Raises:
+        ValueError: no points.
+    """
+    panels = {"time of a step (ms)": milliseconds, "peak memory of a step (MB)": megabytes}
+    shown = {name: _positive(measured(series)) for name, series in panels.items()}
+    shown = {name: series for name, series in shown.items() if series}
+    check_points("milliseconds or megabytes", shown, len(milliseconds) + len(megabytes))
+    titles = list(dict.fromkeys(name for series in (milliseconds, megabytes) for name in series))
+    rows = math.ceil(len(titles) / 4)
+    size = {"width": 7.0 if len(shown) > 1 else 4.2, "height": 2.7 + 0.17 * rows}
+    figure, axes = paper_figure(1, len(shown), title, **size)
+    drawn: dict[str, Any] = {}
+    apart = 2.5 / max(1.0, len(titles) / 3)  # in points, so that equal costs show
+    for axis, (ylabel, series) in zip(axes, shown.items(), strict=True):
+        places = [point.x for points in series.values() for point in points]
+        space(axis, "x", places, is_log=True)
+        space(axis, "y", heights(series), is_log=True)
+        _ticks_at(axis, places, panel=2.7)
+        _decades(axis)
+        name_axes(axis, xlabel, ylabel)
+        for place, name in enumerate(titles):
+            if name in series:
+                _draw_line(axis, place, series[name], apart * (place - (len(titles) - 1) / 2))
+                drawn[name] = _key(style(place)[0], marker(place), name)
+    legend_below(figure, [drawn[name] for name in titles if name in drawn], columns=4)
+    write(figure, path, dpi=200)
+
+
+def _decades(axis: Any) -> None:
+    """Put ticks of a logarithmic vertical axis at powers of ten, closer where there are few."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    low, high = axis.get_ylim()
+    axis.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 100 * low else (1.0, 2.0, 5.0)))
+    axis.yaxis.set_major_formatter(FuncFormatter(_short))
+    axis.yaxis.set_minor_locator(NullLocator())
+
+
+def _positive(series: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
+    found = {
+        name: [
+            Point(each.x, each.mean, *_interval(each))
+            if _interval(each)[0] > 0
+            else Point(each.x, each.mean)
+            for each in points
+            if each.x > 0 and each.mean > 0
+        ]
+        for name, points in series.items()
+    }
+    return {name: points for name, points in found.items() if points}

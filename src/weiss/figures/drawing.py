@@ -1,0 +1,230 @@
+"""What all figures share: colours and markers, panels, labels that keep apart, writing a file."""
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeGuard
+
+from weiss._base.files import replacing
+
+# Okabe and Ito's palette, which most colour-blind eyes keep apart; its yellow is lost on white.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("-", "--", "-.", ":")
+# Nine and seven have no common divisor: the pair of colour and marker repeats after 63 series.
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+TEXT = 9.0
+"""Size of text in points, for figures about nine inches wide."""
+PAPER_TEXT = 8.5
+"""Size of text in points, for figures that a paper prints at their own size."""
+LETTER = 0.56 * PAPER_TEXT / 72
+"""About how wide a letter is in such a figure, in inches."""
+HELPFUL_RANGE = 30.0
+"""From this ratio of largest to smallest on, a logarithmic axis shows more than a linear one."""
+FLATTENED = 0.3
+"""A level may not squeeze the data into less than this share of the height."""
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+"""What is given where nothing is, and cannot be changed by mistake."""
+KINDS = ("png", "svg", "pdf")
+
+End = tuple[str, float, float, str]
+"""A label, the point it belongs to, and its colour."""
+
+
+def is_number(value: float | None) -> TypeGuard[float]:
+    """Return whether there is a value, and a finite one."""
+    return value is not None and math.isfinite(value)
+
+
+def new_figure(width: float, height: float) -> Any:
+    """Return an empty figure of this size in inches that lays itself out."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def write(figure: Any, path: Path, *, dpi: int = 110) -> None:
+    """Write a PNG, an SVG or a PDF, as the suffix says; the same figure gives the same bytes."""
+    from matplotlib import rc_context
+
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in KINDS:
+        raise ValueError(f"path must end in .png, .svg or .pdf; got {path}. Rename the figure.")
+    # An SVG and a PDF carry their date, and an SVG names its parts at random, unless told not to.
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind, {})
+    # Publishers refuse fonts of type 3, which are matplotlib's default in a PDF.
+    settings: Any = {"svg.hashsalt": "weiss", "pdf.fonttype": 42}
+    with replacing(path) as temporary, rc_context(settings):
+        figure.savefig(temporary, dpi=dpi, format=kind, metadata=metadata)
+
+
+def style(place: int) -> tuple[str, str]:
+    """Return colour and dashes of a panel's curve; with the colours used up, other dashes."""
+    return COLOURS[place % len(COLOURS)], DASHES[place // len(COLOURS) % len(DASHES)]
+
+
+def marker(place: int) -> str:
+    """Return the marker of a series, which tells it apart where colours are printed grey."""
+    return MARKERS[place % len(MARKERS)]
+
+
+def dress(axis: Any, *, text: float = PAPER_TEXT, grid: str = "both") -> None:
+    """Give a panel the look of all panels: a light grid, small grey numbers, one spine."""
+    axis.tick_params(labelsize=text - 0.5, length=0, which="both", labelcolor="0.25")
+    axis.grid(color="0.9", linewidth=0.7, axis=grid)
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right", "left"]].set_visible(False)
+    axis.spines["bottom"].set_color("0.6")
+
+
+def paper_figure(
+    rows: int, columns: int, title: str, *, width: float, height: float, **options: Any
+) -> tuple[Any, list[Any]]:
+    """Return a figure for a paper and its panels, row by row, dressed.
+
+    Args:
+        rows: how many panels one above the other.
+        columns: how many side by side.
+        title: of the whole figure; none if empty.
+        width: of the figure, in inches.
+        height: of the figure without its title, in inches.
+        **options: passed to matplotlib's ``subplots``.
+    """
+    figure = new_figure(width, height + (0.25 if title else 0))
+    if title:
+        title = textwrap.fill(title, int(width * 72 / (0.62 * (PAPER_TEXT + 1))))
+        figure.suptitle(title, fontsize=PAPER_TEXT + 1, fontweight="bold", parse_math=False)
+    panels = figure.subplots(rows, columns, squeeze=False, **options)
+    found = [axis for row in panels for axis in row]
+    for axis in found:
+        dress(axis)
+    return figure, found
+
+
+def name_axes(axis: Any, xlabel: str, ylabel: str, *, text: float = PAPER_TEXT) -> None:
+    """Say what a panel's axes are, in plain text."""
+    axis.set_xlabel(xlabel, fontsize=text, color="0.25", parse_math=False)
+    axis.set_ylabel(ylabel, fontsize=text, color="0.25", parse_math=False)
+
+
+def whole_epochs(axis: Any) -> None:
+    """Put ticks at whole numbers only."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
+
+
+def log_if_helpful(axis: Any, known: Sequence[float]) -> bool:
+    """Make a vertical axis logarithmic if that shows more of these heights; say whether it did."""
+    finite = list(filter(math.isfinite, known))
+    is_helpful = bool(finite) and 0 < min(finite) * HELPFUL_RANGE < max(finite)
+    if is_helpful:
+        axis.set_yscale("log")
+    return is_helpful
+
+
+def share_from_zero(axis: Any, known: Sequence[float]) -> None:
+    """Let a vertical axis of shares in per cent reach from zero to 1 % or more.
+
+    A share that is next to nothing throughout is a line at the bottom.
+
+    Args:
+        axis: the panel.
+        known: the shares, one of them a number at least.
+    """
+    axis.set_ylim(0, max(1.08 * max(filter(math.isfinite, known)), 1.0))
+
+
+def legend_below(figure: Any, handles: Sequence[Any], *, columns: int = 4) -> None:
+    """Explain symbols below the figure, outside the data, in as many columns as fit."""
+    look = {"frameon": False, "fontsize": PAPER_TEXT - 0.5, "handlelength": 2.2}
+    # Beside its text an entry has its symbol and a gap, about seven letters wide.
+    widest = LETTER * (7 + max((len(handle.get_label()) for handle in handles), default=0))
+    columns = max(1, min(columns, len(handles), int(figure.get_figwidth() / widest)))
+    found = figure.legend(handles=handles, loc="outside lower center", ncols=columns, **look)
+    for text in found.get_texts():
+        text.set_parse_math(False)
+
+
+def draw_levels(axis: Any, levels: Mapping[str, float], known: Sequence[float]) -> list[End]:
+    """Draw dashed levels and return their labels, for `label_ends`.
+
+    A level so far away that it would flatten the data is not drawn: its label says its height and
+    an arrow where it lies. Sets the limits of the vertical axis.
+
+    Args:
+        axis: the panel, its horizontal limits set.
+        levels: for each label the height.
+        known: all heights of the data, ends of intervals included.
+    """
+    low, high = min(known), max(known)
+    span = (high - low) or max(abs(high), 1.0) * 0.1
+    shown = {name: at for name, at in levels.items() if math.isfinite(at)}
+    reach = [*shown.values(), low, high]
+    is_far = span < FLATTENED * (max(reach) - min(reach))
+    if not is_far:
+        low, high = min(reach), max(reach)
+        span = max(span, high - low)
+    low, high = low - 0.07 * span, high + 0.07 * span
+    axis.set_ylim(low, high)
+    right = axis.get_xlim()[1]
+    ends: list[End] = []
+    for name, at in shown.items():
+        if low <= at <= high:
+            look = {"color": "0.45", "linestyle": (0, (5, 4)), "linewidth": 1.1, "zorder": 1}
+            axis.axhline(at, **look)
+            ends.append((name, right, at, "0.35"))
+        else:
+            arrow, edge = ("↓", low) if at < low else ("↑", high)
+            ends.append((f"{arrow} {name}: {at:.1f}", right, edge, "0.35"))
+    return ends
+
+
+def height_for(labels: Sequence[str]) -> float:
+    """Return about how high a panel must be, in inches, for these labels in a column beside it."""
+    return 0.9 + 0.16 * sum(1 + _folded(label).count("\n") for label in labels)
+
+
+def _folded(label: str) -> str:
+    return textwrap.fill(label, 24)
+
+
+def label_ends(axis: Any, ends: Sequence[End], *, text: float = TEXT) -> None:
+    """Write labels in a column right of the panel, each as close to its height as room allows."""
+    from matplotlib.colors import to_rgb
+
+    axis.set_ylim(axis.get_ylim())  # from here on labels rely on it
+    labels = [_folded(label) for label, *_ in ends]
+    # Axes take the height of the figure but for about 0.8 inches of titles and ticks.
+    rows = axis.get_gridspec().nrows
+    line = text * 1.25 / 72 / max(axis.figure.get_figheight() / rows - 0.8, 0.5)
+    heights = [line * (1 + label.count("\n")) for label in labels]
+    in_panel = axis.transScale + axis.transLimits
+    wanted = [float(in_panel.transform((x, value))[1]) for _, x, value, _ in ends]
+    look = {"fontsize": text - 0.5, "va": "center", "parse_math": False}
+    placed = spread_out(wanted, heights)
+    for label, height, (_, x, value, colour) in zip(labels, placed, ends, strict=True):
+        leader = {"arrowstyle": "-", "color": colour, "linewidth": 0.7, "relpos": (0, 0.5)}
+        leader |= {"linestyle": (0, (1, 2))}  # dotted: no part of the curve
+        where = {"textcoords": axis.transAxes, "arrowprops": leader}
+        dark = [0.72 * part for part in to_rgb(colour)]  # text needs more contrast than a line
+        axis.annotate(label, (x, value), (1.03, height), color=dark, **where, **look)
+
+
+def spread_out(wanted: Sequence[float], heights: Sequence[float]) -> list[float]:
+    """Return centres in [0, 1] near those wanted, boxes overlapping only where room is short."""
+    order = sorted(range(len(wanted)), key=lambda place: wanted[place])
+    placed = list(wanted)
+    for _ in range(300):  # two that overlap each move by half of it, until none do
+        for low, high in pairwise(order):
+            overlap = (heights[low] + heights[high]) / 2 - (placed[high] - placed[low])
+            placed[low] -= max(overlap, 0.0) / 2
+            placed[high] += max(overlap, 0.0) / 2
+        for place, half in enumerate(height / 2 for height in heights):
+            placed[place] = min(max(placed[place], half), 1 - half)
+    return placed

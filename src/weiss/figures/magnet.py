@@ -1,0 +1,237 @@
+"""Figures of the magnet: its transition, and spins that order while they are cooled."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weiss._base.files import replacing
+from weiss.figures.drawing import (
+    COLOURS,
+    PAPER_TEXT,
+    dress,
+    legend_below,
+    marker,
+    new_figure,
+    paper_figure,
+    write,
+)
+
+if TYPE_CHECKING:
+    from weiss.magnet import Transition
+
+NAMES = {1: "Ising", 2: "XY", 3: "Heisenberg"}
+FRAMES_A_SECOND = 12
+TEMPERATURE, MAGNETISATION = r"temperature  $T\;/\;JN$", r"magnetisation  $|M|$"
+LINGER = 5
+"""The last frame of an animation stays for one part in so many of it."""
+
+
+def magnet_name(n: int) -> str:
+    """Return what physicists call a magnet of n components."""
+    return NAMES.get(n, f"O({n})")
+
+
+def magnet_transition(found: Sequence["Transition"], path: Path, *, title: str = "") -> None:
+    """Draw magnetisation and its fluctuation against temperature, a colour a magnet.
+
+    Args:
+        found: what `weiss.magnet.transition` returns, of one magnet or several.
+        path: the .png, .svg or .pdf file to write; its folder is made.
+        title: of the figure.
+
+    Raises:
+        ValueError: nothing is given.
+    """
+    import numpy as np
+    from matplotlib.lines import Line2D
+
+    if not found:
+        raise ValueError("found must hold at least one magnet; got none. Measure one first.")
+    figure, [left, right] = paper_figure(1, 2, title, width=9.0, height=3.5)
+    _name_axes(left, TEMPERATURE, MAGNETISATION)
+    _name_axes(right, TEMPERATURE, r"fluctuation  $N\,\mathrm{Var}|M|\;/\;T$   in $1/JN$")
+    right.set_yscale("log")
+    series = []
+    for place, each in enumerate(found):
+        colour, mark = COLOURS[place % len(COLOURS)], marker(place)
+        _draw_one(left, right, each, colour, mark)
+        look: dict[str, Any] = {
+            "color": colour,
+            "marker": mark,
+            "markersize": 4,
+            "markerfacecolor": "white",
+        }
+        series.append(Line2D([], [], linewidth=1.6, label=_words(each), **look))
+    hottest = max(each.lines["temperature"][-1] / each.magnet.coupling for each in found)
+    # Far below the transition the fluctuation of very many spins is not known.
+    peak = max(np.nanmax(_scaled(each)["exact_fluctuation"]) for each in found)
+    least = min(_scaled(each)["exact_fluctuation"][-1] for each in found)
+    left.set(xlim=(0, 1.02 * hottest), ylim=(0, 1.1))
+    right.set(xlim=(0, 1.02 * hottest), ylim=(least / 6, 5 * peak))
+    box: dict[str, Any] = {"fontsize": PAPER_TEXT - 0.5, "loc": "upper right", "framealpha": 0.9}
+    left.legend(handles=series, edgecolor="none", **box)
+    grey: dict[str, Any] = {"color": "0.3"}
+    sizes = sorted({each.num_spins for each in found})
+    spins = " and ".join(f"{size:,}" for size in sizes) + (" spins" if sizes[-1] > 1 else " spin")
+    dot: dict[str, Any] = {
+        "marker": "o",
+        "linestyle": "",
+        "markersize": 4,
+        "markerfacecolor": "white",
+    }
+    handles = [
+        Line2D([], [], linewidth=1.6, label="mean field theory", **grey),
+        Line2D([], [], linewidth=1.3, linestyle=(0, (4, 2)), label=f"exact, {spins}", **grey),
+        Line2D([], [], **dot, **grey, label=f"simulated, {spins}"),
+    ]
+    legend_below(figure, handles, columns=3)
+    write(figure, path, dpi=200)
+
+
+def _scaled(each: "Transition") -> dict[str, Any]:
+    """Return the lines with temperatures over J N, and fluctuations times it."""
+    coupling = each.magnet.coupling
+    return {
+        name: values / coupling if name == "temperature" else values * coupling
+        for name, values in each.lines.items()
+        if name == "temperature" or name.endswith("fluctuation")
+    }
+
+
+def _draw_one(left: Any, right: Any, each: "Transition", colour: str, mark: str) -> None:
+    scaled, coupling = _scaled(each), each.magnet.coupling
+    T, few = scaled["temperature"], each.dots["temperature"] / coupling
+    theory = {"color": colour, "linewidth": 1.6, "zorder": 3}
+    counted = {"color": colour, "linewidth": 1.3, "linestyle": (0, (4, 2)), "zorder": 3}
+    dots = {"color": colour, "fmt": mark, "markersize": 3.6, "markerfacecolor": "white"}
+    dots |= {"markeredgewidth": 1.1, "elinewidth": 1.1, "capsize": 1.8, "zorder": 4}
+    critical = each.magnet.critical_temperature / coupling
+    # The line has a corner at the transition and a beginning at (0, 1): both are drawn.
+    below = critical > T
+    start = [0.0, *T[below], critical, *T[~below]]
+    left.plot(start, [1.0, *each.lines["theory_length"][below], 0.0, *(0.0 * T[~below])], **theory)
+    left.plot([0.0, *T], [1.0, *each.lines["exact_length"]], **counted)
+    left.errorbar(few, each.dots["length"], each.dots["length_error"], **dots)
+    for axis in (left, right):  # where theory puts the transition
+        axis.axvline(critical, color=colour, linewidth=1.0, linestyle=(0, (1, 2)), zorder=1)
+    for side in (below, critical < T):
+        right.plot(T[side], scaled["theory_fluctuation"][side], **theory)
+    right.plot(T, scaled["exact_fluctuation"], **counted)
+    varied = each.dots["fluctuation_error"] > 0
+    heights = coupling * each.dots["fluctuation"][varied]
+    errors = coupling * each.dots["fluctuation_error"][varied]
+    right.errorbar(few[varied], heights, errors, **dots)
+
+
+def _words(each: "Transition") -> str:
+    n = each.magnet.n
+    critical = "JN" if n == 1 else f"JN / {n}"
+    return rf"{magnet_name(n)}, $n = {n}$:  $T_c = {critical}$"
+
+
+def _name_axes(axis: Any, xlabel: str, ylabel: str) -> None:
+    axis.set_xlabel(xlabel, fontsize=PAPER_TEXT, color="0.25")
+    axis.set_ylabel(ylabel, fontsize=PAPER_TEXT, color="0.25")
+
+
+def magnet_cooling(
+    spins: Any,
+    temperatures: Any,
+    path: Path,
+    *,
+    theory: tuple[Any, Any],
+    critical: float,
+    title: str = "",
+) -> None:
+    """Write an animation of spins in the plane that order while they are cooled.
+
+    Args:
+        spins: ``(F, N, 2)``, the spins of each frame.
+        temperatures: ``(F,)``, of each frame.
+        path: the .gif file to write; its folder is made.
+        theory: temperatures and magnetisations of mean field theory.
+        critical: the critical temperature.
+        title: of the figure.
+
+    Raises:
+        ValueError: the path is no GIF, or the shapes are others.
+    """
+    from matplotlib.animation import PillowWriter
+
+    if path.suffix.lower() != ".gif":
+        raise ValueError(f"path must end in .gif; got {path}. Rename the animation.")
+    if spins.ndim != 3 or spins.shape[2] != 2 or len(temperatures) != len(spins):
+        raise ValueError(
+            f"spins must have shape (frames, N, 2), a temperature a frame; got {spins.shape} and "
+            f"{len(temperatures)} temperatures. Cool a magnet with n=2."
+        )
+    figure = new_figure(6.4, 3.3)
+    if title:
+        figure.suptitle(title, fontsize=PAPER_TEXT + 1, fontweight="bold", parse_math=False)
+    field, curve = figure.subplots(1, 2, width_ratios=(1, 1.05))
+    arrows = _draw_spins(field, spins[0])
+    lengths = ((spins.mean(axis=1) ** 2).sum(axis=1)) ** 0.5
+    trace, head, words = _draw_curve(curve, temperatures, theory, critical)
+    writer = PillowWriter(fps=FRAMES_A_SECOND)
+    with replacing(path) as temporary:
+        # Pillow knows the format from the suffix, which a temporary name does not have.
+        made = temporary.with_name(f"{temporary.name}.gif")
+        try:
+            writer.setup(figure, str(made), dpi=100)
+            for place in [*range(len(spins)), *[len(spins) - 1] * (len(spins) // LINGER)]:
+                across, up = spins[place].T
+                arrows.set_UVC(across, up, _angles(spins[place]))
+                trace.set_data(temperatures[: place + 1], lengths[: place + 1])
+                head.set_data([temperatures[place]], [lengths[place]])
+                words.set_text(f"$T$ = {temperatures[place]:.2f}      $|M|$ = {lengths[place]:.2f}")
+                if place == 0:
+                    # Laid out once: panels that moved with their labels would tremble.
+                    figure.canvas.draw()
+                    figure.set_layout_engine("none")
+                writer.grab_frame()
+            writer.finish()
+            made.replace(temporary)
+        finally:
+            made.unlink(missing_ok=True)
+
+
+def _angles(spins_ND: Any) -> list[float]:
+    return [math.atan2(up, across) for across, up in spins_ND.tolist()]
+
+
+def _draw_spins(axis: Any, spins_ND: Any) -> Any:
+    """Draw spins as arrows in rows; who stands beside whom means nothing to them."""
+    from matplotlib.colors import ListedColormap, hsv_to_rgb
+
+    # A colour a direction, once around; not as loud as matplotlib's own circle.
+    circle = ListedColormap(hsv_to_rgb([(step / 256, 0.72, 0.82) for step in range(256)]))
+    number = len(spins_ND)
+    side = math.ceil(math.sqrt(number))
+    places = [(spin % side, side - 1 - spin // side) for spin in range(number)]
+    arrows = axis.quiver(
+        *zip(*places, strict=True), *spins_ND.T, _angles(spins_ND), cmap=circle,
+        clim=(-math.pi, math.pi), pivot="mid", angles="xy", scale_units="xy", scale=1.25,
+        width=0.085 / max(side, 10), headwidth=4.2, headlength=4.6, headaxislength=4.2,
+    )  # fmt: skip
+    axis.set(xlim=(-0.8, side - 0.2), ylim=(-0.8, side - 0.2), aspect="equal", xticks=[], yticks=[])
+    for spine in axis.spines.values():
+        spine.set_color("0.85")
+    return arrows
+
+
+def _draw_curve(axis: Any, temperatures: Any, theory: tuple[Any, Any], critical: float) -> Any:
+    dress(axis)
+    _name_axes(axis, TEMPERATURE, MAGNETISATION)
+    axis.plot(*theory, color="0.45", linewidth=1.6, label="mean field theory")
+    axis.axvline(critical, color="0.6", linewidth=1.0, linestyle=(0, (1, 2)))
+    (trace,) = axis.plot([], [], color=COLOURS[0], linewidth=1.1, alpha=0.75, label="these spins")
+    (head,) = axis.plot([], [], "o", color=COLOURS[1], markersize=6)
+    hottest = float(max(temperatures))
+    axis.set(xlim=(0, 1.03 * hottest), ylim=(0, 1.06))
+    axis.set_title(" ", fontsize=PAPER_TEXT)
+    words = axis.text(0.5, 1.03, "", transform=axis.transAxes, ha="center", fontsize=PAPER_TEXT)
+    look = {"fontsize": PAPER_TEXT, "color": "0.35"}
+    axis.text(critical + 0.015 * hottest, 0.025, "$T_c$", **look)
+    axis.legend(frameon=False, fontsize=PAPER_TEXT - 1, loc="upper right")
+    return trace, head, words

@@ -1,0 +1,385 @@
+"""The picture of a comparison, drawn from its summary, and the words below it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from weiss import figures
+from weiss.figures import Boxes, Point
+from weiss.losses import LOSSES
+from weiss.runs.summaries import UNTRAINED
+
+Row = Mapping[str, Any]
+Published = Mapping[str, Any]
+METRIC = "map_at_r"
+YLABEL = "MAP@R (%)"
+PLACES = {"test": " on the test set", "held-out training classes": " on held-out training classes"}
+"""What a score was measured on, in words; nothing where there is nothing to say."""
+PARTS = ("concatenated", "separated")
+"""The two ways of a reality check to use its networks."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score of a row.
+
+    Attributes:
+        values: single ones; perhaps none.
+        mean: of them.
+        low: lower end of its interval, None without one.
+        high: upper end of it.
+    """
+
+    values: list[float]
+    mean: float
+    low: float | None
+    high: float | None
+
+
+def draw_picture(
+    summary: Mapping[str, Any], path: Path, *, published: Published | None = None
+) -> str | None:
+    """Draw the picture of a comparison, whatever its kind.
+
+    Benches are boxes, studies of one setting lines, of two settings a heat map; costs and the
+    breakdown of the approximation have their own. Scores are drawn in per cent. The network before
+    training is a dashed level. What has no score is left out.
+
+    Args:
+        summary: of the comparison, as its summary.json holds it.
+        path: the .png, .svg or .pdf file to write; its folder is made.
+        published: in per cent, for the title of each loss ``{"mean", "ci95"}``; of a study
+            ``{value: {"mean", "ci95"}}``; of a reality check the same by ``"concatenated"`` and
+            ``"separated"``, or plainly for the concatenated embeddings. None shows nothing.
+
+    Returns:
+        The caption, in plain text; None if there is nothing to draw yet, and then nothing is
+        written.
+    """
+    rows = [row for row in summary.get("rows") or () if row.get("scores")]
+    draw = {"reality-check": _parts, "classes": _costs, "breakdown": _breakdown}.get(
+        str(summary.get("kind"))
+    )
+    if draw is None:
+        axes = [str(axis["key"]) for axis in summary.get("axes") or ()]
+        if len(axes) == 2:
+            draw = _heat
+        elif len(axes) == 1 and any(_number(_at(row, axes[0])) is not None for row in rows):
+            draw = _lines
+        else:
+            draw = _boxes
+    caption = draw(summary, rows, path, published or {})
+    if caption is None:
+        return None
+    if summary.get("is_complete") is False:
+        done, units = summary.get("num_done"), summary.get("num_units")
+        caption += f" Not complete: {done} of {units} units are done."
+    return caption
+
+
+def _boxes(
+    summary: Mapping[str, Any], rows: Sequence[Row], path: Path, published: Published
+) -> str | None:
+    """Draw the values of each loss, or of each way that a study compares, as a box."""
+    labels = _labels(summary, rows)
+    drawn = _boxes_of(rows, labels, METRIC, published)
+    if not drawn.values:
+        return None
+    figures.box_plots(
+        drawn.values, path, ylabel=YLABEL, levels=drawn.levels, published=drawn.published
+    )
+    return f"MAP@R{_where(summary)}, in per cent: {_about_boxes([drawn])}"
+
+
+def _parts(
+    summary: Mapping[str, Any], rows: Sequence[Row], path: Path, published: Published
+) -> str | None:
+    """Draw a reality check: its concatenated embeddings above its separated ones."""
+    labels = _labels(summary, rows)
+    size = _number(summary.get("embedding_size"))
+    panels: dict[str, Boxes] = {}
+    folds = int((summary.get("protocol") or {}).get("folds", 4))
+    for part, factor in zip(PARTS, (folds, 1), strict=True):
+        numbers = {
+            title: given.get(part, given if part == "concatenated" else None)
+            for title, given in published.items()
+            if isinstance(given, Mapping)
+        }
+        drawn = _boxes_of(rows, labels, f"{part}.{METRIC}", numbers)
+        if drawn.values:
+            name = f"{part}, {factor * size:g} dimensions" if size else part
+            panels[name] = drawn
+    if not panels:
+        return None
+    figures.box_panels(panels, path, ylabel=YLABEL)
+    about = _about_boxes(list(panels.values()))
+    return f"MAP@R{_where(summary)} of {' and '.join(panels)}, in per cent: {about}"
+
+
+def _boxes_of(
+    rows: Sequence[Row], labels: Mapping[str, str], metric: str, published: Published
+) -> Boxes:
+    values: dict[str, list[float]] = {}
+    beside: dict[str, tuple[float, float]] = {}
+    for row in rows:
+        score = _score(row, metric, factor=100)
+        if score is None or _is_reference(row):
+            continue
+        label = labels[str(row.get("name"))]
+        values[label] = score.values or [score.mean]
+        number = _published_number(published.get(_title(row)))
+        if number is not None:
+            beside[label] = number
+    return Boxes(values, _levels(rows, metric), beside)
+
+
+def _about_boxes(panels: Sequence[Boxes]) -> str:
+    """Return what the signs in boxes mean, those that were drawn."""
+    counts = [len(values) for panel in panels for values in panel.values.values()]
+    if max(counts) == 1:
+        words = "one run each, so there is no interval"
+    else:
+        words = (
+            "dots are single runs, boxes reach from the first to the third quartile with a line "
+            "at the median, whiskers over all runs; filled diamonds are means with their 95 % "
+            "intervals"
+        )
+        if 2 in counts and max(counts) > 2:
+            words += " (cut off where two runs give a very wide one)"
+    if any(panel.published for panel in panels):
+        words += "; open diamonds are published means with their 95 % intervals"
+    return words + "." + _about_levels([panel.levels for panel in panels])
+
+
+def _lines(
+    summary: Mapping[str, Any], rows: Sequence[Row], path: Path, published: Published
+) -> str | None:
+    """Draw a score against the one setting that a study varies, a line a loss."""
+    axis = summary["axes"][0]
+    series = _series(rows, str(axis["key"]), METRIC, factor=100)
+    if not series:
+        return None
+    levels = _levels(rows, METRIC)
+    beside = {title: _published_points(given) for title, given in published.items()}
+    beside = {title: points for title, points in beside.items() if points}
+    label = str(axis.get("label") or axis["key"])
+    is_log = bool(axis.get("log"))
+    lines: dict[str, Any] = {"levels": levels, "published": beside}
+    figures.dependence(series, path, xlabel=label, ylabel=YLABEL, log_x=is_log, **lines)
+    has_interval = any(point.low is not None for points in series.values() for point in points)
+    words = "bars are 95 % intervals" if has_interval else "one run each, so there is no interval"
+    if beside:
+        words += "; dashed lines with open markers are published"
+    return f"MAP@R{_where(summary)} by {label}, in per cent: {words}.{_about_levels([levels])}"
+
+
+def _heat(
+    summary: Mapping[str, Any], rows: Sequence[Row], path: Path, published: Published
+) -> str | None:
+    """Draw a score over the two settings that a study varies, a panel a loss."""
+    across, up = summary["axes"]
+    cells: dict[str, dict[tuple[Any, Any], float]] = {}
+    for row in rows:
+        score = _score(row, METRIC, factor=100)
+        place = _at(row, across["key"]), _at(row, up["key"])
+        if score is not None and not _is_reference(row) and None not in place:
+            cells.setdefault(_title(row), {})[place] = score.mean
+    if not cells:
+        return None
+    found = [place for table in cells.values() for place in table]
+    xs = _in_order(across.get("values"), [x for x, _ in found])
+    ys = _in_order(up.get("values"), [y for _, y in found])
+    names = [str(axis.get("label") or axis["key"]) for axis in (across, up)]
+    tables = {
+        title: [[table.get((x, y)) for x in xs] for y in ys] for title, table in cells.items()
+    }
+    shown = tables if len(tables) > 1 else {"": next(iter(tables.values()))}
+    figures.heat_panels(shown, xs, ys, path, xlabel=names[0], ylabel=names[1], label=YLABEL)
+    best = []
+    for title, table in cells.items():
+        x, y = max(table, key=lambda place: table[place])
+        best.append(f"{title} {table[x, y]:.1f} at {names[0]} {_words(x)}, {names[1]} {_words(y)}")
+    words = f"MAP@R{_where(summary)}, in per cent; framed is the best: {'; '.join(best)}."
+    if len(xs) * len(ys) > min(map(len, cells.values())):
+        words += " Hatched: not measured."
+    levels = _levels(rows, METRIC)
+    return words + "".join(f" {name}: {value:.1f}." for name, value in levels.items())
+
+
+def _costs(
+    summary: Mapping[str, Any], rows: Sequence[Row], path: Path, published: Published
+) -> str | None:
+    """Draw time and memory of a step against the number of classes."""
+    axis: Mapping[str, Any] = next(iter(summary.get("axes") or ()), {})
+    key = str(axis.get("key") or "num_classes")
+    time, memory = (_series(rows, key, name) for name in ("milliseconds", "megabytes"))
+    points = [point for each in (time, memory) for many in each.values() for point in many]
+    if not any(point.x > 0 and point.mean > 0 for point in points):
+        return None
+    label = str(axis.get("label") or "classes")
+    figures.costs(time, memory, path, xlabel=label)
+    batch = _number(summary.get("batch_size"))
+    words = f"What one step of a loss costs by {label}"
+    words += f", in a batch of {batch:g}" if batch else ""
+    words += ": time, its bars quartiles of the repetitions, and peak memory, on logarithmic axes."
+    failed = [_title(row) for row in summary.get("rows") or () if row.get("failed")]
+    if failed:
+        words += f" Without a point where it failed: {', '.join(dict.fromkeys(failed))}."
+    return words
+
+
+def _breakdown(
+    summary: Mapping[str, Any], rows: Sequence[Row], path: Path, published: Published
+) -> str | None:
+    """Draw the excess of the pair loss over its mean field against the spread of classes."""
+    axis: Mapping[str, Any] = next(iter(summary.get("axes") or ()), {})
+    key = str(axis.get("key") or "spread")
+    curves: dict[str, list[tuple[float, float]]] = {}
+    networks: dict[str, tuple[float, float]] = {}
+    for row in rows:
+        asked, spread, excess = _number(_at(row, key)), _score(row, "spread"), _score(row, "excess")
+        x = spread.mean if spread is not None else asked
+        if excess is None or x is None:
+            continue
+        if asked is None:  # nothing was asked for: a network, as it is
+            label = ", ".join([_title(row), *filter(None, [row.get("network")])])
+            label += f" ({row.get('name')})" if label in networks else ""
+            networks[label] = (x, excess.mean)
+        elif not _is_reference(row):
+            curves.setdefault(_title(row), []).append((x, excess.mean))
+    if not curves and not networks:
+        return None
+    label = str(axis.get("label") or "spread of classes (mean of 1 - cos)")
+    look = {"xlabel": label, "ylabel": "excess of the pair loss over its mean field"}
+    figures.breakdown(curves, path, networks=networks, **look)
+    words = (
+        "How far each pair loss lies above its mean-field child, less what it does at zero spread, "
+        "as samples spread around the mean of their class."
+    )
+    return words + (" Labelled marks are networks, as measured." if networks else "")
+
+
+def _series(rows: Sequence[Row], key: str, metric: str, *, factor: float = 1) -> dict[str, Any]:
+    """Return the points of each loss along an axis, those that have a number and a score."""
+    found: dict[str, list[Point]] = {}
+    for row in rows:
+        x, score = _number(_at(row, key)), _score(row, metric, factor=factor)
+        if x is not None and score is not None and not _is_reference(row):
+            point = Point(x, score.mean, score.low, score.high)
+            found.setdefault(_title(row), []).append(point)
+    return found
+
+
+def _levels(rows: Sequence[Row], metric: str) -> dict[str, float]:
+    """Return the scores of networks before training, in per cent; of several the highest."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        score = _score(row, metric, factor=100)
+        if score is not None and _is_reference(row):
+            found.setdefault(_title(row), []).append(score.mean)
+    return {
+        title if len(means) == 1 else f"{title}, highest": max(means)
+        for title, means in found.items()
+    }
+
+
+def _about_levels(many: Sequence[Mapping[str, float]]) -> str:
+    found: dict[str, list[str]] = {}
+    for levels in many:
+        for name, value in levels.items():
+            found.setdefault(name, []).append(f"{value:.1f}")
+    known = [f"{name} {' and '.join(dict.fromkeys(said))}" for name, said in found.items()]
+    return f" Before training: {', '.join(known)}." if known else ""
+
+
+def _score(row: Row, key: str, *, factor: float = 1) -> Score | None:
+    """Return a score of a row; None where it is absent or no number.
+
+    Where there is a median it is the one that the ends belong to, as quartiles.
+    """
+    given = (row.get("scores") or {}).get(key)
+    if not isinstance(given, Mapping):
+        given = {"mean": given}
+    values = [value for value in map(_number, given.get("values") or ()) if value is not None]
+    middle = _number(given.get("median"))
+    if middle is None:
+        middle = _number(given.get("mean"))
+    if middle is None and values:
+        middle = sum(values) / len(values)
+    if middle is None:
+        return None
+    low, high = (_number(given.get(end)) for end in ("low", "high"))
+    ends = [None if end is None else factor * end for end in (low, high)]
+    return Score([factor * value for value in values], factor * middle, ends[0], ends[1])
+
+
+def _number(value: Any) -> float | None:
+    """Return what is a finite number as one; True and words are none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def _published_number(given: Any) -> tuple[float, float] | None:
+    mean = _number(given.get("mean")) if isinstance(given, Mapping) else None
+    return None if mean is None else (mean, _number(given.get("ci95")) or 0.0)
+
+
+def _published_points(given: Any) -> list[Point]:
+    """Return published numbers by a setting, whose values may be words, as JSON has its keys."""
+    points = []
+    for value, each in given.items() if isinstance(given, Mapping) else ():
+        number = _published_number(each)
+        try:
+            x = float(value)
+        except (TypeError, ValueError):
+            continue
+        if number is not None:
+            mean, half = number
+            points.append(Point(x, mean, *((mean - half, mean + half) if half else (None, None))))
+    return points
+
+
+def _is_reference(row: Row) -> bool:
+    return row.get("loss") == UNTRAINED
+
+
+def _title(row: Row) -> str:
+    loss = str(row.get("loss"))
+    return str(row.get("title") or (LOSSES[loss].title if loss in LOSSES else loss))
+
+
+def _labels(summary: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, str]:
+    """Return what stands below the box of each row, by the row's name; no two are the same.
+
+    Where a study compares ways of doing one thing for one loss, the way says it all.
+    """
+    keys = [str(axis["key"]) for axis in summary.get("axes") or ()]
+    trained = [row for row in rows if not _is_reference(row)]
+    has_one_loss = len({_title(row) for row in trained}) == 1
+    labels: dict[str, str] = {}
+    for row in trained:
+        ways = [_words(_at(row, key)) for key in keys if _at(row, key) is not None]
+        label = ", ".join(ways if has_one_loss and ways else [_title(row), *ways])
+        name = str(row.get("name"))
+        labels[name] = f"{label} ({name})" if label in labels.values() else label
+    return labels
+
+
+def _at(row: Row, key: Any) -> Any:
+    return (row.get("at") or {}).get(key)
+
+
+def _words(value: Any) -> str:
+    return f"{value:g}" if _number(value) is not None else str(value)
+
+
+def _in_order(declared: Any, found: Sequence[Any]) -> list[Any]:
+    """Return the values of an axis in the order declared, then those found besides."""
+    return list(dict.fromkeys([*(declared or ()), *found]))
+
+
+def _where(summary: Mapping[str, Any]) -> str:
+    return PLACES.get(str(summary.get("measured_on")), "")

@@ -1,0 +1,205 @@
+"""A saved run, used again: its network measured, its embeddings, on its own data or any other."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weiss._base.devices import autocast, refuse_absent_device
+from weiss._base.processes import Processes
+from weiss.data import DATASETS, Assembly, Table, open_table
+from weiss.evaluation.retrieval import Retrieval, evaluate_retrieval
+from weiss.runs.evaluator import Evaluator
+from weiss.runs.experiment import open_data, open_pipeline, with_sizes
+from weiss.runs.folder import Run
+from weiss.runs.recipe import Recipe, recipe_from_dict
+from weiss.runs.recipe_files import recipe_from
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Embedded:
+    """The items of a split and their embeddings.
+
+    Attributes:
+        table: the N items; images through ``table.source.read``.
+        embeddings: ``(N, D)``, in the order of the table.
+        queries: ``(n,)`` which rows look for others.
+        gallery: which rows may be found; None: all but the query itself.
+        recall_at: the k of recall@k.
+    """
+
+    table: Table
+    embeddings: Tensor
+    queries: Array
+    gallery: Array | None
+    recall_at: tuple[int, ...] = (1, 2, 4, 8)
+
+    def retrieval(self, embeddings: Tensor | None = None, *, clustering: bool = False) -> Retrieval:
+        """Evaluate retrieval among these items, by other embeddings of them if some are given."""
+        vectors = self.embeddings if embeddings is None else embeddings
+        labels = torch.from_numpy(np.ascontiguousarray(self.table.labels))
+        against: dict[str, Any] = {}
+        if self.gallery is not None:
+            against = {"gallery": vectors[self.gallery], "gallery_labels": labels[self.gallery]}
+        return evaluate_retrieval(
+            vectors[self.queries],
+            labels[self.queries],
+            **against,
+            recall_at=self.recall_at,
+            clustering=clustering,
+        )
+
+
+def evaluate_run(
+    run: str | Path | Run,
+    *,
+    data: str | None = None,
+    root: str | None = None,
+    split: str | None = None,
+    device: str = "auto",
+    clustering: bool = False,
+    settings: dict[str, Any] | None = None,
+    overrides: Sequence[str] = (),
+) -> Retrieval:
+    """Compute every metric of a run's network.
+
+    Args:
+        run: the run folder.
+        data: any data that `weiss.data.open_table` takes by name or path; the run's own by default.
+        root: the folder of a named data set.
+        split: ``"test"``, ``"valid"`` (classes the run held out) or ``"train"``. By default the
+            part that the run was judged on; of other data that have no test part, all of it.
+        device: where to compute: ``"auto"``, ``"cpu"``, ``"cuda"``.
+        clustering: also cluster, for NMI and AMI.
+        settings: further keys of the recipe's ``[data]``, to read other data in another way.
+        overrides: changes of the run's recipe, as ``--set`` takes them: ``data.name=PATH`` where
+            its folder has moved, ``evaluate.size=256``.
+
+    Returns:
+        What was found, query by query; ``summary()`` gives the metrics, ``interval()`` how sure.
+    """
+    run = run if isinstance(run, Run) else Run(run)
+    recipe = _recipe(run, data, root, settings, overrides)
+    opened = _Opened(recipe, split, device, is_other=data is not None)
+    return opened.embed(run).retrieval(clustering=clustering)
+
+
+def embed_runs(
+    runs: Sequence[str | Path | Run],
+    *,
+    split: str | None = None,
+    device: str = "auto",
+    overrides: Sequence[str] = (),
+) -> list[Embedded]:
+    """Embed a part of the data of some runs by the network of each.
+
+    Args:
+        runs: run folders on the same data, which are opened once, as the first says.
+        split: as for `evaluate_run`.
+        device: where to compute.
+        overrides: changes of the first run's recipe, as ``--set`` takes them.
+
+    Returns:
+        The items and their embeddings, one entry a run.
+    """
+    opened = [run if isinstance(run, Run) else Run(run) for run in runs]
+    part = _Opened(_recipe(opened[0], None, None, None, overrides), split, device, is_other=False)
+    return [part.embed(run) for run in opened]
+
+
+class _Opened:
+    """A part of the data that a recipe names, ready to be embedded."""
+
+    def __init__(self, recipe: Recipe, split: str | None, device: str, *, is_other: bool) -> None:
+        self.recipe, self.device = recipe, _device(device)
+        table = open_data(recipe)
+        self.split = _split(table, split, recipe, is_other=is_other)
+        # Decode what is measured, not what was trained on.
+        self.table = table.take(table.rows(self.split))
+        self._evaluator: Evaluator | None = None
+
+    def embed(self, run: Run) -> Embedded:
+        model = run.model(self.device)
+        if self._evaluator is None:
+            pipeline = open_pipeline(self.recipe, self.table, self.device, Processes())
+            settings = with_sizes(self.recipe, model.input).evaluate
+            self._evaluator = Evaluator(pipeline, settings, Processes())
+        evaluator = self._evaluator
+        precision = self.recipe.train.precision if self.device.type == "cuda" else "fp32"
+        rows = np.arange(len(evaluator.table))
+        vectors = evaluator.embed(model, rows, precision=autocast(precision, self.device))
+        queries, gallery = evaluator.roles(self.split)
+        return Embedded(
+            evaluator.table, vectors, queries, gallery, tuple(evaluator.settings.recall_at)
+        )
+
+
+def _recipe(
+    run: Run,
+    data: str | None,
+    root: str | None,
+    settings: dict[str, Any] | None,
+    overrides: Sequence[str],
+) -> Recipe:
+    nested = run.recipe()
+    if overrides:
+        nested = recipe_from(run.folder, overrides).as_dict()
+    nested["data"] = _data_section(nested["data"], data, root) | (settings or {})
+    if data is not None:
+        nested["evaluate"]["on"] = "test"
+    return recipe_from_dict(nested)
+
+
+def _data_section(own: dict[str, Any], data: str | None, root: str | None) -> dict[str, Any]:
+    section = dict(own)
+    if data is not None:
+        kept = {key: own[key] for key in own if key in ("keep", "num_workers", "cache")}
+        # Other data are not there to be trained on: whatever can be measured is.
+        section = {**kept, "name": data, "min_images": 1, "shared_classes": True}
+        if data not in DATASETS:
+            section["split"] = _given_or_all(data, root)
+    return section | ({} if root is None else {"root": root})
+
+
+def _given_or_all(data: str, root: str | None) -> str:
+    """Return how to read somebody's own data: by the splits they have, or all as one part."""
+    how = Assembly(split="given", shared_classes=True, min_images=1, skip_bad=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            open_table(data, root=root, how=how)
+    except ValueError as error:
+        if "split must not be 'given'" not in str(error):
+            raise
+        return "all"
+    return "given"
+
+
+def _split(table: Table, asked: str | None, recipe: Recipe, *, is_other: bool) -> str:
+    split = asked
+    if split is None:
+        split = "valid" if recipe.evaluate.on == "held_out" else "test"
+        if is_other and not table.has(split):
+            split = "train"
+    if not table.has(split):
+        parts = list(table.sizes())
+        raise ValueError(
+            f"split must be a part that {table.name} has; {split!r} is none: it has "
+            f"{', '.join(parts)}. Measure that instead: split={parts[0]!r} (on the command line: "
+            f"--split {parts[0]})."
+        )
+    return split
+
+
+def _device(asked: str) -> torch.device:
+    refuse_absent_device(asked, "device")
+    if asked == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(asked)

@@ -1,0 +1,125 @@
+"""A network measured on the items of a pipeline.
+
+Dimensions: n some rows of the table, D embedding size.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from weiss._base.processes import Processes
+from weiss.data import CentreCrop, Pipeline
+from weiss.evaluation.retrieval import Retrieval, evaluate_retrieval
+from weiss.runs.recipe_sections import Evaluate
+
+Array = np.ndarray[Any, Any]
+Precision = Callable[[], AbstractContextManager[Any]]
+
+
+class NotFiniteError(RuntimeError):
+    """The loss, or a parameter, is NaN or infinite."""
+
+
+class Evaluator:
+    """Embeds items and evaluates retrieval among them.
+
+    Args:
+        pipeline: the images.
+        settings: how a recipe evaluates; sizes filled in.
+        processes: who shares the work.
+    """
+
+    def __init__(self, pipeline: Pipeline, settings: Evaluate, processes: Processes) -> None:
+        assert settings.size
+        assert settings.resize
+        self.pipeline, self.settings, self.processes = pipeline, settings, processes
+        self.table = pipeline.table
+        self._crop = CentreCrop(settings.size, settings.resize)
+
+    @torch.no_grad()
+    def embed(
+        self,
+        model: nn.Module,
+        rows: Array,
+        *,
+        precision: Precision,
+        watch: Callable[[], None] = lambda: None,
+    ) -> Tensor:
+        """Embed some rows of the table.
+
+        Args:
+            model: the network; put into evaluation mode for it.
+            rows: ``(n,)`` which.
+            precision: makes the context to compute in.
+            watch: called between batches; may raise to break off.
+
+        Returns:
+            ``(n, D)`` on the device, the same in every process.
+
+        Raises:
+            NotFiniteError: some of them are NaN or infinite.
+        """
+        if len(rows) < self.processes.size:
+            raise ValueError(
+                f"there must be at least one item for each of {self.processes.size} processes to "
+                f"evaluate; there are {len(rows)}. Use fewer processes."
+            )
+        # What is measured is what the main process saves, also of statistics each has of its own.
+        self.processes.agree(model.buffers())
+        was_training = model.training
+        model.eval()
+        mine = rows[self.processes.rank :: self.processes.size]
+        size = self.settings.batch_size
+        parts = []
+        try:
+            for batch in self.pipeline.evaluation(self._crop, rows=mine, batch_size=size):
+                watch()
+                with precision():
+                    parts.append(model(batch.images))
+        finally:
+            model.train(was_training)
+        embeddings = self.processes.collect(torch.cat(parts), len(rows))
+        if not bool(embeddings.isfinite().all()):
+            raise NotFiniteError("embeddings must be finite to be evaluated; some are not.")
+        return embeddings
+
+    def evaluate(self, model: nn.Module, split: str, **options: Any) -> Retrieval:
+        """Evaluate retrieval on a split.
+
+        Args:
+            model: the network.
+            split: ``"test"``, which is query against gallery where there are both; or any other,
+                searched in itself.
+            **options: of `embed`.
+
+        Returns:
+            What was found, query by query.
+        """
+        rows, gallery = self.roles(split)
+        query = self.embed(model, rows, **options)
+        against: dict[str, Any] = {}
+        if gallery is not None:
+            against["gallery"] = self.embed(model, gallery, **options)
+            against["gallery_labels"] = self._labels(gallery)
+        return evaluate_retrieval(
+            query,
+            self._labels(rows),
+            **against,
+            recall_at=self.settings.recall_at,
+            clustering=self.settings.clustering,
+            group=self.processes.group,
+        )
+
+    def roles(self, split: str) -> tuple[Array, Array | None]:
+        """Return which rows of a split look for others, and which are found if not the same."""
+        has_gallery = split == "test" and self.table.has("query") and self.table.has("gallery")
+        if has_gallery:
+            return self.table.rows("query"), self.table.rows("gallery")
+        return self.table.rows(split), None
+
+    def _labels(self, rows: Array) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(self.table.labels[rows]))

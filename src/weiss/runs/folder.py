@@ -1,0 +1,251 @@
+"""The run folder: its names, writing it, reading it, loading its model.
+
+    recipe.toml         everything the run was asked for, and what it was made with
+    metrics.jsonl       one line an epoch
+    result.json         the best metrics, when and how they were reached
+    model.safetensors   the best network and its fields, with a description of itself
+    card.md             the same for people
+    state/              to go on from
+    plots/              learning curves, order parameters
+
+Whoever reads runs needs this file and not the trainer. Every file is whole or not there.
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from weiss._base.checks import suggestion
+from weiss._base.files import remove_leftovers, replacing
+from weiss._base.processes import is_main_process
+from weiss._base.tensor_files import DamagedFileError, read_tensors, write_tensors
+from weiss.backbones import BACKBONES, Embedder, make_backbone
+from weiss.losses import make_loss
+from weiss.losses.shards import whole_state
+from weiss.runs.checkpoints import Checkpoints
+
+RECIPE, METRICS, RESULT = "recipe.toml", "metrics.jsonl", "result.json"
+MODEL, CARD, STATE, PLOTS = "model.safetensors", "card.md", "state", "plots"
+LOSS = "loss."
+"""What the names of the loss's tensors begin with in the model's file."""
+FACTS = "run"
+
+
+class Run:
+    """A run folder.
+
+    Args:
+        folder: where it is, or is to be.
+
+    Example:
+        >>> from weiss.runs import Run
+        >>> Run("runs/nothing-here").exists()
+        False
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.plots = self.folder / PLOTS
+
+    def exists(self) -> bool:
+        """Say whether a run has begun here."""
+        return (self.folder / RECIPE).is_file()
+
+    def is_finished(self) -> bool:
+        """Say whether it has come to its end."""
+        return (self.folder / RESULT).is_file()
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """The states it can go on from."""
+        return Checkpoints(self.folder / STATE)
+
+    def recipe(self) -> dict[str, Any]:
+        """Return what the run was asked for, section by section."""
+        self._refuse_nothing()
+        path = self.folder / RECIPE
+        try:
+            found = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path} must be TOML in UTF-8: {error}.") from error
+        lacking = [section for section in ("backbone", "loss") if section not in found]
+        if lacking:
+            raise ValueError(
+                f"{path} must be the whole recipe of a run; it lacks [{'], ['.join(lacking)}]."
+            )
+        return found
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return what was measured, an entry an epoch; empty before the first."""
+        path = self.folder / METRICS
+        if not path.is_file():
+            return []
+        return [_json(path, line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+    def result(self) -> dict[str, Any]:
+        """Return the best metrics and how they were reached."""
+        self._refuse_nothing()
+        path = self.folder / RESULT
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{self.folder} must hold a finished run; it has no {RESULT} yet. Wait, or go on "
+                f"with it: weiss train --resume --out {self.folder}"
+            )
+        return _json(path, path.read_text(encoding="utf-8"))
+
+    def model(self, device: str | torch.device = "cpu") -> Embedder:
+        """Return the best network, ready to embed."""
+        recipe = self.recipe()
+        tensors, _ = self._read_model()
+        model = build_backbone(recipe["backbone"], weights=False)
+        own = {name: value for name, value in tensors.items() if not name.startswith(LOSS)}
+        self._load(model, own, "backbone")
+        return model.to(device).eval()
+
+    def loss(self, device: str | torch.device = "cpu") -> nn.Module:
+        """Return the loss as it was beside the best network: its fields among it."""
+        recipe = self.recipe()
+        tensors, facts = self._read_model()
+        loss = build_loss(
+            recipe["loss"], len(facts["class_names"]), recipe["backbone"]["embedding_size"]
+        )
+        own = {k.removeprefix(LOSS): v for k, v in tensors.items() if k.startswith(LOSS)}
+        self._load(loss, own, "loss")
+        return loss.to(device).eval()
+
+    def model_facts(self) -> dict[str, Any] | None:
+        """Return what the best network says about itself; None before there is one."""
+        return self._read_model()[1] if (self.folder / MODEL).is_file() else None
+
+    def reopen(self) -> None:
+        """Take back that the run has come to its end, for it goes on."""
+        for name in (RESULT, CARD):
+            (self.folder / name).unlink(missing_ok=True)
+
+    def sweep(self) -> None:
+        """Remove what a killed program left half written; nobody else may be writing here."""
+        names = "|".join(map(re.escape, (RECIPE, METRICS, RESULT, MODEL, CARD)))
+        remove_leftovers(self.folder, names)
+        remove_leftovers(self.folder / STATE)
+        remove_leftovers(self.plots)
+
+    def write_recipe(self, text: str) -> None:
+        """Write the recipe, which begins the run."""
+        self._write(RECIPE, text)
+
+    def write_metrics(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Write all that was measured so far."""
+        self._write(METRICS, "".join(json.dumps(line) + "\n" for line in lines))
+
+    def write_result(self, result: dict[str, Any]) -> None:
+        """Write the result, which ends the run."""
+        self._write(RESULT, json.dumps(result, indent=2) + "\n")
+
+    def write_card(self, text: str) -> None:
+        """Write what people should know of the model."""
+        self._write(CARD, text)
+
+    def write_model(self, model: "Kept") -> None:
+        """Write the network, the loss's class vectors and what they are."""
+        words = {"arch": model.architecture, FACTS: json.dumps(model.facts)}
+        write_tensors(self.folder / MODEL, model.tensors, words)
+
+    def _load(self, module: nn.Module, tensors: dict[str, Tensor], section: str) -> None:
+        try:
+            module.load_state_dict(tensors)
+        except RuntimeError as error:
+            raise ValueError(
+                f"{self.folder / MODEL} must fit the [{section}] of {RECIPE} beside it; it does "
+                "not. Was one of them changed, or copied from another run?"
+            ) from error
+
+    def _read_model(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        path = self.folder / MODEL
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{self.folder} must hold a model; there is no {MODEL} yet. Train until the first "
+                "evaluation."
+            )
+        try:
+            tensors, words = read_tensors(path)
+            return tensors, json.loads(words[FACTS])
+        except KeyError as error:
+            raise ValueError(f"{path} must be a model that a run wrote; it is not.") from error
+        except DamagedFileError as error:
+            raise ValueError(f"{error} Copy it anew, or train it again.") from error
+
+    def _refuse_nothing(self) -> None:
+        if not self.exists():
+            beside = [p.name for p in self.folder.parent.glob("*") if (p / RECIPE).is_file()]
+            hint = suggestion(self.folder.name, beside)
+            raise FileNotFoundError(
+                f"RUN must be the folder of a run, which holds {RECIPE}; {self.folder} is none."
+                f"{hint} Train one: weiss train --out {self.folder}"
+            )
+
+    def _write(self, name: str, text: str) -> None:
+        with replacing(self.folder / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+
+
+def _json(path: Path, text: str) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} must be JSON; it is cut off or changed: {error}.") from error
+    return found
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A network as it was at some moment, to be written when there is time.
+
+    Attributes:
+        tensors: of the network under its own names, of the loss under ``loss.``.
+        architecture: the word by which `load_weights` tells ResNet v1 from v1.5.
+        facts: what is to be known about it.
+    """
+
+    tensors: dict[str, Tensor]
+    architecture: str
+    facts: dict[str, Any]
+
+    @classmethod
+    def now(cls, model: nn.Module, loss: nn.Module, facts: dict[str, Any]) -> "Kept":
+        """Copy a network and its loss as they are; all processes at once, if they share classes."""
+        state = whole_state(loss, wanted=is_main_process())
+        tensors = {name: value.clone() for name, value in model.state_dict().items()}
+        tensors |= {f"{LOSS}{name}": value.clone() for name, value in state.items()}
+        return cls(tensors, str(getattr(model, "architecture", "")), facts)
+
+
+def build_backbone(section: dict[str, Any], *, weights: bool = True) -> Embedder:
+    """Build the network that a recipe's ``[backbone]`` asks for.
+
+    Args:
+        section: the section's keys and values.
+        weights: load what it starts from; otherwise random weights are to be replaced.
+    """
+    wanted = dict(section)
+    name = wanted.pop("name")
+    if not weights:
+        wanted.pop("weights", None)
+        if name not in BACKBONES or BACKBONES[name].needs_weights:
+            wanted["weights"] = "scratch"
+    return make_backbone(name, wanted.pop("embedding_size"), **wanted)
+
+
+def build_loss(
+    section: dict[str, Any], num_classes: int, embedding_size: int, **options: Any
+) -> nn.Module:
+    """Build the loss that a recipe's ``[loss]`` asks for; ``options`` hold where it is silent."""
+    wanted = dict(section)
+    name = wanted.pop("name")
+    return make_loss(name, num_classes, embedding_size, **(options | wanted))

@@ -1,0 +1,221 @@
+"""A recipe, whole: its sections, and what they must not say together."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import ValidationError, model_validator
+
+from weiss._base import checks
+from weiss.losses.by_name import LOSSES
+from weiss.runs.recipe_sections import (
+    Augment,
+    Backbone,
+    Data,
+    Evaluate,
+    Fields,
+    Loss,
+    Optim,
+    Schedule,
+    Track,
+    Train,
+)
+from weiss.runs.recipe_values import Index, Section, entry, plain
+from weiss.runs.toml_text import to_toml_value
+
+
+class Recipe(Section):
+    """One experiment, whole: what is not said has its default.
+
+    Example:
+        >>> from weiss.runs import recipe_from
+        >>> recipe = recipe_from("cub", ["loss.name=proxy_anchor", "train.epochs=20"])
+        >>> recipe.backbone.name, recipe.loss.name, recipe.train.epochs
+        ('bn_inception', 'proxy_anchor', 20)
+    """
+
+    seed: Index = entry(0, "every random choice of training follows from it")
+    data: Data = Data()
+    backbone: Backbone = Backbone()
+    loss: Loss = Loss()
+    augment: Augment = Augment()
+    optim: Optim = Optim()
+    schedule: Schedule = Schedule()
+    train: Train = Train()
+    fields: Fields = Fields()
+    evaluate: Evaluate = Evaluate()
+    track: Track = Track()
+    made_with: dict[str, Any] = entry({}, "versions, commit, hardware of a run; nothing reads it")
+
+    @property
+    def sampler_name(self) -> str:
+        """``"shuffled"`` or ``"per_class"``: ``train.sampler`` with auto resolved."""
+        if self.train.sampler != "auto":
+            return self.train.sampler
+        return "per_class" if self.loss.compares_pairs else "shuffled"
+
+    @property
+    def tests_at_the_end(self) -> bool:
+        """Whether the network that held-out classes chose is measured on the test set."""
+        return self.evaluate.on == "held_out" and self.evaluate.then_test
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every entry as nested dicts of plain values; what is None is left out."""
+        values: dict[str, Any] = plain(self.model_dump(by_alias=True))
+        if not self.made_with:
+            del values["made_with"]
+        return values
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Recipe":
+        if problems := list(self._contradictions()):
+            raise ValueError("\n".join(problems))
+        return self
+
+    def _contradictions(self) -> Iterator[str]:
+        train, loss, sampler = self.train, self.loss, self.sampler_name
+        if loss.compares_pairs and sampler == "shuffled":
+            yield (
+                f"loss {loss.name!r} compares images of one class and needs several of each in a "
+                "batch, which train.sampler='shuffled' does not promise. Set "
+                "train.sampler='per_class' or leave it on 'auto'."
+            )
+        if sampler == "per_class":
+            if loss.compares_pairs and train.per_class < 2:
+                yield (
+                    f"train.per_class must be at least 2 for loss {loss.name!r}, which compares "
+                    f"images of one class; got {train.per_class}."
+                )
+            yield from self._batch_in("per_class", "images of each class")
+            size = train.batch_size
+            if loss.compares_pairs and size != "auto" and size // train.per_class == 1:
+                yield (
+                    f"train.batch_size must hold two classes or more of train.per_class images, "
+                    f"{train.per_class}, for loss {loss.name!r}, which tells classes apart; got "
+                    f"{size}. Set train.batch_size={2 * train.per_class}, or more."
+                )
+        elif train.steps is not None:
+            yield (
+                "train.steps must be left out for the sampler 'shuffled', whose epoch shows every "
+                f"image once; got {train.steps}. Set train.sampler='per_class' to choose it."
+            )
+        yield from self._batch_in("accumulate", "its parts")
+        if train.warmup_epochs > train.epochs:
+            yield (
+                f"train.warmup_epochs must be at most train.epochs, {train.epochs}, which include "
+                f"the warm-up; got {train.warmup_epochs}."
+            )
+        if 0 < train.patience < self.evaluate.every:
+            yield (
+                f"train.patience must be at least evaluate.every, {self.evaluate.every}, or "
+                f"training stops before it is measured again; got {train.patience}. Or set 0, to "
+                "never stop."
+            )
+        named = ", ".join(name for name in LOSSES if Loss(name=name).has_fields)
+        if train.shard_classes:
+            yield from self._not_for_shards(named)
+        if self.fields.how != "joint" and not loss.has_fields:
+            yield (
+                f"fields.how must be 'joint' for loss {loss.name!r}, which has no mean fields; got "
+                f"{self.fields.how!r}. Leave it out, or choose one of {named}."
+            )
+
+    def _not_for_shards(self, named: str) -> Iterator[str]:
+        law = "train.shard_classes must be false"
+        if not self.loss.has_fields:
+            yield (
+                f"{law} for loss {self.loss.name!r}, which has no mean fields. Leave it out, or "
+                f"choose one of {named}."
+            )
+        elif self.fields.how != "joint":
+            yield (
+                f"{law} for fields.how={self.fields.how!r}, which needs the fields of all classes "
+                "at once. Set fields.how='joint'."
+            )
+        if self.loss.arguments.get("impl") == "reference":
+            yield f"{law} for loss.impl='reference', which knows no shards. Set loss.impl='auto'."
+        if self.train.precision == "fp16":
+            yield (
+                f"{law} for train.precision='fp16', in which each process would scale by its own "
+                "fields. Set train.precision='bf16'."
+            )
+
+    def _batch_in(self, key: str, what: str) -> Iterator[str]:
+        size, divisor = self.train.batch_size, getattr(self.train, key)
+        if size != "auto" and size % divisor:
+            near = max(size // divisor, 1) * divisor
+            yield (
+                f"train.batch_size must be a multiple of train.{key}, {divisor} ({what}); got "
+                f"{size}. Set train.batch_size={near}, say."
+            )
+
+
+def recipe_from_dict(values: Mapping[str, Any], name: str = "the recipe") -> Recipe:
+    """Return the recipe of nested dicts, as `Recipe.as_dict` or a TOML file gives them.
+
+    Args:
+        values: sections by their names; what is None has its default.
+        name: what to call it where something is wrong.
+
+    Returns:
+        The recipe, checked.
+
+    Raises:
+        ValueError: with every problem, one a line.
+    """
+    try:
+        return Recipe.model_validate(plain(values))
+    except ValidationError as error:
+        problems = [line for each in error.errors() for line in _problems(each)]
+        listed = "".join(f"\n  {problem}" for problem in problems)
+        raise ValueError(f"{name} cannot be used:{listed}") from None
+
+
+def _problems(error: Any) -> Iterator[str]:
+    key, kind = ".".join(map(str, error["loc"])), error["type"]
+    if kind == "extra_forbidden":
+        yield f"{key} is not a key of a recipe.{_near(key)}"
+    elif kind == "law":
+        yield f"{key} {error['msg']}"
+    elif kind == "value_error":
+        # What a section raises begins with its key; what the recipe raises says it all.
+        yield from (f"{key}.{line}".lstrip(".") for line in str(error["ctx"]["error"]).split("\n"))
+    elif key:
+        what = f"a section, [{key}]" if key in Recipe.model_fields else "a list"
+        yield f"{key} must be {what}; got {error['input']!r}."
+    else:
+        yield f"a recipe must be a dict of sections; got {error['input']!r}."
+
+
+def _near(key: str) -> str:
+    """Return the hint for an unknown key: the same word in another section, or a similar one."""
+    known = list(Recipe.model_fields)
+    for name, field in Recipe.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            keys = field.annotation.model_fields.items()
+            known += [f"{name}.{inner.alias or word}" for word, inner in keys]
+    same = [one for one in known if one.rpartition(".")[2] == key.rpartition(".")[2]]
+    return checks.suggestion(key, same) or checks.suggestion(key, known)
+
+
+def differences(a: Recipe, b: Recipe) -> list[str]:
+    """Return what another recipe sets differently, one line a key, ``made_with`` left aside.
+
+    Example:
+        >>> from weiss.runs import differences, recipe_from
+        >>> differences(recipe_from("cub"), recipe_from("cub", ["train.epochs=20"]))
+        ['train.epochs: 60 -> 20']
+    """
+    old, new = (dict(_flat(recipe.as_dict())) for recipe in (a, b))
+    return [
+        f"{key}: {old.get(key, 'none')} -> {new.get(key, 'none')}"
+        for key in {**old, **new}
+        if old.get(key) != new.get(key) and not key.startswith("made_with.")
+    ]
+
+
+def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", to_toml_value(value)

@@ -1,0 +1,334 @@
+"""The sections of a recipe: what may be said, what holds if nothing is said."""
+
+import math
+import re
+from typing import Annotated, Any
+
+import torch
+from pydantic import ConfigDict, Field, model_validator
+
+from weiss._base import checks
+from weiss.backbones.by_name import BACKBONES, TIMM
+from weiss.backbones.embedder import FREEZING, HEADS
+from weiss.backbones.pooling import POOLINGS
+from weiss.data.assembly import HOW_TO_SPLIT, Assembly
+from weiss.data.cache_choice import PLACES
+from weiss.data.crops import RandomCrop
+from weiss.losses.by_name import LOSSES, make_loss
+from weiss.runs.recipe_values import (
+    AS_TUPLE,
+    DEVICES,
+    WORD_OR_LIST,
+    BatchSize,
+    Count,
+    Counts,
+    Flag,
+    Index,
+    MaybeCount,
+    MaybePositive,
+    MaybeText,
+    NotNegative,
+    Positive,
+    Range,
+    Section,
+    Share,
+    Text,
+    among,
+    entry,
+    is_a,
+)
+
+BASELINES = frozenset(
+    {"contrastive_pml", "ms", "ms_miner", "triplet", "arcface", "cosface"}
+    | {"proxy_nca", "proxy_anchor", "norm_softmax"}
+)
+"""Losses of pytorch-metric-learning: too slow to import for a look at a recipe, built later."""
+
+
+class Data(Section):
+    """Which images, how they are split, where they are kept."""
+
+    name: Text = entry("glyphs", "a name of DATASETS, a folder, or a .csv, .tsv, .parquet list")
+    root: MaybeText = entry(None, "folder of a named set, or what a list's paths start from")
+    split: Annotated[str, among(HOW_TO_SPLIT)] = entry("auto", "how to split; see Assembly")
+    held_out: Annotated[float, Field(gt=0, lt=1), is_a("a number between 0 and 1")] = entry(
+        0.2, "share of the classes, or of each class, to test on"
+    )
+    split_seed: Index = entry(0, "what is held out")
+    shared_classes: Flag = entry(False, "accept given splits whose train and test share classes")
+    min_images: Count = entry(2, "a class with fewer images is refused")
+    skip_bad: Flag = entry(False, "leave out what would be refused, with a warning")
+    allow_missing: Flag = entry(False, "accept a named set of which images are missing")
+    keep: Annotated[str, among(("auto", *PLACES))] = entry("auto", "where decoded images are kept")
+    num_workers: Annotated[Index | None, is_a("a whole number of at least 0, or left out")] = entry(
+        None, "decoding processes; left out: one for each core"
+    )
+    cache: MaybeText = entry(None, "folder for decoded images and downloads; left out: the user's")
+
+    @property
+    def how(self) -> Assembly:
+        """How `weiss.data.open_table` makes a table of data that have no name."""
+        return Assembly(
+            split=self.split,
+            held_out=self.held_out,
+            seed=self.split_seed,
+            shared_classes=self.shared_classes,
+            min_images=self.min_images,
+            skip_bad=self.skip_bad,
+        )
+
+
+class _WithArguments(Section):
+    """A section whose further keys are arguments of what it names."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The keys that are not the recipe's own, as a fresh dict."""
+        return dict(self.model_extra or {})
+
+
+class Backbone(_WithArguments):
+    """The network. Every further key is an argument of it: ``widths`` for ``"small"``."""
+
+    name: Text = entry("small", "a name of BACKBONES, or timm:NAME")
+    weights: MaybeText = entry(None, "where it starts: a file, an address, imagenet, scratch")
+    embedding_size: Count = entry(512, "D")
+    pooling: Annotated[str | None, among((*POOLINGS, "own"), or_none=True)] = entry(
+        None, "from maps to a vector; left out: the network's own"
+    )
+    head: Annotated[str, among(HEADS)] = entry("linear", "from features to the embedding")
+    freeze_bn: Annotated[str, among(FREEZING)] = entry("none", "what of batch norm stands still")
+
+    @model_validator(mode="after")
+    def _arguments_belong_to_the_network(self) -> "Backbone":
+        if self.name.startswith(TIMM):
+            return self
+        if self.name not in BACKBONES:
+            raise ValueError(
+                f"name must be one of {', '.join(map(repr, BACKBONES))}, or 'timm:NAME'; got "
+                f"{self.name!r}.{checks.suggestion(self.name, BACKBONES)}"
+            )
+        if self.pooling == "own":
+            listed = ", ".join(map(repr, POOLINGS))
+            raise ValueError(f"pooling must be one of {listed} for {self.name!r}; got 'own'.")
+        taken = BACKBONES[self.name].arguments
+        known = [f"backbone.{key}" for key in (*type(self).model_fields, *taken)]
+        problems = [
+            f"{key} is not a key of a recipe with the backbone {self.name!r}."
+            + checks.suggestion(f"backbone.{key}", known)
+            for key in self.arguments
+            if key not in taken
+        ]
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self
+
+
+class Loss(_WithArguments):
+    """The loss. Every further key is an argument of it: ``beta`` for ``"mf_cwms"``."""
+
+    name: Annotated[str, among(LOSSES)] = entry("mf_cwms", "a name of LOSSES")
+
+    @property
+    def compares_pairs(self) -> bool:
+        """Whether a batch must hold several images of a class."""
+        return LOSSES[self.name].sampling == "pairs"
+
+    @property
+    def has_fields(self) -> bool:
+        """Whether it is a `weiss.MeanFieldLoss`."""
+        return self.name.startswith("mf_")
+
+    @model_validator(mode="after")
+    def _arguments_belong_to_the_loss(self) -> "Loss":
+        for key, whence in (("num_classes", "the data"), ("embedding_size", "the backbone")):
+            if key in self.arguments:
+                raise ValueError(f"{key} must be left out: it comes from {whence}.")
+        if self.name in BASELINES:
+            return self
+        try:
+            # On "meta" the fields are not drawn, so that looking at a recipe moves no generator.
+            with torch.device("meta"):
+                make_loss(self.name, 2, 2, **self.arguments)
+        except (TypeError, ValueError) as error:
+            raise ValueError(self._in_terms_of_keys(str(error))) from None
+        return self
+
+    def _in_terms_of_keys(self, message: str) -> str:
+        unknown = re.search(r"has no argument '(.+?)'\.( Did you mean ')?", message)
+        if unknown:
+            hint = message[unknown.end() :] if unknown[2] else ""
+            hint = f" Did you mean 'loss.{hint}" if hint else ""
+            return f"{unknown[1]} is not a key of a recipe with the loss {self.name!r}.{hint}"
+        if message.split(" ")[0] in self.arguments:
+            return message
+        key = next((key for key in self.arguments if key in message), "name")
+        return f"{key} cannot be used for {self.name!r}: {message}"
+
+
+class Augment(Section):
+    """What a training batch shows of each image; see `weiss.data.RandomCrop`."""
+
+    size: MaybeCount = entry(None, "height and width; left out: the network's own")
+    area: Range = entry((0.08, 1.0), "least and greatest share of the image's area")
+    ratio: Range = entry((3 / 4, 4 / 3), "least and greatest width / height")
+    flip: Annotated[float, is_a("a probability, 0 to 1")] = entry(0.5, "left-right flips")
+    resize: MaybeCount = entry(None, "shorter side before the crop; left out: as it is")
+
+    @model_validator(mode="after")
+    def _is_a_crop(self) -> "Augment":
+        RandomCrop(self.size or 224, self.area, self.ratio, self.flip, self.resize)
+        return self
+
+
+class Optim(Section):
+    """The optimiser, its rates, and what becomes of gradients that are too large."""
+
+    name: Annotated[str, among(("adamw", "rmsprop", "sgd"))] = entry("adamw", "the optimiser")
+    lr: Positive = entry(1e-4, "of the network")
+    class_lr: MaybePositive = entry(None, "of class vectors; left out: the loss's scale times lr")
+    weight_decay: NotNegative = entry(1e-4, "of every group")
+    momentum: Share = entry(0.9, "for rmsprop and sgd")
+    clip_value: NotNegative = entry(10.0, "largest entry of the network's gradients; 0: off")
+    clip_norm: NotNegative = entry(0.0, "largest norm of the network's gradients; 0: off")
+    touched_rows: Flag = entry(
+        False, "class vectors: only rows with a gradient move; for very many classes; with adamw"
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Optim":
+        if self.touched_rows and self.name != "adamw":
+            raise ValueError(
+                f"touched_rows must be false for optim.name={self.name!r}, of which there is no "
+                "such version; got true. Set optim.name='adamw', or leave it out."
+            )
+        return self
+
+
+class Schedule(Section):
+    """How all learning rates change."""
+
+    name: Annotated[str, among(("step", "cosine", "constant"))] = entry("step", "the shape")
+    every: Count = entry(10, "step: epochs between two falls, counted from the start")
+    gamma: Positive = entry(0.5, "step: what the rates are multiplied by")
+    ramp_epochs: NotNegative = entry(0.0, "rates rise linearly from 0 over so many epochs")
+
+    def factor(self, progress_in_epochs: float, epochs: int) -> float:
+        """Return what every learning rate is multiplied by.
+
+        Args:
+            progress_in_epochs: how far training has come, from 0, warm-up included.
+            epochs: how long it is to last.
+
+        Returns:
+            A number of at least 0: ``gamma ** floor(progress / every)`` for ``"step"``, half a
+            cosine from 1 at the start to 0 at ``epochs`` for ``"cosine"``, times the ramp.
+
+        Example:
+            >>> from weiss.runs import Schedule
+            >>> Schedule(every=10, gamma=0.5).factor(25.0, epochs=60)
+            0.25
+        """
+        factor = 1.0
+        if self.name == "step":
+            factor = self.gamma ** math.floor(progress_in_epochs / self.every)
+        elif self.name == "cosine":
+            factor = (1 + math.cos(math.pi * min(progress_in_epochs / epochs, 1.0))) / 2
+        if self.ramp_epochs > 0:
+            factor *= min(1.0, progress_in_epochs / self.ramp_epochs)
+        return factor
+
+
+class Train(Section):
+    """How long, in which batches, on what."""
+
+    epochs: Count = entry(60, "at most so many")
+    batch_size: BatchSize = entry(128, "images in a batch, all processes together; auto: what fits")
+    sampler: Annotated[str, among(("auto", "shuffled", "per_class"))] = entry(
+        "auto", "auto: per_class for a loss over pairs, else shuffled"
+    )
+    per_class: Count = entry(4, "per_class: images of each class in a batch")
+    steps: MaybeCount = entry(None, "per_class: batches an epoch; left out: images / batch size")
+    accumulate: Count = entry(1, "the batch goes through the network in so many parts")
+    warmup_epochs: Index = entry(1, "first epochs, in which only head and class vectors train")
+    patience: Index = entry(5, "stop after so many epochs without a better score; 0: never")
+    precision: Annotated[str, among(("auto", "fp32", "bf16", "fp16"))] = entry("auto", "autocast")
+    channels_last: Flag = entry(True, "memory layout of images")
+    compile: Flag = entry(False, "torch.compile the network")
+    graphs: Flag = entry(
+        True, "replay the network's kernels as CUDA graphs, where that can be done"
+    )
+    device: Annotated[str, Field(pattern=DEVICES), is_a("auto, cpu, cuda, cuda:N or mps")] = entry(
+        "auto", "auto: the first GPU, else the CPU"
+    )
+    shard_classes: Flag = entry(
+        False, "several processes: each keeps the mean fields of its own classes"
+    )
+    checkpoint_seconds: NotNegative = entry(60.0, "time between checkpoints; 0: after every step")
+
+
+class Fields(Section):
+    """How the mean fields are found; for the losses ``mf_*``."""
+
+    how: Annotated[str, among(("joint", "alternating", "class_mean"))] = entry(
+        "joint",
+        "joint: trained with the network; alternating: solved in turns; class_mean: tracked",
+    )
+    every: Count = entry(1, "alternating: solve every so many epochs")
+    passes: Count = entry(5, "alternating: passes over the training embeddings when solving")
+    lr: Positive = entry(0.1, "alternating: learning rate of the solve")
+    momentum: Share = entry(0.9, "class_mean: the share of the old mean that stays")
+
+
+class Evaluate(Section):
+    """On what, how often and by which number a run is judged."""
+
+    on: Annotated[str, among(("test", "held_out"))] = entry(
+        "test", "held_out: a fold of the training classes, which then does not train"
+    )
+    every: Count = entry(1, "epochs between two evaluations")
+    folds: Annotated[int, Field(ge=2), is_a("a whole number of at least 2")] = entry(
+        5, "held_out: parts of the training classes"
+    )
+    fold: Index = entry(0, "held_out: the part that validates, counted from 0")
+    order: Annotated[str, among(("shuffled", "sorted"))] = entry("shuffled", "held_out: of classes")
+    then_test: Flag = entry(
+        True, "held_out: in the end, measure the chosen network on the test set"
+    )
+    size: MaybeCount = entry(
+        None, "height and width of the centre crop; left out: the network's own"
+    )
+    resize: MaybeCount = entry(None, "shorter side before it; left out: the network's own")
+    batch_size: Count = entry(128, "images embedded at once")
+    recall_at: Counts = entry((1, 2, 4, 8), "the k of recall@k")
+    clustering: Flag = entry(False, "also cluster, which takes longer")
+    metric: Annotated[str, among(("map_at_r", "precision_at_1", "r_precision"))] = entry(
+        "map_at_r", "what best means"
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Evaluate":
+        if self.fold >= self.folds:
+            raise ValueError(
+                f"fold must be below evaluate.folds, {self.folds}, since folds count from 0; got "
+                f"{self.fold}."
+            )
+        if self.size is not None and self.resize is not None and self.size > self.resize:
+            raise ValueError(
+                f"size must be at most evaluate.resize, {self.resize}, from which it is cut; got "
+                f"{self.size}."
+            )
+        return self
+
+
+class Track(Section):
+    """Where else numbers go while a run goes on."""
+
+    with_: Annotated[
+        tuple[Annotated[str, among(("tensorboard", "wandb", "mlflow"))], ...],
+        AS_TUPLE,
+        WORD_OR_LIST,
+    ] = entry((), "any of tensorboard, wandb, mlflow", alias="with")
+    project: Text = entry("weiss", "what they file the run under")

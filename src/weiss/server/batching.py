@@ -1,0 +1,217 @@
+"""Searches of many visitors at once, in one forward pass.
+
+A network takes little longer for eight pictures than for one. Whoever asks hands in a job and waits
+for its future; one thread takes the jobs that are there, embeds their pictures together and
+searches for all of them together. It waits a few milliseconds for searches that are on their way,
+and not at all if there are none: a visitor alone does not wait.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from weiss.catalogue import Catalogue, Hit
+from weiss.server.limits import Limits
+
+Array = np.ndarray[Any, Any]
+PATIENCE = 10.0
+"""Seconds the thread may take to end after it was told to."""
+
+
+class BusyError(RuntimeError):
+    """More is under way than the limits allow."""
+
+
+class ClosedError(RuntimeError):
+    """The server is being stopped."""
+
+
+class Places:
+    """So many at once, and no more.
+
+    Args:
+        most: how many.
+        name: of what.
+    """
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most, self._name = most, name
+        self._lock = threading.Lock()
+        self.taken = 0
+
+    @contextmanager
+    def take(self) -> Iterator[None]:
+        """Hold a place.
+
+        Raises:
+            BusyError: all are taken.
+        """
+        with self._lock:
+            if self.taken >= self._most:
+                raise BusyError(f"{self.taken} {self._name} are under way")
+            self.taken += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.taken -= 1
+
+
+@dataclass
+class _Job:
+    """A search: of a picture, or of a vector that is known already."""
+
+    picture: Array | None
+    vector: Array | None
+    k: int
+    leave_out: int | None
+    answer: "Future[list[Hit]]" = field(default_factory=Future)
+    since: float = field(default_factory=time.monotonic)
+
+
+class Batcher:
+    """One thread that answers searches, as many at a time as are there.
+
+    Args:
+        catalogue: where to search. Only this thread embeds with it and searches in it.
+        limits: how many may wait, how many go together, how long they wait for each other.
+        count: called with the number of pictures of each forward pass.
+    """
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        limits: Limits,
+        count: Callable[[int], None] = lambda size: None,
+    ) -> None:
+        self._catalogue, self._limits, self._count = catalogue, limits, count
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._searches = Places(limits.max_waiting, "searches")
+        self._coming = Places(limits.max_uploads, "uploads")
+        self._unanswered: dict[int, _Job] = {}
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def waiting(self) -> int:
+        """How many searches are under way, those whose picture is still decoded left out."""
+        return self._searches.taken
+
+    @property
+    def is_well(self) -> bool:
+        """Whether jobs are or would be answered."""
+        return not self._closed and (self._thread is None or self._thread.is_alive())
+
+    @property
+    def oldest(self) -> float:
+        """For how many seconds the oldest search has waited for its answer; 0 if none does."""
+        with self._lock:
+            first = next(iter(self._unanswered.values()), None)
+        return 0.0 if first is None else time.monotonic() - first.since
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Hold a place among those who wait.
+
+        Raises:
+            BusyError: all are taken.
+        """
+        with self._searches.take():
+            yield
+
+    @contextmanager
+    def coming(self) -> Iterator[None]:
+        """Tell of a picture that is on its way: a forward pass may wait for it a moment."""
+        with self._coming.take():
+            yield
+
+    def picture(self, pixels: Array, k: int) -> "Future[list[Hit]]":
+        """Search with a picture, uint8 ``(height, width, channels)``; return the coming hits."""
+        return self._hand_in(_Job(pixels, None, k, None))
+
+    def vector(self, vector: Array, k: int, *, leave_out: int | None = None) -> "Future[list[Hit]]":
+        """Search with an embedding ``(D,)``; return the coming hits, without one item."""
+        return self._hand_in(_Job(None, vector, k, leave_out))
+
+    def close(self) -> None:
+        """Answer what was asked, then end the thread."""
+        with self._lock:
+            self._closed = True
+        self._jobs.put(None)
+        if self._thread is not None:
+            self._thread.join(PATIENCE)
+
+    def _hand_in(self, job: _Job) -> "Future[list[Hit]]":
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the server is being stopped")
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="embed", daemon=True)
+                self._thread.start()
+            self._unanswered[id(job)] = job
+            self._jobs.put(job)
+        return job.answer
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            # Whoever has gone away in the meantime needs no answer.
+            gathered = self._gather(job)
+            jobs = [job for job in gathered if job.answer.set_running_or_notify_cancel()]
+            if jobs:
+                self._answer(jobs)
+            with self._lock:
+                for job in gathered:
+                    del self._unanswered[id(job)]
+
+    def _gather(self, first: _Job) -> list[_Job]:
+        """Return a job and those that come soon after it."""
+        jobs, deadline = [first], time.monotonic() + self._limits.gather_seconds
+        while len(jobs) < self._limits.max_batch:
+            try:
+                # Beyond those in hand nobody may be on the way: then there is nothing to wait for.
+                expected = self._searches.taken + self._coming.taken
+                left = deadline - time.monotonic() if len(jobs) < expected else 0.0
+                job = self._jobs.get(timeout=left) if left > 0 else self._jobs.get_nowait()
+            except queue.Empty:
+                break
+            if job is None:
+                self._jobs.put(None)
+                break
+            jobs.append(job)
+        return jobs
+
+    def _answer(self, jobs: list[_Job]) -> None:
+        try:
+            found = self._find(jobs)
+        except Exception as error:
+            if len(jobs) == 1:
+                jobs[0].answer.set_exception(error)
+                return
+            # One of them is to blame; the others must not suffer for it.
+            for job in jobs:
+                self._answer([job])
+            return
+        for job, hits in zip(jobs, found, strict=True):
+            job.answer.set_result(hits[: job.k])
+
+    def _find(self, jobs: list[_Job]) -> list[list[Hit]]:
+        """Return the hits of every job, as many as the one that wants most."""
+        vectors = np.empty((len(jobs), self._catalogue.embedding_size), np.float32)
+        pictures = [(place, job.picture) for place, job in enumerate(jobs)]
+        seen = [(place, pixels) for place, pixels in pictures if pixels is not None]
+        if seen:
+            self._count(len(seen))
+            vectors[[place for place, _ in seen]] = self._catalogue.embed([p for _, p in seen])
+        for place, job in enumerate(jobs):
+            if job.vector is not None:
+                vectors[place] = job.vector
+        leave_out = [job.leave_out for job in jobs]
+        return self._catalogue.search(vectors, max(job.k for job in jobs), leave_out=leave_out)

@@ -1,0 +1,218 @@
+"""A picture out of a request: read while it comes, refused as soon as it breaks a limit.
+
+The file stays in memory; nothing of it reaches the disk, and the name a visitor gives it is not
+even read. fastapi's own way would read all of a request first.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from fastapi import HTTPException, Request
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.requests import ClientDisconnect
+
+from weiss._base import images
+from weiss._base.decoder import Refused
+from weiss.server.decoders import Picture, Workers
+from weiss.server.limits import ENVELOPE, Limits
+
+if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks
+
+FIELD = "file"
+SEND = (
+    "Send the picture as multipart/form-data in a field named file, "
+    "for example: curl -F file=@photo.jpg ADDRESS/search"
+)
+
+
+class _Form:
+    """Keeps the first part of the right name; forgets whatever else a form holds."""
+
+    def __init__(self) -> None:
+        self.content: bytearray | None = None
+        self.is_whole = False
+        self._header, self._value = bytearray(), bytearray()
+        self._name: bytes | None = None
+        self._is_file = False
+
+    def callbacks(self) -> "MultipartCallbacks":
+        return {
+            "on_part_begin": self._begin,
+            "on_header_field": lambda data, start, end: self._header.extend(data[start:end]),
+            "on_header_value": lambda data, start, end: self._value.extend(data[start:end]),
+            "on_header_end": self._end_header,
+            "on_headers_finished": self._end_headers,
+            "on_part_data": self._add,
+            "on_end": self._end,
+        }
+
+    def _begin(self) -> None:
+        self._name = None
+
+    def _end_header(self) -> None:
+        if bytes(self._header).lower() == b"content-disposition":
+            _, options = parse_options_header(bytes(self._value))
+            self._name = options.get(b"name")
+        self._header.clear()
+        self._value.clear()
+
+    def _end_headers(self) -> None:
+        self._is_file = self._name == FIELD.encode() and self.content is None
+        if self._is_file:
+            self.content = bytearray()
+
+    def _add(self, data: bytes, start: int, end: int) -> None:
+        if self._is_file and self.content is not None:
+            self.content += data[start:end]
+
+    def _end(self) -> None:
+        self.is_whole = True
+
+
+async def read_file(request: Request, limits: Limits) -> bytes:
+    """Return the uploaded file of a request.
+
+    Args:
+        request: whose body nobody has read.
+        limits: its size, and how long it may take.
+
+    Raises:
+        HTTPException: 408 too slow, 413 too large, 415 no form, 400 no file in it or cut short.
+    """
+    kind, options = parse_options_header(request.headers.get("content-type"))
+    if kind != b"multipart/form-data" or not options.get(b"boundary"):
+        raise HTTPException(
+            415, f"the request must be a form with a file; got {_said(kind)}. {SEND}."
+        )
+    try:
+        async with asyncio.timeout(limits.seconds):
+            return await _collect(_counted(request, limits), options[b"boundary"])
+    except TimeoutError:
+        raise HTTPException(
+            408,
+            f"the upload must be finished within {limits.seconds:g} seconds; it was not. "
+            "Send a smaller picture.",
+            headers={"Connection": "close"},
+        ) from None
+    except ClientDisconnect:
+        raise HTTPException(400, "the upload must be whole; it broke off. Send it again.") from None
+
+
+async def _counted(request: Request, limits: Limits) -> AsyncIterator[bytes]:
+    """Give the body piece by piece; refuse it when it has become too large, or says it will."""
+    most, size = limits.max_bytes + ENVELOPE, 0
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > most:
+        raise _too_large(limits)
+    async for piece in request.stream():
+        size += len(piece)
+        if size > most:
+            raise _too_large(limits)
+        yield piece
+
+
+async def _collect(pieces: AsyncIterator[bytes], boundary: bytes) -> bytes:
+    form = _Form()
+    try:
+        parser = MultipartParser(boundary, form.callbacks())
+        async for piece in pieces:
+            parser.write(piece)
+        parser.finalize()
+    except FormParserError:
+        raise HTTPException(400, f"the form must be well-formed; it is not. {SEND}.") from None
+    if form.content is None:
+        raise HTTPException(400, f"the form must have a field named file; it has none. {SEND}.")
+    if not form.is_whole:
+        raise HTTPException(400, "the upload must be whole; it is cut short. Send it again.")
+    return bytes(form.content)
+
+
+async def decode_picture(content: bytes, workers: Workers, limits: Limits) -> Picture:
+    """Return the pixels of a visitor's picture, and how wide and high the file says it is.
+
+    Args:
+        content: of the file.
+        workers: who decodes it.
+        limits: its size, and how long it may wait and take.
+
+    Raises:
+        HTTPException: 413 too much of it, 415 no image, 400 a broken one, 408 one that takes too
+            long, 503 no decoder was free in time.
+    """
+    if len(content) > limits.max_bytes:
+        raise _too_large(limits)
+    if not content:
+        raise HTTPException(400, "file must be a picture; it is empty. Choose another one.")
+    promised = workers.decode(content)
+    answer = asyncio.wrap_future(promised)
+    try:
+        done, _ = await asyncio.wait({answer}, timeout=limits.seconds)
+        # One that has begun is ended by its own deadline.
+        if not done and promised.cancel():
+            raise come_back(f"a picture must be decoded within {limits.seconds:g} seconds")
+        return await answer
+    except Refused as error:
+        raise _refusal(error, limits) from None
+    finally:
+        answer.cancel()
+
+
+def come_back(why: str) -> HTTPException:
+    """Return an answer for somebody who has done nothing wrong."""
+    return HTTPException(503, f"{why}. Try again in a second.", headers={"Retry-After": "1"})
+
+
+def _refusal(error: Refused, limits: Limits) -> HTTPException:
+    """Return status and words for a picture that was not decoded."""
+    if error.kind == "large":
+        return HTTPException(
+            413,
+            f"file must have at most {limits.max_pixels / 1e6:g} megapixels, and at most "
+            f"{limits.max_side:,} a side; this one {error}. Reduce it.",
+        )
+    if error.kind == "scans":
+        return HTTPException(
+            413,
+            f"a JPEG file must have at most {images.MAX_SCANS} scans; this one {error}. "
+            "Save it again.",
+        )
+    if error.kind == "memory":
+        return HTTPException(
+            413,
+            f"file must be decoded in {limits.decoder_memory / 1e6:,.0f} MB of memory; "
+            "this one needs more. Reduce it.",
+        )
+    if error.kind == "slow":
+        return HTTPException(
+            408,
+            f"file must be decoded within {limits.seconds:g} seconds; this one was not. "
+            "Save it again, or reduce it.",
+        )
+    if error.kind == "kind":
+        return HTTPException(
+            415,
+            f"file must be an image ({', '.join(images.FORMATS)}); this one is not. "
+            "Choose a photo.",
+        )
+    # What a decoder says of it is for programmers, and not always of the picture alone.
+    return HTTPException(
+        400,
+        "file must be a whole image; this one is damaged or cut short. "
+        "Save it again, or choose another one.",
+    )
+
+
+def _too_large(limits: Limits) -> HTTPException:
+    return HTTPException(
+        413,
+        f"file must have at most {limits.max_bytes / 1e6:g} MB; this one has more. Reduce it.",
+    )
+
+
+def _said(kind: bytes) -> str:
+    """Return a media type that is safe to repeat."""
+    text = kind.decode("ascii", "replace")
+    return text if text.replace("/", "").replace("-", "").isalnum() and len(text) < 60 else "none"

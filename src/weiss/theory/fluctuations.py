@@ -1,0 +1,369 @@
+"""The next order of the expansion: what the spread of the classes adds to a mean-field loss.
+
+The mean-field step puts the field ``M_c`` for every partner of class c. The samples of a class are
+spread around their mean, and on the sphere that mean is shorter than the field. At self-consistency
+
+    <F_j>_{j in c} = l_c M_c,   |M_c| = 1,   l_c = <F_j . M_c>                 (the order parameter)
+
+and the similarity of a sample of c with one of c' is, fluctuations counted from the means,
+
+    F_i . F_j = l_c l_c' M_c.M_c'  +  l_c' (dF_i . M_c')  +  l_c (dF_j . M_c)  +  dF_i . dF_j
+
+The second and the third term are known from distances to fields. Of the last only the second moment
+is kept, with the spread taken to be the same in all directions across the field, a covariance
+``S_c = t_c (1 - M_c M_c^T) / (D - 1)``. Of two classes
+
+    <(dF_i . dF_j)^2>  =  tr(S_c S_c')  ->  w_cc',    t_c = <1 - (F_i . M_c)^2>,
+    w_cc' = t_c t_c' (D - 2 + (M_c . M_c')^2) / (D - 1)^2
+
+That closes the averages over pairs without a pair: sums over samples and fields, and numbers a
+class. For an exponential of rate b it is a sum of cumulants,
+
+    log<e^{b (delta - d_ij)}>  =  n_cc' + n_c'c - b (delta - 1 + l_c l_c' M_c.M_c')
+                                  + Lambda(b^2 (D - 1) w_cc'),
+    n_cc' = log<e^{b (delta - 1 + l_c' F_i . M_c')}>_{i in c},
+    Lambda(k^2) = k^2 / (2 (D - 1)) + ...                                        (`log_mean_exp`)
+
+and for a hinge, whose second derivative is a delta function at the margin, the average over a
+Gaussian of mean ``x`` and variance ``v``, a hinge rounded over its width:
+
+    <[x + sqrt(v) z]_+>  =  x Phi(x / sqrt(v)) + sqrt(v) phi(x / sqrt(v)),
+    v_cc' = l_c^2 <(dF_j . M_c)^2>_{j in c'} + w_cc'
+
+Inside a class of n samples the pair loss counts each sample's pair with itself, at distance 0:
+
+    <a(d_ij)>  =  a(0) / n  +  (1 - 1/n) <a(d_ij)>_{i != j}
+
+Fluctuations of a class sum to zero, so that distinct samples are further apart than independent
+ones. The mean distance of a sample from the others is known, n/(n-1) (1 - l_c F_i.M_c), and fixes
+
+    d_ij = far_c + u_i + u_j + E_ij,    far_c = n/(n-1) (1 - l_c^2),    sum_{j != i} E_ij = 0,
+    <(u_i + u_j)^2>_{i != j} = 2 k^2 l_c^2 <(dF_i . M_c)^2>,            k^2 = n^2 / ((n-1) (n-2)),
+    <E_ij^2>_{i != j}  ->  t_c^2 n^2 (n-3) / ((n-1)^2 ((n-1) (D-1) + 2))
+
+Only the last is a closure, the mean over isotropic draws; of two or three samples all distances
+are known. The averages over distinct pairs are then those above, with distances
+``far_c - k l_c (dF_i . M_c)`` from the samples. A class of one sample shows no spread, only how far
+that sample is from its field: it is left as it is, and so is its repulsion.
+
+The correction is what these say beyond the mean-field loss, less the same at zero spread, which
+would be a constant inside a class and is the dropped ``r(M_c, M_c')`` between two. It is taken at
+given fields: they feel the mean-field loss alone, as a fluctuation around a saddle point does not
+move the point. docs/fluctuations.md goes through every step.
+
+Not for fewer than 16 dimensions: where ``b l_c' sqrt(t_c / (D - 1))`` is above three, few samples
+make up the average of an exponential, those that point at the other class. The closure then counts
+too much, and the corrected loss may be further from the pair loss than the mean-field one.
+
+Dimensions: B batch, K slots (classes present), D embedding size.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from weiss._base import checks
+from weiss.theory.distances import cosine_distance
+from weiss.theory.interactions import ClosedForm, Interactions, LinearLink, Link, closed_form_of
+from weiss.theory.membership import Membership
+
+FLUCTUATIONS = ("none", "second")
+NEEDED = {
+    "distance": ("cosine",),
+    "average": ("classes",),
+    "impl": ("auto", "reference"),
+    "skip": ("auto", "off"),
+    "products": ("float32",),
+}
+"""What settings of a loss must be for the correction, which is a plain formula over all pairs."""
+
+
+class _Spread(NamedTuple):
+    """What is known of the classes of a batch.
+
+    Attributes:
+        order_K: ``l_c``.
+        across_K: ``t_c``.
+        num_across: D - 1, the directions across a field.
+        along_KK: ``<(dF_j . M_c)^2>_{j in c'}`` at row c, column c'.
+    """
+
+    order_K: Tensor
+    across_K: Tensor
+    num_across: int
+    along_KK: Tensor
+
+
+def checked(
+    fluctuations: str,
+    interactions: Interactions,
+    settings: Mapping[str, str],
+    owner: str,
+) -> str:
+    """Return the option, or say what it cannot go together with.
+
+    Args:
+        fluctuations: ``"none"`` or ``"second"``.
+        interactions: of the loss.
+        settings: of the loss, those of `NEEDED`.
+        owner: its name, for messages.
+    """
+    if checks.one_of("fluctuations", fluctuations, FLUCTUATIONS, owner) == "none":
+        return fluctuations
+    asked = f"for {owner} with fluctuations='second'"
+    form = closed_form_of(interactions)
+    if form is None or form.kind == "softplus":
+        raise ValueError(
+            f"interactions must be hinges or exponentials {asked}; got {interactions}. Only their "
+            "averages over a spread are known in closed form. Use fluctuations='none'."
+        )
+    for name, allowed in NEEDED.items():
+        given = settings[name]
+        if given not in allowed:
+            raise ValueError(
+                f"{name} must be {' or '.join(map(repr, allowed))} {asked}; got {given!r}. "
+                "The correction stands as a plain formula on the sphere only."
+            )
+    return fluctuations
+
+
+def refuse_shards(parts: int, owner: str) -> None:
+    """Refuse classes that processes share."""
+    if parts > 1:
+        raise ValueError(
+            f"fluctuations must be 'none' for {owner} where processes share the classes; got "
+            "'second'. The spread of a class is measured in one process."
+        )
+
+
+def correction(
+    interactions: Interactions, embeddings: Tensor, fields: Tensor, members: Membership
+) -> Tensor:
+    """Return what to add to the mean-field loss of a batch, at given fields.
+
+    Args:
+        interactions: two hinges or two exponentials.
+        embeddings: ``(B, D)``.
+        fields: ``(C, D)``; no gradient reaches them.
+        members: the classes of the samples, one each.
+
+    Returns:
+        As `fluctuation_correction`.
+    """
+    dtype = torch.promote_types(torch.promote_types(embeddings.dtype, fields.dtype), torch.float32)
+    fields_KD = fields.detach().index_select(0, members.class_K).to(dtype)
+    dist_BK = cosine_distance(embeddings.to(dtype), fields_KD)
+    dist_KK = cosine_distance(fields_KD, fields_KD)
+    size = fields.shape[1]
+    return fluctuation_correction(interactions, dist_BK, dist_KK, members, size)
+
+
+def fluctuation_correction(
+    interactions: Interactions,
+    dist_BK: Tensor,
+    dist_KK: Tensor,
+    members: Membership,
+    embedding_size: int,
+) -> Tensor:
+    """Return what to add to the mean-field loss of a batch; 0 where its classes have no spread.
+
+    ``1/K sum_c [phi_a(A_c / 2) - phi_a(<a>_c) + phi_a(a(0)) - phi_a(a(0) / 2)]
+    + 1/(2K) sum_{c != c'} [phi_r(P_cc') - phi_r(N_cc' + N_c'c) + phi_r(2 r_cc') - phi_r(r_cc')]``
+
+    with ``A_c`` and ``P_cc'`` the averages over pairs as the top of this file closes them, and
+    ``r_cc' = r(d(M_c, M_c'))``. Classes with no sample or one in the batch have no known
+    spread and are left as they are: the sums run over the others, K counts all of the batch.
+
+    Args:
+        interactions: two hinges or two exponentials.
+        dist_BK: ``(B, K)`` cosine distances from the samples to the fields of the classes present.
+        dist_KK: ``(K, K)`` those between these fields.
+        members: the classes of the samples, one each.
+        embedding_size: D.
+
+    Returns:
+        The correction, a scalar.
+    """
+    if members.sample_P is not None:
+        raise ValueError(
+            "labels must be class indices, shape (batch,), with fluctuations='second'; got "
+            "multi-hot labels. A sample of two classes belongs to the spread of both. "
+            "Use fluctuations='none'."
+        )
+    slots = _Slots(members, dist_BK.dtype)
+    spread = _spread(dist_BK, slots, embedding_size)
+    # Distances to the class means, which are shorter than the fields.
+    near_BK = 1.0 - spread.order_K * (1.0 - dist_BK)
+    near_KK = 1.0 - spread.order_K[:, None] * spread.order_K * (1.0 - dist_KK)
+    form = closed_form_of(interactions)
+    assert form is not None
+    pairs_K = _inside_classes(interactions, form, near_BK, near_KK, spread, slots)
+    across_KK = spread_products(spread.across_K, 1.0 - dist_KK, spread.num_across)
+    pairs_KK = _between_classes(interactions, form, near_BK, near_KK, across_KK, spread, slots)
+
+    link = interactions.attraction_link
+    half, two = dist_BK.new_tensor(0.5), dist_BK.new_tensor(2.0)
+    pull_K = slots.mean(link, interactions.attraction(slots.own(dist_BK)))
+    none_K = interactions.attraction(torch.zeros_like(pull_K))
+    inside_K = link.apply(link.times(pairs_K, half)) - link.apply(pull_K)
+    inside_K = inside_K + link.apply(none_K) - link.apply(link.times(none_K, half))
+
+    link = interactions.repulsion_link
+    push_KK = slots.mean(link, interactions.repulsion(dist_BK))
+    none_KK = interactions.repulsion(dist_KK)
+    between_KK = link.apply(pairs_KK) - link.apply(link.add(push_KK, push_KK.T))
+    between_KK = between_KK + link.apply(link.times(none_KK, two)) - link.apply(none_KK)
+
+    # The distance of a lone sample from its field is no spread: nothing to correct by.
+    known_K = members.used_K & (members.count_K > 1)
+    itself_KK = torch.eye(len(known_K), dtype=torch.bool, device=known_K.device)
+    is_pair_KK = known_K[:, None] & known_K & ~itself_KK
+    inside = inside_K.masked_fill(~known_K, 0.0).sum()
+    between = between_KK.masked_fill(~is_pair_KK, 0.0).sum() / 2
+    return (inside + between) / members.used_K.sum()
+
+
+class _Slots:
+    """Averages over the samples of each class present."""
+
+    def __init__(self, members: Membership, dtype: torch.dtype) -> None:
+        self.slot_B, self.number = members.slot_P, members.num_slots
+        self.count_K = members.count_K.to(dtype)
+        self.weight_K = self.count_K.reciprocal()
+
+    def mean(self, link: Link, x_B: Tensor) -> Tensor:
+        """Average the rows ``(B, ...)`` of each class on a link's scale: ``(K, ...)``."""
+        sum_K = link.segment_sum(x_B, self.slot_B, self.number)
+        return link.times(sum_K, self.weight_K.view(-1, *[1] * (x_B.ndim - 1)))
+
+    def own(self, x_BK: Tensor) -> Tensor:
+        """Return ``(B,)``, of each sample the entry of its own class."""
+        return x_BK.gather(1, self.slot_B[:, None]).squeeze(1)
+
+    def of_samples(self, x_K: Tensor) -> Tensor:
+        """Return the rows ``(B, ...)`` of the samples' classes."""
+        return x_K.index_select(0, self.slot_B)
+
+
+def _spread(dist_BK: Tensor, slots: _Slots, embedding_size: int) -> _Spread:
+    """Measure order and spread of each class from distances to fields."""
+    sim_BK, plain = 1.0 - dist_BK, LinearLink()
+    mean_KK = slots.mean(plain, sim_BK)
+    along_KK = slots.mean(plain, (sim_BK - slots.of_samples(mean_KK)).square()).T
+    across_K = slots.mean(plain, 1.0 - slots.own(sim_BK).square()).clamp_min(0.0)
+    return _Spread(mean_KK.diagonal(), across_K, max(embedding_size - 1, 1), along_KK)
+
+
+def _inside_classes(
+    interactions: Interactions,
+    form: ClosedForm,
+    near_BK: Tensor,
+    near_KK: Tensor,
+    spread: _Spread,
+    slots: _Slots,
+) -> Tensor:
+    """Return the averages over all pairs of a class ``(K,)``, on the scale of the link."""
+    link, num_across = interactions.attraction_link, spread.num_across
+    count_K = slots.count_K.clamp_min(2)  # one sample has no other: not used
+    others_K = count_K - 1
+    # Two samples stand at the same distance from their mean: there is nothing to stretch.
+    stretch_K = (count_K > 2) * count_K / (others_K * (count_K - 2).clamp_min(1)).sqrt()
+    free_K = count_K.square() * (count_K - 3).clamp_min(0) / others_K.square()
+    across_K = spread.across_K.square() * free_K / (others_K * num_across + 2)
+
+    near_K = near_KK.diagonal()
+    far_K = near_K * count_K / others_K
+    swing_B = slots.of_samples(stretch_K) * (slots.own(near_BK) - slots.of_samples(near_K))
+    far_B = slots.of_samples(far_K) + swing_B
+    if form.kind == "exp":
+        single_K = slots.mean(link, interactions.attraction(far_B))
+        distinct_K = 2 * single_K - interactions.attraction(far_K)
+        square_K = form.pull_rate**2 * across_K * num_across
+        distinct_K = distinct_K + log_mean_exp(square_K, num_across)
+    else:
+        var_K = slots.mean(link, swing_B.square()) + across_K
+        distinct_K = slots.mean(link, rounded_hinge(far_B - form.pull_at, slots.of_samples(var_K)))
+    itself_K = interactions.attraction(torch.zeros_like(far_K))
+    return link.add(link.times(itself_K, 1 / count_K), link.times(distinct_K, others_K / count_K))
+
+
+def _between_classes(
+    interactions: Interactions,
+    form: ClosedForm,
+    near_BK: Tensor,
+    near_KK: Tensor,
+    across_KK: Tensor,
+    spread: _Spread,
+    slots: _Slots,
+) -> Tensor:
+    """Return the averages over pairs of two classes ``(K, K)``, on the scale of the link."""
+    link, num_across = interactions.repulsion_link, spread.num_across
+    if form.kind == "exp":
+        push_KK = slots.mean(link, interactions.repulsion(near_BK))
+        push_KK = push_KK + push_KK.T - interactions.repulsion(near_KK)
+        square_KK = form.push_rate**2 * across_KK * num_across
+        return push_KK + log_mean_exp(square_KK, num_across)
+    var_KK = spread.order_K.square()[:, None] * spread.along_KK + across_KK
+    push_BK = rounded_hinge(form.push_at - near_BK, slots.of_samples(var_KK))
+    push_KK = slots.mean(link, push_BK)
+    # Either class's samples among the other's spread: two estimates of one average.
+    return (push_KK + push_KK.T) / 2
+
+
+def spread_products(across_K: Tensor, sim_KK: Tensor, num_across: int) -> Tensor:
+    """Return ``tr(S_c S_c')`` of classes spread alike in all directions across their fields.
+
+    ``t_c t_c' (p - 1 + (M_c . M_c')^2) / p^2``: only parallel fields share all p directions across.
+
+    Args:
+        across_K: ``t_c``, the traces.
+        sim_KK: ``M_c . M_c'``.
+        num_across: p, the directions across a field, at least 1.
+
+    Returns:
+        ``(K, K)``.
+    """
+    shared_KK = (num_across - 1 + sim_KK.square()) / num_across**2
+    return across_K[:, None] * across_K * shared_KK
+
+
+def log_mean_exp(square: Tensor, dimensions: int) -> Tensor:
+    """Average ``e^{k z}`` over the cosine z of two random directions, and take the logarithm.
+
+    ``sqrt(n^2 + k^2) - n - n log((n + sqrt(n^2 + k^2)) / (2 n))`` with ``n = dimensions / 2``, the
+    leading order for many dimensions. It begins as a Gaussian's cumulant, ``k^2 / (2 dimensions)``,
+    and ends as ``k``: no product of two spreads is larger than their lengths allow.
+
+    Args:
+        square: ``k^2``, of any shape.
+        dimensions: p, in which the directions are drawn.
+
+    Returns:
+        The logarithm, of the same shape.
+    """
+    half = dimensions / 2
+    root = (half**2 + square).sqrt()
+    rest = square / (root + half)  # root - half, without cancellation
+    return rest - half * torch.log1p(rest / (2 * half))
+
+
+def rounded_hinge(x: Tensor, var: Tensor) -> Tensor:
+    """Average a hinge over a Gaussian, ``<[x + sqrt(var) z]_+>_{z ~ N(0, 1)}``.
+
+    ``x Phi(x / s) + s phi(x / s)`` with ``s = sqrt(var)``; the hinge itself where var is 0.
+
+    Args:
+        x: of any shape, where the Gaussian stands.
+        var: of the same shape, its variance.
+
+    Returns:
+        The average, of the same shape.
+    """
+    is_wide = var > torch.finfo(var.dtype).eps ** 1.5  # less is rounding of distances
+    width = var.masked_fill(~is_wide, 1.0).sqrt()
+    place = x / width
+    density = (-place.square() / 2).exp() / math.sqrt(2 * math.pi)
+    return torch.where(is_wide, x * torch.special.ndtr(place) + width * density, x.relu())

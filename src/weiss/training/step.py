@@ -1,0 +1,232 @@
+"""One step of training: a batch in, parameters moved.
+
+The backward pass is cut at the embeddings. The loss of the joined batch gives the gradient of
+every embedding; each process, and each part of a batch that is too large for the device, then
+sends its own rows of that gradient through the network. So a batch that is shared by processes or
+cut into parts has the gradients of the whole, also under losses that compare its samples.
+
+Dimensions: B batch, all processes together; b this process's part; D embedding size.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
+
+from weiss._base.devices import autocast
+from weiss._base.processes import Processes
+from weiss.backbones import Embedder
+from weiss.losses.lazy_adamw import TouchedRowsAdamW
+from weiss.losses.parameter_groups import parameter_groups
+from weiss.losses.shards import is_sharded
+from weiss.runs import Optim, Recipe
+from weiss.training.graphs import Recording, can_be_recorded, recorded
+
+CLASS_VECTORS = ("fields", "proxies")
+"""The groups of `weiss.parameter_groups` that hold one vector for each class."""
+
+
+def make_optimizer(recipe: Recipe, model: nn.Module, loss: nn.Module) -> torch.optim.Optimizer:
+    """Build the optimiser of a recipe, each kind of parameter at its rate."""
+    settings: Optim = recipe.optim
+    groups = parameter_groups(
+        model, loss, settings.lr, settings.weight_decay, class_lr=settings.class_lr
+    )
+    for group in groups:
+        group["rate"] = group["lr"]  # what a schedule multiplies
+    if settings.touched_rows:
+        for group in groups:
+            group["touched_rows"] = group["name"] in CLASS_VECTORS
+        _refuse_without_rows(recipe, groups)
+        return TouchedRowsAdamW(groups)
+    if settings.name == "adamw":
+        on_gpu = all(p.is_cuda for group in groups for p in group["params"])
+        return torch.optim.AdamW(groups, fused=on_gpu)
+    if settings.name == "rmsprop":
+        return torch.optim.RMSprop(groups, lr=settings.lr, momentum=settings.momentum)
+    return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum)
+
+
+def _refuse_without_rows(recipe: Recipe, groups: list[dict[str, Any]]) -> None:
+    """Refuse ``optim.touched_rows`` where no row of a parameter that trains is a class's."""
+    found = [p for group in groups if group["touched_rows"] for p in group["params"]]
+    size, name = recipe.backbone.embedding_size, recipe.loss.name
+    if found and all(p.ndim == 2 and p.shape[1] == size for p in found):
+        return
+    what = "has none that train"
+    if found:
+        what = f"has them in a parameter of shape {tuple(found[0].shape)}"
+    elif recipe.fields.how != "joint":
+        what += f" with fields.how={recipe.fields.how!r}"
+    raise ValueError(
+        f"optim.touched_rows must be false unless a loss trains one row of {size} numbers for each "
+        f"class; loss {name!r} {what}. Leave it out, or choose another loss."
+    )
+
+
+class Stepper:
+    """Takes steps.
+
+    Args:
+        recipe: how to step; sizes and precision resolved.
+        model: the network, on its device.
+        loss: the loss, on the same device.
+        optimizer: over both, from `make_optimizer`.
+        processes: who shares each batch.
+        device: where it all is.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        model: Embedder,
+        loss: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        processes: Processes,
+        device: torch.device,
+    ) -> None:
+        self.model, self.loss, self.optimizer = model, loss, optimizer
+        self.processes = processes
+        self.precision = autocast(recipe.train.precision, device)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.train.precision == "fp16")
+        self._recipe, self._device = recipe, device
+        self._settings, self._parts = recipe.optim, recipe.train.accumulate
+        self._compiled: Any = torch.compile(model) if recipe.train.compile else model
+        self._forward: Any = None
+        self._warming_up: bool | None = None
+
+    def set_phase(self, warming_up: bool) -> None:
+        """Begin warm-up, in which the trunk's parameters stand still, or end it.
+
+        The statistics of batch normalisation that is not frozen are no parameters and still move.
+        To be called in training mode, while no thread prepares batches.
+        """
+        if warming_up == self._warming_up:
+            return
+        self.release()
+        self._warming_up = warming_up
+        for parameter in self.model.trunk_parameters():
+            parameter.requires_grad_(not warming_up)
+            # An optimiser moves whatever has a gradient, be it an old one.
+            parameter.grad = None
+        self._forward = self._compiled
+        if self.processes.size > 1:
+            # Anew in each phase: it must know which parameters get gradients.
+            self._forward = DistributedDataParallel(self._compiled)
+        elif can_be_recorded(self.model, self._recipe, self.processes, self._device):
+            self._forward = recorded(self.model, self._recipe, self.precision, self._device)
+
+    def settle(self) -> None:
+        """Give class vectors their true length before they are measured or kept.
+
+        Rows that no step has touched for a while owe weight decay, which an angle does not see.
+        """
+        has_lengths = getattr(self.loss, "distance", "cosine") != "cosine"
+        if has_lengths and isinstance(self.optimizer, TouchedRowsAdamW):
+            self.optimizer.settle()
+
+    def release(self) -> None:
+        """Let go of what only steps need; the next phase makes it again."""
+        if isinstance(self._forward, Recording):
+            self._forward.release()
+        self._forward, self._warming_up = None, None
+
+    def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Take a step.
+
+        Args:
+            images: ``(b, c, S, S)`` or ``(b, F)``, this process's part of the batch.
+            labels: ``(b,)`` or ``(b, C)``.
+
+        Returns:
+            The loss of the batch, a scalar; its embeddings ``(B, D)`` and labels, joined.
+        """
+        self.optimizer.zero_grad(set_to_none=True)
+        value, joined_BD, labels_B = self._backward(images, labels)
+        self.scaler.unscale_(self.optimizer)
+        network = [p for p in self.model.parameters() if p.grad is not None]
+        if self._settings.clip_value:
+            nn.utils.clip_grad_value_(network, self._settings.clip_value)
+        if self._settings.clip_norm:
+            nn.utils.clip_grad_norm_(network, self._settings.clip_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return value.detach(), joined_BD.detach(), labels_B
+
+    def _backward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Leave gradients in every parameter that trains."""
+        parts = images.chunk(self._parts)
+        whole = len(parts) == 1
+        if whole:
+            with self.precision():
+                own_bD = self._forward(images)
+        else:
+            states = []
+            with torch.no_grad(), self.precision(), _frozen_statistics(self.model):
+                rows = []
+                for part in parts:
+                    states.append(_random_state(images.device))
+                    rows.append(self._compiled(part))
+                own_bD = torch.cat(rows)
+        joined_BD = self.processes.join(own_bD.detach()).requires_grad_()
+        labels_B = self.processes.join(labels)
+        value = self.loss(joined_BD, labels_B)
+        # A loss that finds nothing to do (no triplet violates its margin) has no gradient.
+        if value.requires_grad:
+            self.scaler.scale(value).backward()
+        gradient_BD = torch.zeros_like(joined_BD) if joined_BD.grad is None else joined_BD.grad
+        if not is_sharded(self.loss):  # whose fields each have one process, and their gradient
+            self.processes.average_gradients(self.loss.parameters())
+        # DistributedDataParallel divides by the number of processes; the parts add up to the whole.
+        gradient_bD = self.processes.owned(gradient_BD) * self.processes.size
+        if whole:
+            own_bD.backward(gradient_bD)
+            return value, joined_BD, labels_B
+        gradients = gradient_bD.chunk(self._parts)
+        for state, part, gradient in zip(states, parts, gradients, strict=True):
+            _set_random_state(state, images.device)
+            with self._unsynchronised(part is not parts[-1]):
+                with self.precision():
+                    again_bD = self._forward(part)
+                again_bD.backward(gradient)
+        return value, joined_BD, labels_B
+
+    def _unsynchronised(self, wanted: bool) -> AbstractContextManager[Any]:
+        if wanted and isinstance(self._forward, DistributedDataParallel):
+            return self._forward.no_sync()
+        return nullcontext()
+
+
+@contextmanager
+def _frozen_statistics(model: nn.Module) -> Iterator[None]:
+    """Let batch normalisation use a batch's statistics without remembering them."""
+    modules = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.training]
+    before = [(module.momentum, _copy(module.num_batches_tracked)) for module in modules]
+    try:
+        for module in modules:
+            module.momentum = 0.0
+        yield
+    finally:
+        for module, (momentum, batches) in zip(modules, before, strict=True):
+            module.momentum = momentum
+            if batches is not None and module.num_batches_tracked is not None:
+                module.num_batches_tracked.copy_(batches)
+
+
+def _copy(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.clone()
+
+
+def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
+    cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    return torch.get_rng_state(), cuda
+
+
+def _set_random_state(state: tuple[Tensor, Tensor | None], device: torch.device) -> None:
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.cuda.set_rng_state(state[1], device)

@@ -1,0 +1,183 @@
+"""Files are whole or not there."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from weiss._base.files import alone, cache_folder, replacing
+
+
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "deep" / "a.txt"
+    with replacing(path) as temporary:
+        temporary.write_text("old")
+    with pytest.raises(RuntimeError), replacing(path) as temporary:  # noqa: PT012
+        temporary.write_text("ha")
+        raise RuntimeError
+    assert path.read_text() == "old"
+    assert [p.name for p in path.parent.iterdir()] == ["a.txt"]
+
+
+def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with replacing(path) as temporary:
+        temporary.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+
+
+def test_the_cache_folder_follows_the_desktop_standard(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "weiss"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_folder().parts[-2:] == (".cache", "weiss")
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from weiss._base.files import alone
+with alone(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def held_by_another_process(path):
+    """A process that holds the lock until its standard input is closed."""
+    command = [sys.executable, "-c", HOLDER, str(path)]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    )
+    try:
+        assert process.stdout.readline() == "held\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_second_process_is_refused_at_once(tmp_path):
+    with held_by_another_process(tmp_path / "run") as process:
+        begun = time.monotonic()
+        for _ in range(3):
+            with pytest.raises(BlockingIOError), alone(tmp_path / "run", wait=False):
+                pytest.fail("two at a time")
+        assert time.monotonic() - begun < 10  # who waits would wait for ever
+        assert process.poll() is None
+        with alone(tmp_path / "other", wait=False):
+            pass  # another path is another matter
+
+
+def test_a_process_that_was_killed_holds_nothing(tmp_path):
+    with held_by_another_process(tmp_path / "run") as process:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert (tmp_path / ".run.lock").exists()  # nobody was left to remove it
+        for _ in range(2):
+            with alone(tmp_path / "run", wait=False):
+                pass
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_ended_well_leaves_nothing(tmp_path):
+    with held_by_another_process(tmp_path / "run") as process:
+        process.stdin.close()
+        assert process.wait(30) == 0
+        assert list(tmp_path.iterdir()) == []
+        with alone(tmp_path / "run", wait=False):
+            pass
+        process.stdin = None
+
+
+def test_who_waits_comes_next(tmp_path):
+    order = []
+
+    def wait_for_it():
+        with alone(tmp_path / "run"):
+            order.append("second")
+
+    with held_by_another_process(tmp_path / "run") as process:
+        thread = threading.Thread(target=wait_for_it)
+        thread.start()
+        time.sleep(0.1)
+        order.append("first")
+        process.kill()
+        thread.join(30)
+    assert order == ["first", "second"]
+
+
+def test_who_waited_is_alone_though_the_lock_was_removed_before_it(tmp_path):
+    found = []
+
+    def wait_for_it():
+        with alone(tmp_path / "run"):
+            try:
+                with alone(tmp_path / "run", wait=False):
+                    found.append("two at a time")
+            except BlockingIOError:
+                found.append("alone")
+
+    thread = threading.Thread(target=wait_for_it)
+    with alone(tmp_path / "run"):
+        thread.start()
+        time.sleep(0.2)
+    thread.join(30)
+    assert found == ["alone"]
+
+
+def test_one_process_is_not_alone_twice(tmp_path):
+    with alone(tmp_path / "run", wait=False):
+        with pytest.raises(BlockingIOError), alone(tmp_path / "run", wait=False):
+            pytest.fail("two at a time")
+        with pytest.raises(BlockingIOError), alone(tmp_path / "run", wait=False):
+            pytest.fail("a refusal must not free the lock")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_an_error_frees_the_lock(tmp_path, wait):
+    with pytest.raises(RuntimeError), alone(tmp_path / "run", wait=wait):
+        raise RuntimeError
+    with alone(tmp_path / "run", wait=False):
+        pass
+
+
+def test_many_threads_are_alone_one_after_the_other(tmp_path):
+    inside, most = [], []
+
+    def work():
+        for _ in range(20):
+            with alone(tmp_path / "run"):
+                inside.append(1)
+                most.append(len(inside))
+                inside.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 160
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_lock_goes_on_without(tmp_path, monkeypatch):
+    import fcntl
+
+    def refuse(*arguments):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with alone(tmp_path / "run", wait=False):
+        assert os.path.lexists(tmp_path / ".run.lock")
+    assert list(Path(tmp_path).iterdir()) == []

@@ -1,0 +1,288 @@
+"""Decoding: every kind of file becomes 8-bit pixels, upright, or a word why not."""
+
+import io
+import struct
+import threading
+import tracemalloc
+import warnings
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from weiss._base import images
+from weiss._base.images import BadImageError, decode
+
+RNG = np.random.default_rng(0)
+# Smooth, so that lossy formats keep it nearly as it is.
+PIXELS = np.asarray(
+    Image.fromarray(RNG.integers(0, 256, (4, 6, 3), dtype=np.uint8)).resize((60, 40))
+)
+
+
+def saved(image, name, folder, **options):
+    path = folder / name
+    image.save(path, **options)
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["png", "bmp", "ppm", "tif", "webp", "jpg"])
+def test_formats_agree(tmp_path, suffix):
+    options = {"webp": {"lossless": True}, "jpg": {"quality": 95}}.get(suffix, {})
+    got = decode(saved(Image.fromarray(PIXELS), f"a.{suffix}", tmp_path, **options))
+    assert got.shape == PIXELS.shape
+    assert got.dtype == np.uint8
+    assert np.abs(got.astype(int) - PIXELS).mean() < (2 if suffix == "jpg" else 1e-9)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation_is_applied(tmp_path, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    # What a camera held that way would have stored; the oracle is the standard's own table.
+    undo = {
+        1: lambda a: a,
+        2: lambda a: a[:, ::-1],
+        3: lambda a: a[::-1, ::-1],
+        4: lambda a: a[::-1],
+        5: lambda a: a.transpose(1, 0, 2),
+        6: lambda a: np.rot90(a, 1),
+        7: lambda a: a[::-1, ::-1].transpose(1, 0, 2),
+        8: lambda a: np.rot90(a, -1),
+    }[orientation]
+    stored = Image.fromarray(np.ascontiguousarray(undo(PIXELS)))
+    np.testing.assert_array_equal(decode(saved(stored, "a.png", tmp_path, exif=exif)), PIXELS)
+
+
+def test_orientation_of_a_jpeg_swaps_its_sides(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    path = saved(Image.fromarray(PIXELS), "a.jpg", tmp_path, exif=exif)
+    assert decode(path).shape == (60, 40, 3)
+
+
+def test_grey_becomes_three_equal_channels(tmp_path):
+    grey = Image.fromarray(PIXELS[:, :, 0])
+    got = decode(saved(grey, "a.png", tmp_path))
+    np.testing.assert_array_equal(got, PIXELS[:, :, :1].repeat(3, axis=2))
+    np.testing.assert_array_equal(
+        decode(saved(grey, "a.png", tmp_path), channels=1), PIXELS[:, :, :1]
+    )
+
+
+def test_transparent_pixels_are_laid_over_white(tmp_path):
+    alpha = np.zeros((40, 60), dtype=np.uint8)
+    alpha[:, 30:] = 255
+    image = Image.fromarray(np.dstack([PIXELS, alpha]))
+    got = decode(saved(image, "a.png", tmp_path))
+    assert (got[:, :30] == 255).all()
+    np.testing.assert_array_equal(got[:, 30:], PIXELS[:, 30:])
+
+
+@pytest.mark.parametrize("mode", ["P", "LA", "1", "CMYK", "YCbCr", "LAB", "HSV"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_every_colour_space_is_read(tmp_path, mode, channels):
+    image = Image.fromarray(PIXELS)
+    image = image.convert("L").convert(mode) if mode in ("LA", "1") else image.convert(mode)
+    if mode == "P":
+        image = Image.fromarray(PIXELS).quantize(256)
+    suffix = {"CMYK": "jpg", "YCbCr": "tif", "LAB": "tif"}.get(mode, "png")
+    if mode == "HSV":  # no format stores it, but a data set may hand it over
+        got = images.upright(image, channels)
+    else:
+        got = decode(saved(image, f"a.{suffix}", tmp_path), channels)
+    assert got.shape == (40, 60, channels)
+    if mode in ("P", "CMYK", "YCbCr"):
+        want = PIXELS if channels == 3 else np.asarray(Image.fromarray(PIXELS).convert("L"))
+        assert np.abs(got.squeeze().astype(int) - want).mean() < 12
+
+
+def test_sixteen_bits_keep_their_range(tmp_path):
+    ramp = np.linspace(0, 65535, 40 * 60).reshape(40, 60).astype(np.uint16)
+    for suffix in ("png", "tif"):
+        got = decode(saved(Image.fromarray(ramp), f"a.{suffix}", tmp_path), channels=1)[:, :, 0]
+        assert np.abs(got - ramp / 257.0).max() <= 0.5
+
+
+def test_floats_of_a_known_range_are_read_and_others_refused(tmp_path):
+    unit = Image.fromarray((PIXELS[:, :, 0] / 255).astype(np.float32))
+    got = decode(saved(unit, "a.tif", tmp_path), channels=1)[:, :, 0]
+    np.testing.assert_array_equal(got, PIXELS[:, :, 0])
+    wild = Image.fromarray(np.full((4, 4), -3.5, dtype=np.float32))
+    with pytest.raises(BadImageError, match="values from -3.5 to -3.5 in mode F.*8 or 16 bits"):
+        decode(saved(wild, "b.tif", tmp_path))
+
+
+def test_of_an_animation_the_first_frame_is_read(tmp_path):
+    red, blue = (Image.new("RGB", (8, 8), colour) for colour in ("red", "blue"))
+    for suffix in ("gif", "webp", "png"):
+        path = saved(red, f"a.{suffix}", tmp_path, save_all=True, append_images=[blue])
+        got = decode(path)
+        assert got.shape == (8, 8, 3)
+        assert (got.reshape(-1, 3).mean(axis=0) > [200, -1, -1]).all()
+        assert got[..., 2].max() < 60
+
+
+@pytest.mark.parametrize(("size", "want"), [((500, 333), (384, 256)), ((100, 300), (100, 300))])
+def test_only_larger_images_are_reduced(tmp_path, size, want):
+    path = saved(Image.new("RGB", size), "a.png", tmp_path)
+    assert decode(path, short_side=256).shape == (want[1], want[0], 3)
+    assert images.stored_size(path, 256) == want[0] * want[1]
+
+
+def test_reducing_an_array_is_reducing_its_file(tmp_path):
+    path = saved(Image.fromarray(PIXELS), "a.png", tmp_path)
+    for channels in (1, 3):
+        np.testing.assert_array_equal(
+            images.reduced(decode(path, channels), 16), decode(path, channels, short_side=16)
+        )
+
+
+def bad_files(folder):
+    whole = saved(Image.fromarray(PIXELS), "whole.jpg", folder).read_bytes()
+    png = saved(Image.fromarray(PIXELS), "whole.png", folder).read_bytes()
+    return {
+        "empty": (b"", r"empty \(zero bytes\)"),
+        "truncated jpeg": (whole[: len(whole) // 2], "cannot be decoded .*[Tt]runcated"),
+        "truncated png": (png[: len(png) // 2], "cannot be decoded"),
+        "damaged png": (png[:60] + b"\0" * 40 + png[100:], "cannot be decoded"),
+        "text": (b"<html>not found</html>", "is no image that Pillow can read"),
+        "header only": (whole[:20], "cannot be decoded|no image"),
+    }
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["empty", "truncated jpeg", "truncated png", "damaged png", "text", "header only"],
+)
+def test_bad_files_are_named_with_the_reason(tmp_path, kind):
+    data, message = bad_files(tmp_path)[kind]
+    path = tmp_path / "bad.jpg"
+    path.write_bytes(data)
+    with pytest.raises(BadImageError, match=f"bad.jpg: .*({message})"):
+        decode(path)
+    assert images.stored_size(path, 256) >= 0
+
+
+def test_a_missing_file_and_a_folder_are_named(tmp_path):
+    with pytest.raises(BadImageError, match="gone.jpg: cannot be opened .No such file"):
+        decode(tmp_path / "gone.jpg")
+    with pytest.raises(BadImageError, match="cannot be opened .Is a directory"):
+        decode(tmp_path)
+
+
+@pytest.mark.parametrize("side", [13_500, 20_000])
+def test_a_decompression_bomb_is_refused_before_it_is_unpacked(tmp_path, side):
+    # A tiny file that claims a huge image: one row of a real PNG with its header rewritten.
+    buffer = io.BytesIO()
+    Image.new("L", (side, 1)).save(buffer, "PNG")
+    data = bytearray(buffer.getvalue())
+    data[20:24] = struct.pack(">I", side)
+    data[29:33] = struct.pack(">I", zlib.crc32(bytes(data[12:29])))
+    path = tmp_path / "bomb.png"
+    path.write_bytes(data)
+    with pytest.raises(BadImageError, match=r"bomb.png: has .*178,956,970"):
+        decode(path)
+
+
+def test_bytes_decode_like_their_file(tmp_path):
+    path = saved(Image.fromarray(PIXELS), "a.png", tmp_path)
+    np.testing.assert_array_equal(decode(path.read_bytes()), decode(path))
+
+
+def test_a_colour_that_stands_for_transparent_is_laid_over_white(tmp_path):
+    pixels = PIXELS.copy()
+    pixels[:, :30] = (255, 0, 255)
+    path = saved(Image.fromarray(pixels), "a.png", tmp_path, transparency=(255, 0, 255))
+    assert (decode(path)[:, :30] == 255).all()
+
+
+def test_pixels_that_are_no_numbers_are_refused(tmp_path):
+    image = Image.fromarray(np.full((4, 4), np.nan, dtype=np.float32))
+    with pytest.raises(BadImageError, match="no numbers .NaN or infinity"):
+        decode(saved(image, "a.tif", tmp_path))
+
+
+def encoded(image, kind):
+    file = io.BytesIO()
+    image.save(file, kind)
+    return file.getvalue()
+
+
+def test_a_look_gives_the_size_that_decoding_gives():
+    content = encoded(Image.fromarray(PIXELS), "PNG")
+    assert images.look(content, max_pixels=2400, max_side=60) == (60, 40)
+    assert decode(content).shape == (40, 60, 3)
+
+
+@pytest.mark.parametrize("limits", [{"max_pixels": 2399}, {"max_side": 59}])
+def test_a_look_refuses_what_is_too_large(limits):
+    content = encoded(Image.fromarray(PIXELS), "PNG")
+    with pytest.raises(images.TooLargeImageError, match="has 60 x 40 pixels"):
+        images.look(content, **({"max_pixels": 10**6, "max_side": 1000} | limits))
+
+
+@pytest.mark.parametrize(("content", "why"), [(b"", "is empty"), (b"words", "is no image")])
+def test_a_look_refuses_what_is_no_image(content, why):
+    with pytest.raises(BadImageError, match=why):
+        images.look(content, max_pixels=10**6, max_side=1000)
+
+
+def test_a_format_that_was_not_asked_for_is_no_image():
+    content = encoded(Image.fromarray(PIXELS), "BMP")
+    assert decode(content, formats=("BMP",)).shape == PIXELS.shape
+    with pytest.raises(BadImageError, match="is no image that Pillow can read"):
+        decode(content, formats=("PNG", "JPEG"))
+
+
+def test_pixels_of_16_bits_come_out_the_same_in_strips_as_at_once(monkeypatch, tmp_path):
+    deep = np.random.default_rng(0).integers(0, 65536, (37, 50)).astype(np.uint16)
+    path = saved(Image.fromarray(deep), "a.png", tmp_path)
+    monkeypatch.setattr(images, "STRIP", 120)  # two rows, and one is left over
+    assert np.array_equal(decode(path, 1)[:, :, 0], np.rint(deep / 257))
+    monkeypatch.setattr(images, "STRIP", 10)  # less than a row
+    assert np.array_equal(decode(path, 1)[:, :, 0], np.rint(deep / 257))
+
+
+def test_one_number_that_is_none_is_found_in_any_strip(monkeypatch, tmp_path):
+    monkeypatch.setattr(images, "STRIP", 4)
+    values = np.zeros((6, 4), np.float32)
+    for row, value in ((0, np.nan), (5, np.inf), (3, -np.inf)):
+        broken = values.copy()
+        broken[row, 1] = value
+        with pytest.raises(BadImageError, match="no numbers .NaN or infinity"):
+            decode(saved(Image.fromarray(broken), f"{row}.tif", tmp_path))
+
+
+def test_pixels_of_16_bits_take_little_more_memory_than_they_have():
+    content = encoded(Image.fromarray(np.zeros((3000, 3000), np.uint16)), "PNG")
+    tracemalloc.start()  # it sees arrays, and not what Pillow holds
+    try:
+        decode(content, short_side=32)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * 3000 * 3000  # as floats of 64 bits they have twice that
+
+
+def test_threads_that_decode_leave_the_warnings_of_others_as_they_were():
+    before = list(warnings.filters)
+    first, second = threading.Event(), threading.Event()
+
+    def decode_until(mine, other):
+        with images._quiet():
+            mine.set()
+            other.wait(30)
+
+    thread = threading.Thread(target=decode_until, args=(first, second))
+    thread.start()
+    first.wait(30)
+    # The second one begins while the first is at it, and ends after it.
+    with images._quiet():
+        second.set()
+        thread.join(30)
+        with pytest.raises(UserWarning, match="of somebody else"):  # here they are errors
+            warnings.warn("of somebody else", stacklevel=1)
+        warnings.warn_explicit("of Pillow", UserWarning, "Image.py", 1, "PIL.Image")
+    assert list(warnings.filters) == before

@@ -1,0 +1,312 @@
+"""index, search, serve and export as somebody types them: right, and wrong in words."""
+
+import json
+import shutil
+import signal
+import sys
+import urllib.request
+
+import pytest
+from glyph_catalogue import train_on_glyphs, with_other_weights, without_data, write_glyphs
+from tiny import begin, weiss
+
+from weiss import cli
+
+
+@pytest.fixture(autouse=True, scope="module")
+def always_one_thread(one_thread):
+    """Compute with one thread in every test here."""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder with a run, pictures and an index of them; only to be read."""
+    folder = tmp_path_factory.mktemp("made")
+    train_on_glyphs(folder / "run")
+    write_glyphs(folder / "pictures", num_classes=30)
+    done = run_main("index", folder / "run", folder / "pictures", "--out", folder / "index")
+    assert done is None
+    return folder
+
+
+def run_main(*words):
+    """Run the command line in this process; return the code it ends with, None for success."""
+    before = sys.argv
+    sys.argv = ["weiss", *map(str, words)]
+    try:
+        cli.main()
+    except SystemExit as end:
+        return end.code or None
+    finally:
+        sys.argv = before
+    return None
+
+
+@pytest.fixture
+def said(capsys):
+    """Run a command that must succeed, and return what it printed."""
+
+    def run(*words):
+        code = run_main(*words)
+        out, err = capsys.readouterr()
+        assert code is None, err
+        return out
+
+    return run
+
+
+@pytest.fixture
+def refused(capsys):
+    """Run a command that must be refused, and return the message."""
+
+    def run(*words):
+        capsys.readouterr()
+        assert run_main(*words) == 2
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        assert not out
+        return " ".join(err.split())
+
+    return run
+
+
+@pytest.fixture
+def index(made, tmp_path):
+    """A copy of the index, to be changed."""
+    return shutil.copytree(made / "index", tmp_path / "index")
+
+
+def test_a_search_prints_ranks_similarities_classes_and_a_verdict(made, said):
+    picture = made / "pictures" / "U+0041" / "2.png"
+    lines = said("search", made / "index", picture, "-k", 3).splitlines()
+    assert lines[0].startswith(f"{picture}: ")
+    assert "threshold" in lines[0]
+    assert "% of strangers reach" in lines[0]
+    assert lines[1].split() == ["rank", "similarity", "distance", "class", "name"]
+    assert lines[2].split() == ["*", "1", "1.0000", "0.0000", "U+0041", "U+0041/2.png"]
+    assert sum(line.split()[-1].endswith(".png") for line in lines[2:]) == 3
+
+
+def test_what_is_far_from_everything_is_no_match(made, said, tmp_path):
+    import numpy as np
+
+    from weiss._base.images import encode_png
+
+    noise = np.random.default_rng(0).integers(0, 255, (32, 32, 1), dtype=np.uint8)
+    (tmp_path / "noise.png").write_bytes(encode_png(noise))
+    lines = said("search", made / "index", tmp_path / "noise.png", "-k", 2).splitlines()
+    assert "no match: the nearest has similarity" in lines[0]
+    assert "* a match" not in lines
+
+
+def test_json_says_the_same_for_programs(made, said):
+    pictures = [made / "pictures" / name / "1.png" for name in ("U+0041", "U+0043")]
+    found = json.loads(said("search", made / "index", *pictures, "-k", 2, "--json"))
+    assert found["index"] == "pictures"
+    assert found["num_items"] == 240
+    assert 0 <= found["threshold"]["false_match_rate"] <= 1
+    assert [query["image"] for query in found["queries"]] == list(map(str, pictures))
+    first = found["queries"][0]["hits"][0]
+    assert first["name"] == "U+0041/1.png"
+    assert (first["rank"], first["class_names"], first["is_match"]) == (1, ["U+0041"], True)
+    assert [len(query["hits"]) for query in found["queries"]] == [2, 2]
+
+
+def test_a_page_of_the_hits_is_written_beside_the_table(made, said, tmp_path):
+    picture = made / "pictures" / "U+0041" / "2.png"
+    out = said("search", made / "index", picture, "--html", tmp_path / "page.html")
+    assert f"Wrote {tmp_path / 'page.html'}" in out
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("<li class=") == 10
+    assert str(tmp_path) not in page
+    assert str(made) not in page
+
+
+def test_an_index_is_added_to_and_removed_from(index, said, tmp_path):
+    write_glyphs(tmp_path / "more", num_classes=2, per_class=3, first=30)
+    assert "6 images added" in said("index", "--add", tmp_path / "more", "--out", index)
+    out = said("index", "--remove", "class:U+0041", "--remove", "0", "--out", index)
+    assert "9 images removed; now 237" in out
+    assert "files are as they were written" in said("index", "--check", "--out", index)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "pictures"], "--out must name the index folder"),
+        (["run", "--out", "new"], "RUN and IMAGES must both be given to make an index"),
+        (["run", "pictures", "--add", "pictures", "--out", "new"], "got several. Do them one"),
+        (["--add", "p", "--remove", "x", "--out", "index"], "got several. Do them one"),
+        (["run", "pictures", "--out", "index"], "must not hold an index yet; it does"),
+        (["rum", "pictures", "--out", "new"], "Did you mean 'run'?"),
+        (["run", "picturs", "--out", "new"], "Did you mean 'pictures'?"),
+        (["run", "pictures", "--out", "new", "--store", "redis"], "--store must be faiss or"),
+        (["run", "pictures", "--out", "new", "--kind", "tree"], "--kind must be one of"),
+        (["run", "pictures", "--out", "new", "--batch-size", "0"], "--batch-size must be at least"),
+        (["run", "pictures", "--out", "new", "--false-match-rate", "2"], "--false-match-rate must"),
+        (["--remove", "nothing", "--out", "index"], "is neither a name, nor an id"),
+        (["--add", "pictures", "--out", "index"], "all 240 items of pictures are in the index"),
+        (["--add", "pictures", "--out", "indx"], "Did you mean 'index'?"),
+        (["--add", "pictures", "--out", "index", "--kind", "ivf"], "--kind must be left out with"),
+        (["--add", "pictures", "--out", "index", "--store", "faiss"], "--store must be left out"),
+        (["--add", "pictures", "--out", "index", "--replace"], "--replace must be left out with"),
+        (["--remove", "0", "--out", "index", "--split", "test"], "with --remove, which does not"),
+        (["--remove", "0", "--out", "index", "--batch-size", "4"], "--batch-size must be left out"),
+        (["run", "--remove", "0", "--out", "index"], "RUN must be left out with --remove"),
+        (["run", "--check", "--out", "index"], "RUN must be left out with --check"),
+        (
+            ["--check", "--out", "index", "--device", "cpu"],
+            "--device must be left out",
+        ),
+        (["--check", "--out", "index", "--false-match-rate", "0.05"], "--false-match-rate must be"),
+        (["run", "pictures", "--out", "run"], "--out must be a folder of its own"),
+        (["run", "pictures", "--out", "run/recipe.toml"], "--out must be a folder of its own"),
+        (["--check", "--out", "nowhere"], "INDEX must be the folder of an index"),
+    ],
+)
+def test_an_index_that_cannot_be_is_refused_in_words(made, refused, monkeypatch, words, message):
+    monkeypatch.chdir(made)
+    assert message in refused("index", *words)
+    assert not (made / "new" / "index.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["index", "pictures"], "IMAGE must be a picture; pictures is a folder"),
+        (["index", "nowhere.png"], "nowhere.png: cannot be opened (No such file or directory)"),
+        (["index", "run/recipe.toml"], "recipe.toml: is no image that Pillow can read"),
+        (["indx", "pictures/U+0041/0.png"], "Did you mean 'index'?"),
+        (["run", "pictures/U+0041/0.png"], "INDEX must be the folder of an index"),
+        (["index", "pictures/U+0041/0.png", "-k", "0"], "-k must be at least 1; got 0"),
+        (["index", "pictures/U+0041/0.png", "--html", "run"], "--html must name a file"),
+        (["index", "pictures/U+0041/0.png", "--onnx", "x.onnx"], "there is no x.onnx"),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused_in_words(made, refused, monkeypatch, words, message):
+    monkeypatch.chdir(made)
+    assert message in refused("search", *words)
+
+
+def test_a_damaged_index_is_refused_in_words(index, made, refused):
+    path = next(index.glob("vectors-*.npy"))
+    path.write_bytes(path.read_bytes()[:-1])
+    picture = made / "pictures" / "U+0041" / "0.png"
+    assert f"{path.name} of the index must have" in refused("search", index, picture)
+    assert f"{path.name} of the index must have" in refused("index", "--check", "--out", index)
+
+
+def test_another_run_cannot_add(index, made, refused, tmp_path):
+    other = with_other_weights(made / "run", tmp_path / "other")
+    write_glyphs(tmp_path / "more", num_classes=1, per_class=1, first=30)
+    message = refused("index", other, "--add", tmp_path / "more", "--out", index)
+    assert "an index must have vectors of one model; other is another" in message
+
+
+def test_files_that_cannot_be_read_do_not_fail_the_command(made, said, tmp_path):
+    run = without_data(made / "run", tmp_path / "run")
+    write_glyphs(tmp_path / "few", num_classes=1, per_class=2)
+    (tmp_path / "few" / "U+0021" / "bad.png").write_bytes(b"?")
+    out = said("index", run, tmp_path / "few", "--out", tmp_path / "index")
+    assert "few: 2 images of 1 classes" in out
+    assert "1 could not be read and are left out (skipped.txt lists them):" in out
+    assert "U+0021/bad.png: is no image that Pillow can read" in out
+    assert "no threshold:" in out
+
+
+def test_ctrl_c_says_how_to_go_on(made, tmp_path, monkeypatch, capsys):
+    from weiss.catalogue import embedding
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(embedding.Embedder, "embed", interrupted)
+    assert run_main("index", made / "run", made / "pictures", "--out", tmp_path / "new") == 130
+    assert "start the same command again to go on" in " ".join(capsys.readouterr().err.split())
+
+
+def test_ctrl_c_while_items_are_removed_speaks_of_no_embedding(index, monkeypatch, capsys):
+    from weiss.catalogue import building
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(building, "derive", interrupted)
+    assert run_main("index", "--remove", "0", "--out", index) == 130
+    message = " ".join(capsys.readouterr().err.split())
+    assert "is as it was. Start the same command again to remove them" in message
+    assert "embedded" not in message
+
+
+def test_a_quiet_check_says_nothing(index, said):
+    assert said("index", "--check", "--out", index, "--quiet") == ""
+
+
+def test_pictures_are_decoded_small_and_searched_in_groups(made, said, tmp_path, monkeypatch):
+    from PIL import Image
+
+    from weiss.catalogue import Catalogue, networks
+
+    monkeypatch.setattr(networks, "AT_ONCE", 2)
+    shapes = []
+    real = Catalogue.embed
+    monkeypatch.setattr(
+        Catalogue,
+        "embed",
+        lambda self, pixels: shapes.append([p.shape for p in pixels]) or real(self, pixels),
+    )
+    Image.new("RGB", (3000, 2000), "red").save(tmp_path / "large.png")
+    pictures = [made / "pictures" / "U+0041" / f"{number}.png" for number in range(4)]
+    words = ("search", made / "index", tmp_path / "large.png", *pictures, "-k", 1, "--json")
+    found = json.loads(said(*words))
+    assert [len(group) for group in shapes] == [2, 2, 1]
+    assert shapes[0][0] == (256, 384, 3)
+    names = [query["hits"][0]["name"] for query in found["queries"]]
+    assert names[1:] == [f"U+0041/{number}.png" for number in range(4)]
+
+
+def test_names_with_control_characters_do_not_reach_the_terminal(made, said, tmp_path):
+    path = tmp_path / "a\x1b[2Jb.png"
+    shutil.copy(made / "pictures" / "U+0041" / "0.png", path)
+    out = said("search", made / "index", path, "-k", 1)
+    assert "\x1b" not in out
+    assert "a\ufffd[2Jb.png: " in out
+
+
+def test_help_of_the_commands_loads_nothing_heavy():
+    done = weiss("index", "--help")
+    assert done.returncode == 0
+    assert "weiss index --add more/" in " ".join(done.stdout.split())
+
+
+@pytest.mark.slow
+def test_an_export_searches_the_index_of_its_run_and_of_no_other(made, said, refused, tmp_path):
+    pytest.importorskip("onnxruntime")
+    out = said("export", made / "run", "--out", tmp_path / "model.onnx")
+    assert "embeddings as the run's network gives them" in out
+    picture = made / "pictures" / "U+0041" / "2.png"
+    words = ("search", made / "index", picture, "-k", 5, "--json")
+    plain, by_onnx = (
+        json.loads(said(*words, *more)) for more in ((), ("--onnx", tmp_path / "model.onnx"))
+    )
+    for one, two in zip(plain["queries"][0]["hits"], by_onnx["queries"][0]["hits"], strict=True):
+        assert one["similarity"] == pytest.approx(two["similarity"], abs=1e-4)
+    other = with_other_weights(made / "run", tmp_path / "other")
+    said("export", other, "--out", tmp_path / "other.onnx")
+    message = refused("search", made / "index", picture, "--onnx", tmp_path / "other.onnx")
+    assert "other.onnx is of another" in message
+
+
+@pytest.mark.slow
+def test_serve_answers_until_it_is_interrupted(made):
+    command = [sys.executable, "-u", "-m", "weiss", "serve", made / "index", "--port", "0"]
+    command += ["--allow-host", "a.example", "--allow-host", "b.example"]
+    process = begin(list(map(str, command)))
+    assert b"240 items" in process.stdout.readline()
+    address = process.stdout.readline().split()[1].decode()
+    for name in ("a.example", "b.example", "localhost"):
+        asked = urllib.request.Request(f"{address}/healthz", headers={"Host": name})
+        with urllib.request.urlopen(asked) as answer:
+            assert answer.status == 200
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) in (0, 130)

@@ -1,0 +1,200 @@
+"""The commands that compare, as people type them, rightly and wrongly."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from tiny import settings, write_stripes
+from typed import weiss
+
+QUICK = {"train__epochs": 1, "train__warmup_epochs": 0, "train__batch_size": 8}
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def stripes(tmp_path_factory):
+    return write_stripes(tmp_path_factory.mktemp("data") / "stripes", 20, 4)
+
+
+def tiny(*words, **changes):
+    said = [word for line in settings(**(QUICK | changes)) for word in ("--set", line)]
+    return weiss(*words, *said)
+
+
+@pytest.fixture(scope="module")
+def bench(stripes, tmp_path_factory, one_thread):
+    """A finished bench, as typed; only to be read."""
+    out = tmp_path_factory.mktemp("runs") / "bench"
+    losses = ["--losses", "mf_cwms, proxy_anchor"]
+    done = tiny("bench", "traditional", stripes, *losses, "--seeds", 2, "--out", out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out, done.stdout
+
+
+def test_a_bench_says_what_it_does_and_what_it_found(bench):
+    out, said = bench
+    assert "[1/6] untrained/seed-" in said
+    assert "MAP@R (%)" in said
+    assert "MFCWMS" in said
+    assert "MFCWMS - ProxyAnchor:" in said
+    assert "2 pairs are too few to tell" in said
+    assert "weiss report" in said
+    for name in ("summary.json", "plan.json", "picture.png", "picture.svg", "picture.pdf"):
+        assert (out / name).is_file()
+    command = json.loads((out / "plan.json").read_text())["command"]
+    assert shlex.split(command)[:3] == ["weiss", "bench", "traditional"]
+
+
+def test_a_changed_recipe_is_refused_with_the_difference(bench, stripes):
+    out, _ = bench
+    done = tiny("bench", "traditional", stripes, "--out", out, optim__lr=0.5)
+    assert done.returncode == 2
+    assert "began with other settings" in done.stderr
+    assert "optim.lr: 0.01 -> 0.5" in done.stderr
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_a_report_of_a_bench_shows_its_worst_classes_unless_told_not_to(bench, tmp_path):
+    out, _ = bench
+    done = weiss("report", out, "--out", tmp_path / "with.html")
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "with.html").read_text()
+    assert "Worst classes" in page
+    assert page.count('class="tile') > 10
+    assert f"Wrote {tmp_path / 'with.tex'}" in done.stdout
+    assert "figures to" in done.stdout
+    weiss("report", out, "--out", tmp_path / "without.html", "--no-images")
+    assert "Worst classes" not in (tmp_path / "without.html").read_text()
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_a_report_of_a_bench_under_way_shows_all_there_is_now(bench, tmp_path):
+    import shutil
+
+    out = tmp_path / "bench"
+    shutil.copytree(bench[0], out)
+    shutil.rmtree(out / "proxy_anchor" / "seed-1")
+    done = weiss("report", out, "--out", tmp_path / "page.html", "--no-images")
+    assert done.returncode == 0, done.stderr
+    assert "5 of 6 units are done" not in (tmp_path / "page.html").read_text()  # there was more
+    (out / "summary.json").unlink()
+    done = weiss("report", out, "--out", tmp_path / "page.html", "--no-images")
+    assert done.returncode == 0, done.stderr
+    assert "5 of 6 units are done" in (tmp_path / "page.html").read_text()
+    assert not (out / "summary.json").exists()  # a report only reads
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_a_report_can_be_made_anew_where_only_summaries_were_kept(tmp_path):
+    kept = Path(__file__).parents[2] / "results" / "glyphs"
+    before = {path: path.read_bytes() for path in kept.glob("*/summary.json")}
+    folders = [path.parent for path in before]
+    assert len(folders) == 9
+    done = weiss("report", *folders, "--out", tmp_path / "page.html")
+    assert done.returncode == 0, done.stderr
+    assert {path: path.read_bytes() for path in kept.glob("*/summary.json")} == before
+    assert "units are done" not in (tmp_path / "page.html").read_text()
+
+
+def test_no_password_is_kept(stripes, tmp_path, monkeypatch):
+    from weiss.comparing import workers
+
+    def join(plan, out, **given):
+        raise ValueError(given["command"])
+
+    monkeypatch.setattr(workers, "join", join)
+    address = "postgresql://me:secret@host/base"
+    for words in (["--storage", address], [f"--storage={address}"]):
+        done = tiny("bench", "traditional", stripes, "--out", tmp_path / "a", *words)
+        assert "postgresql://me:...@host/base" in done.stderr
+        assert "secret" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["bench", "traditional", "--losses", "mf_cwm"], "Did you mean 'mf_cwms'"),
+        (["bench", "traditional", "--losses", ""], "--losses must name at least one loss"),
+        (["bench", "traditional", "--seeds", "0"], "--seeds must be a whole number of at least 1"),
+        (["bench", "traditional", "nowhere"], "a recipe must be one of"),
+        (["bench", "traditional", "--workers", "0"], "--workers must be"),
+        (["bench", "reality-check", "--trials", "0"], "--trials must be a whole number"),
+        (["bench", "reality-check", "--folds", "400"], "at least 800 training classes"),
+        (["bench", "reality-check", "--sampler", "x"], "--sampler must be one of 'gp', 'tpe'"),
+        (["bench", "reality-check", "--spaces", "x"], "must be readable"),
+        (["study", "dimensions"], "Did you mean 'dimension'"),
+        (["study", "dimension", "--values", "loss.beta=1"], "--values must be"),
+        (["study", "dimension", "--values", "nothing"], "--values must read KEY=A,B,C"),
+        (["study", "classes", "--seeds", "2"], "--seeds must be left out"),
+        (["study", "breakdown", "--losses", "ms"], "--losses must be one of"),
+        (["study", "regularisation", "--losses", "ms"], "has no argument 'reg_weight'"),
+        (["report", "nowhere"], "nowhere"),
+    ],
+)
+def test_what_is_wrong_is_said_and_nothing_is_made(tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    done = weiss(*words)
+    assert done.returncode == 2
+    assert message in " ".join(done.stderr.split())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_storage_that_is_locked_or_none_is_said(stripes, tmp_path):
+    (tmp_path / "notes.db").write_text("not a database at all " * 50)
+    done = tiny(
+        *("bench", "traditional", stripes, "--out", tmp_path / "a"),
+        *("--storage", tmp_path / "notes.db"),
+    )
+    assert done.returncode == 2
+    assert "not a database" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_studies_are_listed_with_what_they_ask():
+    said = weiss("study").stdout
+    for name in ("dimension", "batch-size", "beta-delta", "regularisation", "classes", "breakdown"):
+        assert name in said
+    assert "How many dimensions" in said
+
+
+def test_the_helps_say_that_the_same_command_goes_on():
+    for words in (["bench", "traditional"], ["bench", "reality-check"], ["study"]):
+        assert "again to go on" in " ".join(weiss(*words, "--help").stdout.split())
+    assert "join-in" not in weiss("--help").stdout
+
+
+def test_a_study_runs_over_its_values_and_draws_its_picture(stripes, tmp_path):
+    out = tmp_path / "study"
+    values = ["--values", "loss.reg_weight=0,1"]
+    done = tiny("study", "regularisation", stripes, "--losses", "mf_cwms", *values, "--out", out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((out / "summary.json").read_text())
+    assert [row["at"] for row in found["rows"]] == [
+        {},
+        {"loss.reg_weight": 0},
+        {"loss.reg_weight": 1},
+    ]
+    assert found["rows"][0]["title"] == "untrained"
+    assert (out / "picture.svg").is_file()
+
+
+def test_what_fails_for_one_reason_is_told_once(stripes, tmp_path):
+    options = ("--losses", "ms,cwms", "--seeds", 2, "--out", tmp_path / "out")
+    done = tiny("bench", "traditional", stripes, *options, train__batch_size=4000)
+    assert done.returncode != 0
+    told = done.stderr.partition("every unit must come to a result; 6 did not:")[2]
+    assert "ms/seed-0, ms/seed-1, cwms/seed-0, cwms/seed-1: ValueError: " in told
+    assert told.count("train.batch_size=4000") == 1
+
+
+def test_every_command_that_lets_a_bench_grow_is_kept(stripes, tmp_path):
+    out = tmp_path / "out"
+    for seeds in (1, 1, 2):
+        tiny("bench", "traditional", stripes, "--losses", "ms", "--seeds", seeds, "--out", out)
+    lines = json.loads((out / "plan.json").read_text())["command"].splitlines()
+    assert [line.partition("--seeds ")[2][0] for line in lines] == ["1", "2"]
+    assert json.loads((out / "summary.json").read_text())["command"] == "\n".join(lines)
+    assert str(tmp_path) not in "".join(lines)

@@ -1,0 +1,99 @@
+"""A folder to compare losses on, and recipes of seconds."""
+
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+from tiny import tiny_recipe, write_stripes
+
+
+@pytest.fixture(autouse=True, scope="module")
+def always_one_thread(one_thread):
+    """Compute with one thread in every test here."""
+
+
+@pytest.fixture(scope="session")
+def stripes(tmp_path_factory):
+    """A folder of 20 classes with 4 images each; 12 train, 8 test."""
+    return write_stripes(tmp_path_factory.mktemp("data") / "stripes", 20, 4)
+
+
+@pytest.fixture(scope="session")
+def recipe(stripes):
+    """A recipe of a second."""
+    return tiny_recipe(stripes, train__epochs=2, train__warmup_epochs=0, train__batch_size=8)
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Leave the pictures of runs out: they take longer than these runs."""
+    from weiss.training import outputs
+
+    monkeypatch.setattr(outputs, "_draw", lambda *_: None)
+
+
+class Server:
+    """A PostgreSQL server of our own, in a folder.
+
+    Args:
+        folder: for its data.
+    """
+
+    def __init__(self, folder):
+        bins = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
+        found = shutil.which("initdb") or (str(sorted(bins)[-1] / "initdb") if bins else None)
+        if found is None:
+            pytest.fail("these tests start a PostgreSQL server: install postgresql")
+        self.folder, self.bins = folder, Path(found).resolve().parent
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.user = {}
+        if os.geteuid() == 0:  # the server refuses to run as root
+            self.user = {"user": "nobody"}
+            for path in (folder, *folder.parents):
+                if path.is_relative_to("/tmp") and path != Path("/tmp"):
+                    path.chmod(0o755)
+            shutil.chown(folder, "nobody")
+        self._run("initdb", "-D", "data", "-U", "weiss", "-A", "trust", "--no-sync")
+        self.address = f"postgresql://weiss@127.0.0.1:{self.port}/postgres"
+
+    def start(self):
+        options = f"-p {self.port} -c listen_addresses=127.0.0.1"
+        options += f" -c unix_socket_directories={self.folder}"
+        self._run("pg_ctl", "-D", "data", "-o", options, "-l", "log", "-w", "start")
+
+    def stop(self):
+        self._run("pg_ctl", "-D", "data", "-m", "fast", "-w", "stop")
+
+    def _run(self, name, *words):
+        # Nothing is captured: the server keeps the pipe, and one would wait for it for ever.
+        command = [str(self.bins / name), *words]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        subprocess.run(command, check=True, cwd=self.folder, **quiet, **self.user)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    """A running PostgreSQL server."""
+    one = Server(tmp_path_factory.mktemp("postgres"))
+    one.start()
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def postgres(server):
+    """The address of a database in it."""
+    return server.address
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def storage(request, tmp_path):
+    """The address of a storage: a file, and where a server can be started, PostgreSQL."""
+    if request.param == "sqlite":
+        return str(tmp_path / "ledger.sqlite3")
+    return request.getfixturevalue("postgres")

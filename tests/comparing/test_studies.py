@@ -1,0 +1,127 @@
+"""Studies as plans: their rows, their values, and what they measure."""
+
+import pytest
+
+from weiss.comparing import STUDIES, carry_out, make_study, plan_from
+from weiss.comparing.units import results_on_disk
+from weiss.runs import recipe_from
+
+
+def test_the_paper_s_ranges_are_covered():
+    def values(name):
+        return [list(axis["values"]) for axis in STUDIES[name].default_axes]
+
+    assert values("dimension") == [[32, 64, 128, 256, 512, 1024]]
+    assert values("batch-size")[0][0] == 30
+    assert values("batch-size")[0][-1] == 500
+    assert values("regularisation") == [[0.0, 0.01, 0.1, 1.0, 10.0, 100.0]]
+    # The paper's delta is a cosine, 0.6 to 1; ours is a distance.
+    assert [1 - delta for delta in values("beta-delta")[1]] == pytest.approx(
+        [1, 0.9, 0.8, 0.7, 0.6]
+    )
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_is_its_description(name, recipe):
+    plan = make_study(name, recipe)
+    again = plan_from(plan.describe())
+    assert type(again) is type(plan)
+    assert again.describe() == plan.describe()
+    assert [unit.key for unit in again.ready({})] == [unit.key for unit in plan.ready({})]
+
+
+def test_every_row_has_its_own_name_and_the_untrained_network_is_one(recipe):
+    for name in ("dimension", "batch-size", "beta-delta", "regularisation", "fields"):
+        plan = make_study(name, recipe)
+        rows = plan.rows({}, {})
+        assert len({row["name"] for row in rows}) == len(rows)
+        untrained = [row for row in rows if row["loss"] == "untrained"]
+        # A network of another size is another network, also untrained; the rest changes nothing.
+        assert len(untrained) == (6 if name == "dimension" else 1)
+
+
+def test_values_reach_the_recipe(recipe):
+    plan = make_study("beta-delta", recipe, values={"loss.beta": [7], "loss.delta": [0.25]})
+    variant = plan.variants[1]
+    assert (variant.recipe.loss.arguments["beta"], variant.recipe.loss.arguments["delta"]) == (
+        7,
+        0.25,
+    )
+    assert variant.name == "mf_cwms/beta-7_delta-0.25"
+    assert plan.num_units == 2
+
+
+def test_a_pretrained_network_is_called_so():
+    plan = make_study("fields", recipe_from("cub_resnet50"))
+    assert plan.rows({}, {})[0]["title"] == "pretrained"
+
+
+def test_ways_to_find_the_fields_are_compared(recipe, tmp_path):
+    plan = make_study("fields", recipe, losses=["mf_cwms"], seeds=2)
+    found = carry_out(plan, tmp_path / "study", quiet=True)
+    assert found["is_complete"]
+    assert [row["at"].get("fields.how") for row in found["rows"]] == [
+        None,
+        "joint",
+        "alternating",
+        "class_mean",
+    ]
+    assert len(found["tests"]) == 3
+
+
+def test_costs_grow_with_the_classes(recipe, tmp_path):
+    plan = make_study(
+        "classes", recipe, losses=["mf_cwms", "arcface"], values={"num_classes": [50, 500]}
+    )
+    found = carry_out(plan, tmp_path / "study", quiet=True)
+    assert found["is_complete"]
+    memory = {
+        (row["loss"], row["at"]["num_classes"]): row["scores"]["megabytes"]["mean"]
+        for row in found["rows"]
+    }
+    for loss in ("mf_cwms", "arcface"):
+        assert memory[loss, 500] > 3 * memory[loss, 50]
+    assert all(row["scores"]["milliseconds"]["mean"] > 0 for row in found["rows"])
+
+
+def test_the_approximation_is_measured_on_drawn_classes_and_on_networks(recipe, tmp_path):
+    plan = make_study("breakdown", recipe, losses=["mf_cwms"], values={"spread": [0.0, 0.2]})
+    out = tmp_path / "study"
+    found = carry_out(plan, out, quiet=True)
+    assert found["is_complete"]
+    assert found["num_done"] == found["num_units"] == 6
+    rows = {row.get("network") or row["at"]["spread"]: row["scores"] for row in found["rows"]}
+    assert set(rows) == {0.0, 0.2, "untrained", "trained"}
+    assert rows[0.0]["excess"]["mean"] == pytest.approx(0.0, abs=1e-9)
+    assert rows[0.2]["spread"]["mean"] == pytest.approx(0.2, abs=1e-3)
+    assert 0 < rows["trained"]["spread"]["mean"] < 1
+    assert len(results_on_disk(plan.ready, out)) == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("dimensions", {}, "Did you mean 'dimension'"),
+        ("dimension", {"losses": ["mf_cwm"]}, "Did you mean 'mf_cwms'"),
+        ("dimension", {"seeds": 0}, "--seeds must be"),
+        ("dimension", {"values": {"loss.beta": [1]}}, "--values must be"),
+        ("classes", {"seeds": 3}, "must be left out"),
+    ],
+)
+def test_what_is_no_study_is_refused(recipe, name, options, message):
+    with pytest.raises(ValueError, match=message):
+        make_study(name, recipe, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("dimension", {"values": {"backbone.embedding_size": []}}, "at least one value"),
+        ("dimension", {"values": {"backbone.embedding_size": [-3]}}, "embedding_size must be"),
+        ("classes", {"values": {"num_classes": [1]}}, "at least 2"),
+        ("breakdown", {"losses": ["ms"]}, "--losses must be one of"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_begins(recipe, name, options, message):
+    with pytest.raises(ValueError, match=message):
+        make_study(name, recipe, **options).check()

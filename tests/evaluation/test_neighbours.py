@@ -1,0 +1,120 @@
+"""Exact selection: chunks, blocks and ties."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from weiss.evaluation import neighbours
+
+
+def expected_order(scores, k):
+    """Columns by falling score, equal scores from the left, written as a sort of pairs."""
+    rows = []
+    for row in scores.tolist():
+        rows.append([column for _, column in sorted((-s, c) for c, s in enumerate(row))[:k]])
+    return rows
+
+
+@pytest.mark.parametrize("values", [2, 5, 1000, None])
+@pytest.mark.parametrize(
+    ("width", "k"), [(1, 1), (7, 7), (40, 1), (1000, 3), (1037, 9), (500, 400)]
+)
+def test_the_largest_scores_come_in_order_with_ties_from_the_left(values, width, k):
+    generator = torch.Generator().manual_seed(width)
+    if values is None:
+        scores = torch.randn(11, width, generator=generator)
+    else:
+        scores = torch.randint(values, (11, width), generator=generator).float()
+    found, index = neighbours._largest(scores, k)
+    assert index[:, :k].tolist() == expected_order(scores, k)
+    assert torch.equal(found, scores.gather(1, index))
+
+
+@pytest.mark.parametrize(("width", "k"), [(1000, 3), (1037, 9), (4096, 5)])
+def test_chunks_select_what_topk_selects(width, k, monkeypatch):
+    scores = torch.randn(9, width, generator=torch.Generator().manual_seed(k))
+    expected = scores.topk(k, dim=1)
+    calls = []
+    original = torch.Tensor.amax
+
+    def seen(self, *args, **kwargs):
+        calls.append(self.shape)
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.Tensor, "amax", seen)
+    values, index = neighbours._top_by_chunks(scores, k)
+    assert calls
+    assert torch.equal(values, expected.values)
+    assert torch.equal(index, expected.indices)
+
+
+@pytest.mark.parametrize("kind", ["cosine", "euclidean"])
+@pytest.mark.parametrize("budget", [2_000, 100_000, 2**28])
+@pytest.mark.parametrize("leave_one_out", [False, True])
+def test_any_budget_finds_the_neighbours_of_the_whole_matrix(kind, budget, leave_one_out):
+    torch.manual_seed(0)
+    gallery = torch.randn(1500, 6, dtype=torch.float64) + 3.0
+    query = gallery if leave_one_out else torch.randn(40, 6, dtype=torch.float64)
+    rows = np.arange(len(query))[5:40]
+    needs = np.arange(len(query)) % 7 + 1
+    if kind == "cosine":
+        unit = torch.nn.functional.normalize
+        distance = 1 - unit(query) @ unit(gallery).T
+    else:
+        distance = (query[:, None] - gallery).norm(dim=2)
+    if leave_one_out:
+        distance.fill_diagonal_(math.inf)
+    expected = distance.argsort(dim=1, stable=True)
+    seen = []
+    for block, index in neighbours.nearest_neighbours(
+        query,
+        gallery,
+        needs,
+        distance=kind,
+        leave_one_out=leave_one_out,
+        device=torch.device("cpu"),
+        budget=budget,
+        rows=rows,
+    ):
+        assert index.shape[1] == needs[block].max()
+        assert torch.equal(index, expected[block, : index.shape[1]])
+        seen.extend(block.tolist())
+    assert sorted(seen) == rows.tolist()
+
+
+def test_missing_neighbours_are_nobody():
+    x = torch.randn(3, 2)
+    ((_, index),) = neighbours.nearest_neighbours(
+        x,
+        x,
+        np.array([5, 5, 5]),
+        distance="cosine",
+        leave_one_out=True,
+        device=torch.device("cpu"),
+        budget=2**20,
+        rows=np.arange(3),
+    )
+    assert index.shape == (3, 3)  # no more than the gallery holds
+    assert (index[:, 2] == neighbours.NOBODY).all()
+    assert (index[:, :2] >= 0).all()
+
+
+@pytest.mark.parametrize("gap", [0.0, 1e3, 1e5])
+def test_euclidean_neighbours_are_exact_in_float32_however_far_apart_the_groups(gap):
+    torch.manual_seed(0)
+    side = torch.randint(2, (300, 1)) * 2.0 - 1.0
+    items = torch.randn(300, 8) + gap * side
+    exact = (items.double()[:, None] - items.double()).norm(dim=2).fill_diagonal_(math.inf)
+    ((_, index),) = neighbours.nearest_neighbours(
+        items,
+        items,
+        np.full(300, 5),
+        distance="euclidean",
+        leave_one_out=True,
+        device=torch.device("cpu"),
+        budget=2**28,
+        rows=np.arange(300),
+    )
+    assert torch.equal(index, exact.argsort(dim=1, stable=True)[:, :5])

@@ -1,0 +1,829 @@
+"""The magnet: closed forms, laws of the transition, exact against enumeration, simulation, loss."""
+
+import itertools
+import json
+import math
+from fractions import Fraction
+from time import process_time
+
+import numpy as np
+import pytest
+import torch
+
+from weiss import MeanFieldContrastiveLoss, cli
+from weiss.cli import magnet
+from weiss.figures import magnet_cooling, magnet_transition
+from weiss.losses import ContrastiveLoss, MeanFieldLoss
+from weiss.magnet import (
+    Magnet,
+    cool,
+    energy,
+    exact,
+    landscape,
+    largest_deviation,
+    log_partition,
+    mean_field_energy,
+    mean_slope,
+    mean_spin,
+    residual,
+    simulate,
+    solve,
+    transition,
+)
+from weiss.magnet.exact import integrated
+from weiss.magnet.simulation import draw_spins
+from weiss.theory.interactions import Interactions
+
+X = np.concatenate([[0.0, 1e-9, 1e-4], np.linspace(0.01, 60.0, 200), [1e3, 1e6]])
+
+
+def langevin(x):
+    """coth x - 1/x, by its series near zero where the difference loses all digits."""
+    if x < 0.1:
+        return x / 3 - x**3 / 45 + 2 * x**5 / 945 - x**7 / 4725 + 2 * x**9 / 93555
+    return 1 / math.tanh(x) - 1 / x
+
+
+def random_spins(n, number, seed=0):
+    spins = np.random.default_rng(seed).standard_normal((number, n))
+    return spins / np.linalg.norm(spins, axis=1, keepdims=True)
+
+
+# One spin
+
+
+def test_a_spin_of_one_component_follows_the_hyperbolic_tangent():
+    np.testing.assert_allclose(mean_spin(1, X), np.tanh(X), rtol=1e-14, atol=0)
+    log_cosh = np.logaddexp(X, -X) - math.log(2)
+    np.testing.assert_allclose(log_partition(1, X), log_cosh, rtol=1e-13, atol=1e-15)
+
+
+def test_a_spin_of_three_components_follows_langevins_function():
+    expected = [langevin(x) for x in X.tolist()]
+    np.testing.assert_allclose(mean_spin(3, X), expected, rtol=2e-14, atol=0)
+    assert mean_spin(3, 1e-9) == pytest.approx(1e-9 / 3, rel=1e-14)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 8, 33, 128])
+def test_a_spin_in_a_field_is_a_ratio_of_bessel_functions(n):
+    special = pytest.importorskip("scipy.special")
+    x = np.linspace(0.5, 80.0, 60)
+    ratio = special.ive(n / 2, x) / special.ive(n / 2 - 1, x)
+    np.testing.assert_allclose(mean_spin(n, x), ratio, rtol=1e-12)
+    log_z = special.gammaln(n / 2) + (n / 2 - 1) * np.log(2 / x)
+    log_z += np.log(special.ive(n / 2 - 1, x)) + x
+    np.testing.assert_allclose(log_partition(n, x), log_z, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_the_mean_is_the_slope_of_the_logarithm_and_the_variance_that_of_the_mean(n):
+    x, step = np.linspace(0.1, 12.0, 40), 1e-5
+    slope = (log_partition(n, x + step) - log_partition(n, x - step)) / (2 * step)
+    np.testing.assert_allclose(mean_spin(n, x), slope, rtol=1e-8)
+    slope = (mean_spin(n, x + step) - mean_spin(n, x - step)) / (2 * step)
+    np.testing.assert_allclose(mean_slope(n, x), slope, rtol=1e-6, atol=1e-9)
+
+
+def slope_far_out(n, x):
+    """Return dA_n/dx by Hankel's series of the two Bessel functions, in rational numbers."""
+
+    def series(order, x):  # of sqrt(2 pi x) e^{-x} I_order(x), and its slope
+        total, slope, term = Fraction(0), Fraction(0), Fraction(1)
+        for k in range(12):
+            total, slope = total + term, slope - k * term / x
+            term *= -(4 * order**2 - (2 * k + 1) ** 2) / (8 * (k + 1) * x)
+        return total, slope
+
+    x, nu = Fraction(x), Fraction(n, 2) - 1
+    (above, above_slope), (below, below_slope) = series(nu + 1, x), series(nu, x)
+    return float((above_slope * below - above * below_slope) / below**2)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 40])
+def test_the_slope_of_the_mean_keeps_its_digits_far_out(n):
+    for x in (10**5, 10**6, 10**8, 10**12, 10**40):
+        assert mean_slope(n, float(x)) == pytest.approx(slope_far_out(n, x), rel=1e-11)
+    assert slope_far_out(3, 10**8) == pytest.approx(1e-16, rel=1e-15)
+
+
+def test_the_slope_of_the_mean_agrees_with_closed_forms():
+    x = np.linspace(0.5, 300.0, 100)
+    np.testing.assert_allclose(mean_slope(1, x), np.cosh(x) ** -2.0, rtol=1e-13)
+    np.testing.assert_allclose(mean_slope(3, x), x**-2.0 - np.sinh(x) ** -2.0, rtol=2e-11)
+    for n in (1, 2, 3, 1000):
+        assert mean_slope(n, 0.0) == pytest.approx(1 / n, rel=1e-12)
+        np.testing.assert_array_equal(mean_slope(n, -x), mean_slope(n, x))
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_the_response_of_a_cold_magnet_falls_with_the_temperature(n):
+    T = np.array([1e-6, 1e-9, 1e-12, 1e-30])
+    # A spin in the field J N / T: the variance along it is (n - 1)/2 T^2, the response that over T.
+    found = solve(Magnet(n), T).susceptibility
+    np.testing.assert_allclose(found, (n - 1) / 2 * T, rtol=5e-6)
+
+
+def test_spins_of_a_thousand_components_are_no_trouble():
+    # A component is nearly Gaussian, with variance 1/n; orders begin at J N / n.
+    assert log_partition(1000, 3.0) == pytest.approx(9 / 2000, rel=1e-4)
+    state = solve(Magnet(1000, coupling=1000.0), [0.5, 1.5])
+    # For n to infinity M^2 = 1 - T / T_c.
+    assert state.magnetisation[0] ** 2 == pytest.approx(0.5, abs=1e-2)
+    assert state.magnetisation[1] == 0.0
+    found = exact(Magnet(1000, coupling=1000.0), 1.5, 50)
+    assert found.square == pytest.approx(0.06, rel=0.1)
+    assert found.length == pytest.approx(math.sqrt(found.square), rel=1e-2)
+
+
+# Mean field theory
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7])
+@pytest.mark.parametrize("field", [0.0, 0.3, -0.3])
+def test_the_solution_is_self_consistent_and_the_least_of_the_landscape(n, field):
+    magnet = Magnet(n, coupling=1.7, field=field)
+    for T in (0.05, 0.2, 0.5, 1.0, 2.5):
+        state = solve(magnet, T)
+        assert residual(magnet, state.magnetisation, T) == pytest.approx(0.0, abs=1e-13)
+        heights = landscape(magnet, np.linspace(-1.0, 1.0, 401), T)
+        assert state.free_energy <= heights.min() + 1e-14
+        assert landscape(magnet, state.magnetisation, T) == pytest.approx(state.free_energy)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 10])
+def test_order_begins_at_the_coupling_over_the_components(n):
+    magnet = Magnet(n, coupling=2.5)
+    critical = magnet.critical_temperature
+    assert critical == 2.5 / n
+    below, at, above = solve(
+        magnet, [critical * (1 - 1e-6), critical, 1.01 * critical]
+    ).magnetisation
+    assert below > 1e-3
+    assert at == above == 0.0
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_the_magnetisation_grows_with_the_root_of_the_distance_to_the_transition(n):
+    magnet = Magnet(n)
+    gap = np.geomspace(1e-6, 1e-4, 9)
+    M = solve(magnet, magnet.critical_temperature * (1 - gap)).magnetisation
+    exponent, log_factor = np.polyfit(np.log(gap), np.log(M), 1)
+    assert exponent == pytest.approx(0.5, abs=1e-4)
+    # A_n(x) = x/n - x^3 / (n^2 (n + 2)) + ..., so that M^2 = (n + 2)/n * gap.
+    assert math.exp(2 * log_factor) == pytest.approx((n + 2) / n, rel=1e-3)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_the_susceptibility_diverges_with_power_one_twice_as_strongly_above(n):
+    magnet = Magnet(n)
+    gap = np.geomspace(1e-6, 1e-4, 9)
+    factors = {}
+    for side in (1, -1):
+        chi = solve(magnet, magnet.critical_temperature * (1 + side * gap)).susceptibility
+        exponent, log_factor = np.polyfit(np.log(gap), np.log(chi), 1)
+        assert exponent == pytest.approx(-1.0, abs=1e-3)
+        factors[side] = math.exp(log_factor)
+    assert factors[1] / factors[-1] == pytest.approx(2.0, rel=0.02)
+    assert solve(magnet, magnet.critical_temperature).susceptibility == np.inf
+
+
+def test_the_critical_isotherm_has_the_exponent_three():
+    fields = np.geomspace(1e-9, 1e-7, 5)
+    M = [float(solve(Magnet(2, field=h), 0.5).magnetisation) for h in fields]
+    exponent, _ = np.polyfit(np.log(fields), np.log(M), 1)
+    assert exponent == pytest.approx(1 / 3, abs=1e-3)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize(("T", "field"), [(0.2, 0.1), (0.9, 0.1), (1.5, 0.0), (0.2, 0.0)])
+def test_thermodynamics_hangs_together(n, T, field):
+    def f(temperature, h):
+        return float(solve(Magnet(n, field=h), temperature).free_energy)
+
+    state, step = solve(Magnet(n, field=field), T), 1e-4
+    assert -(f(T + step, field) - f(T - step, field)) / (2 * step) == pytest.approx(
+        float(state.entropy), abs=1e-5
+    )
+    assert state.free_energy == pytest.approx(state.energy - T * state.entropy)
+    up, down = (float(solve(Magnet(n, field=field + d), T).magnetisation) for d in (step, 0.0))
+    assert (up - down) / step == pytest.approx(float(state.susceptibility), rel=2e-3)
+    if n > 1 and field:
+        assert state.transverse == pytest.approx(state.magnetisation / field)
+
+
+def test_the_entropy_runs_from_order_to_the_area_of_the_sphere():
+    assert solve(Magnet(1), 50.0).entropy == pytest.approx(math.log(2), abs=1e-12)
+    assert solve(Magnet(2), 50.0).entropy == pytest.approx(math.log(2 * math.pi), abs=1e-12)
+    assert solve(Magnet(3), 50.0).entropy == pytest.approx(math.log(4 * math.pi), abs=1e-12)
+    assert solve(Magnet(1), 0.02).entropy == pytest.approx(0.0, abs=1e-12)
+    assert solve(Magnet(1), 0.0).entropy == 0.0
+    assert solve(Magnet(3), 0.0).entropy == -np.inf
+    # One quadratic mode for each direction a spin can turn: (n - 1)/2 log T.
+    low, lower = solve(Magnet(3), [1e-3, 1e-4]).entropy
+    assert (low - lower) / math.log(10) == pytest.approx(1.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7])
+@pytest.mark.parametrize("field", [0.0, 0.5])
+def test_the_entropy_of_a_cold_magnet_follows_its_asymptotics(n, field):
+    T = np.array([1e-8, 1e-12, 1e-16, 1e-20, 1e-100, 1e-300])
+    state = solve(Magnet(n, field=field), T)
+    # Far out z_n(x) = (2 pi / x)^{(n-1)/2} e^x and x (1 - M) = (n - 1)/2, up to terms of order T.
+    x = (1 + field) / T
+    expected = (n - 1) / 2 * (np.log(2 * math.pi / x) + 1)
+    for found, value, cold in zip(state.entropy, expected, T, strict=True):
+        assert found == pytest.approx(value, abs=n**2 * cold + 1e-13 * abs(value))
+    assert (state.magnetisation <= 1.0).all()
+    np.testing.assert_allclose(
+        state.magnetisation, 1 - (n - 1) / 2 * T / (1 + field), rtol=0, atol=1e-13
+    )
+
+
+def test_the_entropy_of_a_cold_ising_magnet_keeps_its_digits_and_is_never_negative():
+    T = np.geomspace(1e-3, 0.1, 40)
+    found = solve(Magnet(1), T).entropy
+    # All but a share e^{-2x} of the spins agree, x = M / T = 1/T up to a smaller exponential.
+    x = solve(Magnet(1), T).magnetisation / T
+    np.testing.assert_allclose(found, (1 + 2 * x) * np.exp(-2 * x), rtol=1e-7)
+    assert (solve(Magnet(1), np.geomspace(1e-300, 3.0, 500)).entropy >= 0).all()
+
+
+def test_the_entropy_agrees_with_closed_forms_from_zero_field_to_far_out():
+    T = np.linspace(0.004, 2.0, 500)
+    for n, field in itertools.product((1, 3), (0.0, 0.3)):
+        state = solve(Magnet(n, field=field), T)
+        x = (state.magnetisation + field) / T
+        x = np.maximum(x, 1e-3)  # below it Langevin's form loses its digits, and nothing happens
+        log_cosh = np.logaddexp(x, -x)
+        log_z = log_cosh if n == 1 else np.log(2 * math.pi / x * -np.expm1(-2 * x)) + x
+        mean = np.tanh(x) if n == 1 else 1 / np.tanh(x) - 1 / x
+        np.testing.assert_allclose(state.entropy, log_z - x * mean, rtol=0, atol=2e-6)
+        far = x > 1
+        np.testing.assert_allclose(state.entropy[far], (log_z - x * mean)[far], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("field", [0.0, 0.2, -0.2])
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("T", [0.0, 0.3, 2.0])
+def test_a_state_holds_arrays_of_the_shape_of_the_temperatures(n, field, T):
+    for given in (T, [T], [[T, 0.7]]):
+        for name, value in vars(solve(Magnet(n, field=field), given)).items():
+            assert isinstance(value, np.ndarray), name
+            assert value.shape == np.shape(given), name
+
+
+def test_at_zero_temperature_all_spins_agree():
+    state = solve(Magnet(3, coupling=2.0, field=-0.5), [0.0, 1e-9, 1e-200])
+    np.testing.assert_allclose(state.magnetisation, -1.0)
+    np.testing.assert_allclose(state.energy, -1.5)
+    np.testing.assert_allclose(state.free_energy, -1.5, atol=1e-6)
+    np.testing.assert_allclose(state.susceptibility, 0.0, atol=1e-6)
+
+
+# From the magnet to the loss
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 16])
+def test_the_mean_field_energy_exceeds_the_energy_by_the_square_of_the_fields_error(n):
+    magnet, spins = Magnet(n, coupling=1.3, field=0.4), random_spins(n, 12)
+    pairs = sum(float(a @ b) for a in spins for b in spins)
+    hamiltonian = -1.3 / 12 / 2 * pairs - 0.4 * spins[:, 0].sum()
+    assert energy(magnet, spins) == pytest.approx(hamiltonian / 12, rel=1e-12)
+    mean = spins.mean(axis=0)
+    assert mean_field_energy(magnet, spins, mean) == pytest.approx(hamiltonian / 12, rel=1e-12)
+    off = mean_field_energy(magnet, spins, mean + 0.2 * np.eye(n)[0])
+    assert off - hamiltonian / 12 == pytest.approx(1.3 / 2 * 0.04, rel=1e-10)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_cooled_to_zero_the_landscape_is_the_least_mean_field_energy(n):
+    magnet, means = Magnet(n, coupling=1.4, field=0.2), np.linspace(-1.0, 1.0, 9)
+    frozen = landscape(magnet, means, 0.0)
+    for mean, height in zip(means, frozen, strict=True):
+        field = np.eye(n)[0] * mean
+        pull = 1.4 * field + 0.2 * np.eye(n)[0]
+        aligned = np.tile(pull / np.linalg.norm(pull), (5, 1))
+        assert mean_field_energy(magnet, aligned, field) == pytest.approx(height, abs=1e-14)
+        others = [mean_field_energy(magnet, random_spins(n, 5, s), field) for s in range(20)]
+        assert min(others) >= height - 1e-14
+    gaps = [np.abs(landscape(magnet, means, T) - frozen).max() for T in (1e-1, 1e-2, 1e-3, 1e-4)]
+    assert all(after < 0.3 * before + 1e-12 for before, after in itertools.pairwise(gaps))
+    assert gaps[-1] < 2e-3
+
+
+class Linear(Interactions):
+    """The magnet's own attraction, and no repulsion."""
+
+    def attraction(self, dist):
+        return dist
+
+    def repulsion(self, dist):
+        return torch.zeros_like(dist)
+
+
+@pytest.mark.parametrize("n", [2, 3, 16])
+def test_the_attraction_of_a_mean_field_loss_is_the_mean_field_energy_of_the_magnet(n):
+    spins = random_spins(n, 40, seed=n)
+    field = random_spins(n, 1, seed=100)[0]
+    height = mean_field_energy(Magnet(n), spins, field)
+    samples, labels = torch.from_numpy(spins), torch.zeros(40, dtype=torch.long)
+    for loss, constant in (
+        (MeanFieldLoss(Linear(), 1, n, impl="reference"), 0.5),
+        (MeanFieldContrastiveLoss(1, n, pos_margin=-0.3), 0.5 + 0.3),
+    ):
+        loss = loss.double()
+        loss.load_state_dict({"fields": torch.from_numpy(field)[None]})
+        assert loss(samples, labels).item() == pytest.approx(height + constant, abs=1e-12)
+    pairs = ContrastiveLoss(pos_margin=-0.3)(samples, labels).item()
+    assert pairs == pytest.approx(energy(Magnet(n), spins) + 0.65, abs=1e-12)
+
+
+# Finitely many spins, exactly
+
+
+@pytest.mark.parametrize("num_spins", [1, 2, 5, 12])
+@pytest.mark.parametrize(("T", "field"), [(0.4, 0.0), (1.0, 0.25), (3.0, -0.6)])
+def test_counting_agrees_with_a_sum_over_every_state(num_spins, T, field):
+    magnet = Magnet(1, coupling=1.2, field=field)
+    total = length = square = along = heat = second = 0.0
+    for state in itertools.product((-1.0, 1.0), repeat=num_spins):
+        M = sum(state) / num_spins
+        H = -1.2 / num_spins / 2 * sum(state) ** 2 - field * sum(state)
+        weight = math.exp(-H / T)
+        total += weight
+        length, square = length + weight * abs(M), square + weight * M * M
+        along, heat = along + weight * M, heat + weight * H / num_spins
+    along /= total
+    found = exact(magnet, T, num_spins)
+    second = num_spins * (square / total - along**2) / T
+    expected = (length / total, square / total, along, heat / total)
+    np.testing.assert_allclose(
+        (found.length, found.square, found.along, found.energy), expected, atol=1e-13
+    )
+    assert found.susceptibility == pytest.approx(second, rel=1e-11, abs=1e-13)
+    assert found.free_energy == pytest.approx(-T / num_spins * math.log(total), rel=1e-12)
+
+
+@pytest.mark.parametrize("field", [0.1, -0.3])
+def test_the_radial_integral_agrees_with_counting(field):
+    magnet = Magnet(1, field=field)
+    for T, num_spins in ((0.3, 7), (1.0, 100), (2.0, 2000)):
+        counted, found = exact(magnet, T, num_spins), integrated(magnet, T, num_spins)
+        for name in ("square", "along", "energy", "free_energy", "susceptibility"):
+            expected = pytest.approx(getattr(counted, name), rel=1e-9, abs=1e-14)
+            assert getattr(found, name) == expected, name
+
+
+def two_spins(n, T, field):
+    """Averages of two spins by brute force: angles to the axis, and between the two around it."""
+    point, weight = np.polynomial.legendre.leggauss(60)
+    theta, w = (point + 1) * math.pi / 2, weight * math.pi / 2
+    phi = theta if n > 2 else np.array([0.0, math.pi])
+    w_phi = w * np.sin(phi) ** (n - 3) if n > 2 else np.ones(2)
+    a, b, p = np.meshgrid(theta, theta, phi, indexing="ij")
+    measure = (w * np.sin(theta) ** (n - 2))[:, None] * (w * np.sin(theta) ** (n - 2))
+    measure = measure[:, :, None] * w_phi
+    between = np.cos(a) * np.cos(b) + np.sin(a) * np.sin(b) * np.cos(p)
+    along = (np.cos(a) + np.cos(b)) / 2
+    square = (1 + between) / 2
+    gibbs = measure * np.exp((square + 2 * field * along) / T)
+    gibbs /= gibbs.sum()
+    M = (gibbs * along).sum()
+    return {
+        "length": (gibbs * np.sqrt(np.maximum(square, 0))).sum(),
+        "square": (gibbs * square).sum(),
+        "along": M,
+        "energy": (gibbs * (-square / 2 - field * along)).sum(),
+        "susceptibility": 2 * ((gibbs * along**2).sum() - M**2) / T,
+    }
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+@pytest.mark.parametrize(("T", "field"), [(0.2, 0.0), (0.7, 0.0), (0.4, 0.5), (2.0, 0.1)])
+def test_two_spins_agree_with_brute_force(n, T, field):
+    expected = two_spins(n, T, field)
+    found = exact(Magnet(n, field=field), T, 2)
+    for name, value in expected.items():
+        if name == "length" and field:
+            assert math.isnan(found.length)
+        else:
+            # The root in |M| has a kink where the spins are opposite, which brute force feels.
+            accuracy = 1e-4 if name == "length" else 1e-9
+            assert getattr(found, name) == pytest.approx(value, abs=accuracy), name
+
+
+@pytest.mark.parametrize("n", [30, 300, 1000])
+@pytest.mark.parametrize("share", [0.01, 0.3, 1.0, 2.0, 1000.0])
+def test_two_spins_of_many_components_agree_with_brute_force(n, share):
+    T = share / n
+    angle = np.linspace(0.0, math.pi, 400_001)[1:-1]
+    log_weight = (n - 2) * np.log(np.sin(angle)) + (np.cos(angle) - 1) / (2 * T)
+    weight = np.exp(log_weight - log_weight.max())
+    weight /= weight.sum()
+    length = weight @ np.cos(angle / 2)
+    variance = weight @ (np.cos(angle / 2) - length) ** 2
+    found = exact(Magnet(n), T, 2)
+    assert found.length == pytest.approx(length, abs=1e-12)
+    if variance > 1e-6 * length**2:
+        assert found.fluctuation == pytest.approx(2 * variance / T, rel=1e-5)
+
+
+@pytest.mark.parametrize("n", [2, 100, 1000])
+def test_two_spins_that_are_very_cold_agree(n):
+    for T in (1e-8, 1e-30, 1e-100):
+        assert exact(Magnet(n), T, 2).length == pytest.approx(1.0, abs=n * T + 1e-12)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+@pytest.mark.parametrize("T", [0.1, 0.4, 2.0])
+def test_the_mean_length_of_three_spins_agrees_with_brute_force(n, T):
+    point, weight = np.polynomial.legendre.leggauss(300)
+    theta = (point + 1) * math.pi / 2
+    measure = weight * np.sin(theta) ** (n - 2)
+    two = 2 * np.cos(theta / 2)  # the length of two, and the angle of the third to their sum
+    square = two[:, None] ** 2 + 1 + 2 * two[:, None] * np.cos(theta)
+    gibbs = measure[:, None] * measure * np.exp((square - 9) / (6 * T))
+    expected = (gibbs * np.sqrt(np.maximum(square, 0))).sum() / gibbs.sum() / 3
+    assert exact(Magnet(n), T, 3).length == pytest.approx(expected, abs=1e-7)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_mean_field_theory_is_what_many_spins_come_to(n):
+    magnet = Magnet(n)
+    for T in (0.5 * magnet.critical_temperature, 2 * magnet.critical_temperature):
+        state = solve(magnet, T)
+        gaps = []
+        for num_spins in (250, 1000, 4000):
+            found = exact(magnet, T, num_spins)
+            gaps.append(abs(found.energy - float(state.energy)))
+            assert found.free_energy == pytest.approx(float(state.free_energy), abs=5 / num_spins)
+        assert found.fluctuation == pytest.approx(float(state.fluctuation), rel=0.01)
+        for before, after in itertools.pairwise(gaps):  # corrections are of order 1/N
+            assert before / after == pytest.approx(4.0, rel=0.1)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_without_order_the_response_follows_curie_and_weiss(n):
+    magnet = Magnet(n)
+    for ratio in (1.5, 3.0, 10.0):
+        found = exact(magnet, ratio * magnet.critical_temperature, 5000)
+        assert found.susceptibility == pytest.approx(1.0 / (ratio - 1.0), rel=5e-3)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("num_spins", [2, 3, 100, 1_000_000])
+def test_a_cold_magnet_is_as_quick_as_a_warm_one_and_follows_its_spin_waves(n, num_spins):
+    N = num_spins
+    for T in (1e-6, 1e-8, 1e-12, 1e-60):
+        before = process_time()
+        found = exact(Magnet(n), T, N)
+        assert process_time() - before < 2.0
+        # (N - 1)(n - 1) quadratic modes, and a direction of the whole that nothing holds.
+        square = 1 - (n - 1) * (N - 1) / N * T
+        assert found.square == pytest.approx(square, abs=1e-12 + 10 * T**2)
+        assert found.length == pytest.approx(math.sqrt(square), abs=1e-7)
+        assert found.energy == pytest.approx(-square / 2, abs=1e-12 + 10 * T**2)
+        assert found.susceptibility == pytest.approx(N * square / (n * T), rel=1e-11)
+        assert n == 1 or math.isnan(found.fluctuation)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("T", [1e-6, 1e-9, 1e-12])
+def test_the_response_of_a_cold_magnet_in_a_field_keeps_its_digits(n, T):
+    # Many spins in a field are what mean field theory says.
+    magnet = Magnet(n, field=0.5)
+    expected = float(solve(magnet, T).susceptibility)
+    assert exact(magnet, T, 10**6).susceptibility == pytest.approx(expected, rel=1e-4)
+
+
+def test_very_many_spins_have_a_fluctuation_near_that_of_theory_or_none_is_told():
+    for n in (2, 3):
+        magnet = Magnet(n)
+        for T in magnet.critical_temperature * np.array([0.03, 0.2, 0.6, 0.9, 1.5]):
+            found, expected = exact(magnet, T, 10**6).fluctuation, solve(magnet, T).fluctuation
+            assert math.isnan(found) or found == pytest.approx(float(expected), rel=0.1)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("field", [0.0, 0.4, -0.4])
+def test_one_spin_always_has_the_length_one(n, field):
+    found = exact(Magnet(n, field=field), 0.3, 1)
+    assert found.length == found.square == 1.0
+    assert found.fluctuation == 0.0
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_no_mean_is_longer_than_a_spin(n):
+    for T, N in itertools.product((1e-50, 1e-12, 1e-3), (2, 3, 100, 5000)):
+        found = exact(Magnet(n), T, N)
+        assert found.length <= math.sqrt(found.square) <= 1.0
+        for field in (0.3, -0.3):
+            assert abs(exact(Magnet(n, field=field), T, N).along) <= 1.0
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_without_a_field_no_direction_is_preferred(n):
+    for N in (3, 1000, 10**6):
+        assert exact(Magnet(n), 0.3, N).along == 0.0
+
+
+# Simulation
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_spins_are_drawn_from_their_distribution(n):
+    fields = np.zeros((40_000, n))
+    fields[:, -1] = 1.3
+    drawn = draw_spins(np.random.default_rng(n), fields)
+    np.testing.assert_allclose(np.linalg.norm(drawn, axis=1), 1.0, atol=1e-12)
+    along = drawn[:, -1]
+    error = math.sqrt(mean_slope(n, 1.3) / len(drawn))
+    assert abs(along.mean() - mean_spin(n, 1.3)) < 3 * error
+    assert along.var() == pytest.approx(float(mean_slope(n, 1.3)), rel=0.03)
+    assert np.abs(drawn[:, :-1].mean(axis=0)).max(initial=0.0) < 0.015
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("field", [0.0, 0.2])
+def test_the_simulation_agrees_with_the_exact_averages_within_its_errors(n, field):
+    magnet = Magnet(n, field=field)
+    T = magnet.critical_temperature * np.array([0.6, 1.0, 1.5])
+    found = simulate(magnet, T, 16, copies=64, sweeps=60, warm_up=30, seed=5)
+    for place, temperature in enumerate(T):
+        expected = exact(magnet, float(temperature), 16)
+        for name, errors in found.errors.items():
+            value = getattr(expected, name)
+            if (name == "along" and not field) or math.isnan(value):
+                continue
+            assert abs(getattr(found, name)[place] - value) < 4 * errors[place], name
+            assert errors[place] < 0.3 * abs(value)
+
+
+def test_the_same_seed_gives_the_same_numbers_and_another_gives_others():
+    one, same, other = (
+        simulate(Magnet(3), [0.3], 8, copies=4, sweeps=5, warm_up=2, seed=seed)
+        for seed in (1, 1, 2)
+    )
+    assert one.length == same.length
+    assert one.errors["length"] == same.errors["length"]
+    assert one.length != other.length
+
+
+@pytest.mark.parametrize(
+    ("n", "field", "T"),
+    [(1, 0.05, 0.3), (1, -0.05, 0.5), (1, 0.002, 0.2), (2, 0.05, 0.2), (3, -0.05, 0.2)],
+)
+def test_cold_copies_in_an_outer_field_are_on_either_side_as_it_weighs_them(n, field, T):
+    magnet = Magnet(n, field=field)
+    found = simulate(magnet, [T], 50, copies=100, sweeps=60, warm_up=40, seed=2)
+    expected = exact(magnet, T, 50)
+    for name in ("along", "square", "energy"):
+        far = abs(getattr(found, name)[0] - getattr(expected, name))
+        assert far < 4 * found.errors[name][0], name
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_spins_that_are_cooled_to_zero_agree(n):
+    spins = cool(Magnet(n), np.linspace(2.0, 0.0, 60), 30, sweeps=2, seed=3)
+    assert spins.shape == (60, 30, n)
+    np.testing.assert_allclose(np.linalg.norm(spins, axis=2), 1.0, atol=1e-12)
+    lengths = np.linalg.norm(spins.mean(axis=1), axis=1)
+    assert lengths[:5].mean() < 0.5
+    assert lengths[-1] > 0.999
+    assert energy(Magnet(n), spins[-1]) == pytest.approx(-0.5, abs=1e-3)
+
+
+# The picture
+
+
+def small(n=2, **options):
+    effort = {"num_lines": 9, "num_dots": 4, "copies": 4, "sweeps": 4, "warm_up": 2}
+    return transition(Magnet(n, coupling=2.0), 10, **(effort | options))
+
+
+def test_a_transition_holds_theory_exact_and_simulated_values():
+    found = small()
+    assert found.dots["temperature"][-1] == pytest.approx(2.0)
+    for T, value in zip(found.dots["temperature"], found.dots["length_exact"], strict=True):
+        assert value == exact(found.magnet, float(T), 10).length
+    assert found.lines["exact_length"].shape == found.lines["temperature"].shape
+    assert largest_deviation([found]) == np.abs(found.deviations()).max()
+
+
+def test_the_same_picture_has_the_same_bytes(tmp_path):
+    for name in ("a", "b"):
+        magnet_transition([small(1), small(2)], tmp_path / f"{name}.svg", title="Two magnets")
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    assert "XY" in (tmp_path / "a.svg").read_text()
+
+
+def test_a_picture_of_nothing_and_an_animation_of_the_wrong_shape_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="at least one magnet"):
+        magnet_transition([], tmp_path / "none.png")
+    options = {"theory": ([0, 1], [1, 0]), "critical": 0.5}
+    with pytest.raises(ValueError, match="must end in .gif"):
+        magnet_cooling(np.zeros((2, 4, 2)), [1, 0], tmp_path / "none.png", **options)
+    with pytest.raises(ValueError, match=r"shape \(frames, N, 2\)"):
+        magnet_cooling(np.zeros((2, 4, 3)), [1, 0], tmp_path / "none.gif", **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command_draws_everything_and_says_what_it_found(tmp_path, capsys):
+    magnet.magnet(tmp_path / "new", n="3,1", spins=12, seed=4, quick=True)
+    said = capsys.readouterr().out
+    assert "T_c = 0.3333 J N" in said
+    assert "T_c = 1.0000 J N" in said
+    assert "standard errors" in said
+    assert "of 16 Gaussian numbers the largest is typically 2.0" in said
+    names = {path.name for path in (tmp_path / "new").iterdir()}
+    assert names == {f"magnet.{suffix}" for suffix in ("png", "svg", "gif", "csv", "json")}
+    told = json.loads((tmp_path / "new" / "magnet.json").read_text())
+    assert [each["n"] for each in told["magnets"]] == [3, 1]
+    header, *rows = (tmp_path / "new" / "magnet.csv").read_text().splitlines()
+    dots = [row for row in rows if ",dot," in row]
+    assert header.startswith("n,num_spins,kind,temperature")
+    assert len(dots) == sum(len(each["dots"]["length"]) for each in told["magnets"])
+    assert (tmp_path / "new" / "magnet.gif").read_bytes().startswith(b"GIF89a")
+
+
+def test_what_is_typical_of_the_largest_deviation_is_that_of_gaussian_numbers():
+    drawn = np.abs(np.random.default_rng(0).standard_normal((20_000, 60))).max(axis=1)
+    assert magnet._typical_largest(60) == pytest.approx(np.median(drawn), abs=0.02)
+    assert f"{magnet._typical_largest(60):.1f}" == "2.5"
+    assert magnet._typical_largest(1) == pytest.approx(0.6745, abs=1e-4)
+
+
+def test_where_nothing_varied_the_command_compares_with_nothing(tmp_path, capsys, monkeypatch):
+    def frozen(magnet, *_, **__):
+        found = small(magnet.n)
+        found.dots["length_error"][:] = 0.0
+        return found
+
+    monkeypatch.setattr("weiss.magnet.transition", frozen)
+    monkeypatch.setattr(magnet, "_write_animation", lambda *_: None)
+    magnet.magnet(tmp_path, n="2", spins=10, quick=True)
+    assert "Gaussian" not in capsys.readouterr().out
+
+
+def test_the_animation_shows_as_many_spins_as_are_asked_for(tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr("weiss.figures.magnet_cooling", lambda spins, *_, **__: shown.append(spins))
+    for spins in (5, 300):
+        magnet._write_animation(tmp_path / "a.gif", spins, 0, 2)
+    assert [each.shape for each in shown] == [(2, 5, 2), (2, 225, 2)]
+
+
+def test_so_many_spins_that_a_fluctuation_is_lost_are_drawn(tmp_path):
+    found = small(2)
+    found.lines["exact_fluctuation"][0] = np.nan
+    magnet_transition([found], tmp_path / "drawn.png")
+    assert magnet._peak(found) > 0.4
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        (lambda: Magnet(0), "n must be at least 1 for Magnet; got 0"),
+        (lambda: Magnet(5000), "n must be at most 1000"),
+        (lambda: Magnet(2, coupling=0.0), "coupling must be greater than 0"),
+        (lambda: Magnet(2, field=math.nan), "field must be finite"),
+        (lambda: solve(Magnet(2), -0.1), "temperature must be finite and zero or more; got -0.1"),
+        (lambda: solve(Magnet(2), [0.1, math.nan]), "temperature must be finite .* got nan"),
+        (lambda: solve(Magnet(2), math.inf), "temperature must be finite .* got inf"),
+        (lambda: solve(Magnet(2), [0.1, 1e-310]), "or at least 1e-305 .*is 1, for solve; got"),
+        (lambda: solve(Magnet(2, 1e300), 1e-16), "which is 1e.300, for solve; got 1e-16"),
+        (lambda: landscape(Magnet(2), 1.0, 1e-310), "at least 1e-305 .* for landscape"),
+        (lambda: residual(Magnet(2), 1.0, 1e-310), "at least 1e-305 .* for residual"),
+        (lambda: landscape(Magnet(2), [0.5, 0.6], [1, 2, 3]), r"broadcast .* \(2,\) and \(3,\)"),
+        (lambda: landscape(Magnet(2), 0.5, -1.0), "temperature must be finite and zero or more"),
+        (lambda: residual(Magnet(2), 0.5, 0.0), "temperature must be greater than 0"),
+        (lambda: exact(Magnet(2), 0.0, 3), "temperature must be greater than 0 for exact"),
+        (lambda: exact(Magnet(2), math.nan, 3), "temperature must be finite for exact"),
+        (lambda: exact(Magnet(2), 1e-101, 3), "temperature must be at least 1e-100 .* got 1e-101"),
+        (lambda: exact(Magnet(2), 1.0, 0), "num_spins must be at least 1 for exact; got 0"),
+        (lambda: simulate(Magnet(4), [1.0], 5), "n must be 1, 2 or 3 for a simulation; got 4"),
+        (lambda: simulate(Magnet(2), [0.0], 5), "numbers above zero for simulate"),
+        (lambda: simulate(Magnet(2), [], 5), "numbers above zero for simulate"),
+        (lambda: simulate(Magnet(2), [1.0], 0), "num_spins must be at least 1"),
+        (lambda: simulate(Magnet(2), [1.0], 5, copies=1), "copies must be at least 2; got 1"),
+        (lambda: simulate(Magnet(2), [1.0], 5, seed=-1), "seed must be at least 0; got -1"),
+        (lambda: energy(Magnet(2), np.ones((3, 3))), r"spins must have shape \(N, 2\)"),
+        (lambda: energy(Magnet(2), np.ones((3, 2))), "length 1; got one of length 1.41"),
+        (lambda: mean_field_energy(Magnet(1), np.ones((3, 1)), np.ones(2)), "mean_D must be 1 fin"),
+        (
+            lambda: mean_field_energy(Magnet(1), np.ones((3, 1)), [math.nan]),
+            r"got \[nan\] of shape",
+        ),
+        (lambda: transition(Magnet(2), 1), "num_spins must be at least 2 for transition; got 1"),
+        (lambda: transition(Magnet(2, field=1.0), 5), "field must be 0 for transition; got 1"),
+        (lambda: small(num_lines=-5), "num_lines must be at least 1 for transition; got -5. Pass"),
+        (lambda: small(num_lines=0), "num_lines must be at least 1 for transition; got 0. Pass"),
+        (lambda: small(num_dots=0), "num_dots must be at least 1 for transition; got 0. Pass"),
+        (lambda: cool(Magnet(2), [], 5), r"temperatures must be .* for cool; got shape \(0,\)"),
+        (lambda: cool(Magnet(2), [[1.0]], 5), r"list .* for cool; got shape \(1, 1\)"),
+        (lambda: largest_deviation([]), "at least one transition for largest_deviation; got none"),
+        (lambda: mean_spin(0, 1.0), "n must be at least 1 for mean_spin; got 0"),
+        (lambda: mean_slope(-2, 1.0), "n must be at least 1 for mean_slope; got -2"),
+        (lambda: log_partition(1001, 1.0), "n must be at most 1000 for log_partition; got 1001"),
+        (lambda: magnet.magnet(None, n="2,4"), "--n must be 1, 2 or 3, .* got '2,4'"),
+    ],
+)
+def test_a_mistake_is_answered_in_words(mistake, words):
+    with pytest.raises(ValueError, match=words):
+        mistake()
+
+
+def test_what_is_no_number_is_answered_in_words():
+    with pytest.raises(TypeError, match="n must be a whole number for Magnet; got 1.5"):
+        Magnet(1.5)
+    with pytest.raises(TypeError, match="n must be a whole number for mean_spin; got 2.5"):
+        mean_spin(2.5, 1.0)
+    with pytest.raises(TypeError, match="sweeps must be a whole number; got 2.5"):
+        simulate(Magnet(2), [1.0], 5, sweeps=2.5)
+
+
+@pytest.mark.parametrize("given", ["x", "0.3", True, 1j, {}, [[0.1], [0.1, 0.2]], None])
+def test_what_is_no_temperature_is_answered_in_words(given):
+    words = r"temperature must be a number or an array of numbers; got .*\. Pass it in the units"
+    with pytest.raises(TypeError, match=words):
+        solve(Magnet(2), given)
+    with pytest.raises(TypeError, match=words):
+        simulate(Magnet(2), given, 5)
+
+
+def test_temperatures_may_be_of_any_kind_of_number():
+    for given in (1, np.float32(1), torch.tensor(1.0), Fraction(1), [Fraction(1)]):
+        assert (solve(Magnet(2), given).energy == solve(Magnet(2), 1.0).energy).all()
+
+
+@pytest.mark.parametrize(
+    ("owner", "mistake"),
+    [
+        ("solve", lambda: solve(3, 0.3)),
+        ("landscape", lambda: landscape(3, 0.5, 0.3)),
+        ("residual", lambda: residual(3, 0.5, 0.3)),
+        ("energy", lambda: energy(3, random_spins(3, 4))),
+        ("mean_field_energy", lambda: mean_field_energy(3, random_spins(3, 4), np.ones(3))),
+        ("exact", lambda: exact(3, 0.3, 5)),
+        ("simulate", lambda: simulate(3, [0.3], 5)),
+        ("cool", lambda: cool(3, [0.3], 5)),
+        ("transition", lambda: transition(3, 5)),
+    ],
+)
+def test_what_is_no_magnet_is_answered_in_words(owner, mistake):
+    words = rf"magnet must be a Magnet for {owner}; got 3\. Pass .* Magnet\(n=3\)"
+    with pytest.raises(TypeError, match=words):
+        mistake()
+
+
+def test_spins_have_unit_length_also_without_a_field():
+    from weiss.magnet.simulation import cool
+
+    for temperature in (1.0, 1e10):
+        spins = np.asarray(cool(Magnet(3), [temperature], 5))
+        np.testing.assert_allclose((spins**2).sum(axis=-1), 1.0, rtol=1e-12)
+    alone = simulate(Magnet(3), [1.0], 1)
+    np.testing.assert_allclose(alone.square, 1.0, rtol=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7])
+def test_a_spin_in_the_opposite_field_points_the_other_way(n):
+    x = np.array([0.3, 2.0, 50.0])
+    np.testing.assert_array_equal(mean_spin(n, -x), -mean_spin(n, x))
+    np.testing.assert_array_equal(log_partition(n, -x), log_partition(n, x))
+
+
+@pytest.mark.parametrize(("temperature", "num_spins"), [(0.0003, 100), (0.17, 1_000_000)])
+def test_a_fluctuation_that_is_lost_to_rounding_is_not_told(temperature, num_spins):
+    assert math.isnan(exact(Magnet(3), temperature, num_spins).fluctuation)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--spins", "0"], "--spins must be at least 2; got 0."),
+        (["--spins", "1"], "--spins must be at least 2; got 1."),
+        (["--spins", "1000000000"], "--spins must be at most 10,000"),
+        (["--seed", "-1"], "--seed must be at least 0; got -1."),
+        (["--n", "4"], "--n must be 1, 2 or 3"),
+        (["--out", "taken"], "--out must be a folder; taken is a file. Choose another name."),
+        (["--out", "taken/new"], "--out must be a folder; taken is a file. Choose another name."),
+    ],
+)
+def test_a_wrong_command_says_so_in_a_line_and_makes_nothing(
+    words, said, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").write_text("somebody's")
+    out = [] if "--out" in words else ["--out", "new/folder"]
+    monkeypatch.setattr("sys.argv", ["weiss", "magnet", *out, *words])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]

@@ -1,0 +1,114 @@
+"""Benchmarks run, so that they cannot rot, and keep what they promise at full size."""
+
+import asyncio
+import csv
+import importlib
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "benchmarks").glob("bench_*.py"))
+LONG = {"bench_multi_similarity", "bench_retrieval", "bench_serve", "bench_step"}
+SMOKES = [
+    pytest.param(path, marks=pytest.mark.slow if path.stem in LONG else (), id=path.stem)
+    for path in FILES
+]
+
+
+@pytest.mark.parametrize("path", SMOKES)
+def test_a_benchmark_has_a_smoke_run(path):
+    done = subprocess.run([sys.executable, path, "--smoke"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"\d times (faster|the throughput|the speed)", done.stdout)
+
+
+@pytest.mark.slow
+def test_evaluation_at_the_size_of_sop_takes_at_most_500_mb(tmp_path):
+    script = ROOT / "benchmarks" / "bench_retrieval.py"
+    command = [sys.executable, script, "--task", "sop", "--rivals", "plain", "--out", tmp_path]
+    subprocess.run(command, check=True)
+    (result,) = tmp_path.glob("*.csv")
+    weiss, plain = csv.DictReader(result.read_text().splitlines())
+    assert (weiss["contender"], weiss["queries"]) == ("weiss", "60502")
+    assert float(weiss["extra_mib"]) * 2**20 <= 500e6
+    assert float(plain["time_over_weiss"]) > 1
+
+
+@pytest.mark.slow
+def test_mfcwms_is_ten_times_faster_and_twenty_times_leaner_than_its_dense_form(tmp_path):
+    script = ROOT / "benchmarks" / "bench_multi_similarity.py"
+    subprocess.run([sys.executable, script, "--out", tmp_path], check=True)
+    (result,) = tmp_path.glob("*.csv")
+    weiss, dense = csv.DictReader(result.read_text().splitlines())
+    assert (weiss["contender"], dense["contender"]) == ("weiss", "dense")
+    assert (dense["batch"], dense["num_classes"], dense["embedding_size"]) == (
+        "180",
+        "11318",
+        "512",
+    )
+    assert float(dense["time_over_weiss"]) >= 10
+    assert float(dense["memory_over_weiss"]) >= 20
+
+
+@pytest.mark.slow
+def test_a_search_in_100_000_items_takes_20_ms_at_most_and_finds_98_percent(tmp_path):
+    script = ROOT / "benchmarks" / "bench_catalogue.py"
+    options = ["--stores", "ivf", "--sizes", "100000", "--dimensions", "512", "--out", tmp_path]
+    subprocess.run([sys.executable, script, *options], check=True)
+    (result,) = tmp_path.glob("*.csv")
+    (row,) = csv.DictReader(result.read_text().splitlines())
+    assert (row["store"], row["items"], row["dimensions"]) == ("ivf", "100000", "512")
+    assert float(row["search_ms"]) <= 20
+    assert float(row["recall_at_10"]) >= 0.98
+
+
+@pytest.mark.parametrize("is_swapped", [False, True])
+def test_an_answer_to_somebody_else_is_an_error_of_the_server(monkeypatch, is_swapped):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    bench = importlib.import_module("bench_serve")
+    questions = [
+        bench.Question(b"POST %d\r\n" % id, id, {id: 1.0, 8: 0.5, 9: 0.25}) for id in (0, 1)
+    ]
+
+    has_ended = None
+
+    async def answer(reader, writer):
+        while line := await reader.readline():
+            id = int(line.split()[1]) ^ is_swapped
+            hits = [(id, 1.0), (8, 0.5), (9, 0.25)]
+            results = [{"id": one, "similarity": similarity} for one, similarity in hits]
+            body = json.dumps({"results": results}).encode()
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        writer.close()
+        await writer.wait_closed()
+        has_ended.set()
+
+    async def measure():
+        nonlocal has_ended
+        has_ended = asyncio.Event()
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            found = await bench.client(port, questions, 0, time.perf_counter() + 0.1)
+            await asyncio.wait_for(has_ended.wait(), 30)
+            return found
+
+    taken, errors = asyncio.run(measure())
+    assert taken
+    assert errors == (len(taken) if is_swapped else 0)
+
+
+@pytest.mark.slow
+def test_a_server_holds_50_clients_for_a_minute_without_an_error_or_growth(tmp_path):
+    script = ROOT / "benchmarks" / "bench_serve.py"
+    subprocess.run([sys.executable, script, "--contenders", "weiss", "--out", tmp_path], check=True)
+    (result,) = tmp_path.glob("*.csv")
+    (row,) = csv.DictReader(result.read_text().splitlines())
+    assert (row["clients"], row["duration_seconds"], row["errors"]) == ("50", "60.0", "0")
+    assert int(row["requests"]) > 50
+    assert float(row["growth_mib"]) < 16

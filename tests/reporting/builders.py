@@ -1,0 +1,281 @@
+"""Comparison folders of every kind, with runs that are small but whole: a seed decides the scores.
+
+What they say is made up; how they say it is what benches, studies and the trainer write.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from weiss.evaluation.statistics import t_interval
+from weiss.losses import LOSSES
+from weiss.runs import Run
+
+METRICS = ("map_at_r", "precision_at_1", "r_precision")
+AXES = {
+    "dimension": [("backbone.embedding_size", "embedding dimensions", [32, 64, 128])],
+    "batch-size": [("train.batch_size", "batch size", [30, 60, 90])],
+    "regularisation": [("loss.reg_weight", "λ", [0, 0.1, 100])],
+    "beta-delta": [("loss.beta", "β", [40, 80]), ("loss.delta", "δ", [0.1, 0.2, 0.4])],
+    "fields": [("fields.how", "fields found", ["joint", "alternating"])],
+    "classes": [("num_classes", "classes", [100, 1000, 100_000])],
+    "breakdown": [("spread", "spread", [0.0, 0.1, 0.4])],
+}
+KINDS = ("traditional", "reality-check", *AXES)
+RECIPE = """seed = {seed}
+
+[data]
+name = "{data}"
+
+[backbone]
+name = "{backbone}"
+embedding_size = {size}
+
+[loss]
+name = "{loss}"
+beta = 80.0
+
+[train]
+epochs = 9
+batch_size = 64
+
+[evaluate]
+on = "{on}"
+
+[made_with]
+weiss = "0.1"
+device = "CPU & co"
+"""
+
+
+def summarised(values):
+    values = [float(value) for value in values]
+    if len(values) < 2:
+        return {"values": values, "mean": values[0], "low": None, "high": None}
+    found = t_interval(np.array(values))
+    return {"values": values, "mean": found.mean, "low": found.low, "high": found.high}
+
+
+def write_run(
+    folder,
+    *,
+    loss="mf_cwms",
+    seed=0,
+    score=0.25,
+    data="cub",
+    backbone="bn_inception",
+    size=512,
+    on="test",
+    finished=True,
+    test=None,
+):
+    """Write a run folder without a model."""
+    run = Run(folder)
+    words = {"seed": seed, "data": data, "backbone": backbone, "size": size, "loss": loss, "on": on}
+    run.write_recipe(RECIPE.format(**words))
+    scores = {name: score * factor for name, factor in zip(METRICS, (1, 2.5, 1.4), strict=True)}
+    run.write_metrics(
+        [
+            {
+                "epoch": epoch,
+                "phase": "training",
+                "loss": 5.0 / epoch,
+                "order": order_of(loss, epoch),
+                "evaluation": {name: value * epoch / 4 for name, value in scores.items()},
+            }
+            for epoch in range(1, 5)
+        ]
+    )
+    if finished:
+        result = {
+            **scores,
+            "epoch": 4,
+            "epochs": 4,
+            "loss": loss,
+            "seconds": 10.0 + seed,
+            "images_per_second": 1234.5,
+            "measured_on": "test" if on == "test" else "held-out training classes",
+            "peak_gpu_memory_gb": 9.07,
+        }
+        run.write_result(result | ({"test": test} if test else {}))
+        (run.folder / "model.safetensors").write_bytes(b"")  # nobody here loads it
+    return run
+
+
+def order_of(loss, epoch):
+    """Order parameters as a run has them: without class vectors there is the length alone."""
+    spread = (0.8, 0.9, 1.0, 1.1, 1.2)
+    found = {"class_mean_length": [0.15 * epoch * factor for factor in spread]}
+    if LOSSES[loss].class_lr_scale is not None:
+        found["residual"] = [0.6 / epoch * factor for factor in spread]
+    if loss.startswith("mf_"):
+        found["violating_share"] = 0.1 / epoch
+    return found
+
+
+def write_comparison(
+    folder,
+    kind="traditional",
+    *,
+    losses=("mf_cwms", "proxy_anchor"),
+    seeds=3,
+    data="cub",
+    backbone="bn_inception",
+    size=128,
+    with_untrained=True,
+    seed=0,
+    **changes,
+):
+    """Write a comparison folder; `changes` replace entries of its summary."""
+    folder = Path(folder)
+    random = np.random.default_rng(seed)
+    axes = AXES.get(kind, [])
+    places = [{}]
+    for key, _, values in axes:
+        places = [{**place, key: value} for place in places for value in values]
+    rows = []
+    for number, loss in enumerate(losses):
+        for place in places:
+            where = "_".join(f"{key.split('.')[-1]}-{value}" for key, value in place.items())
+            name = f"{loss}/{where}" if place else loss
+            row = {
+                "name": name,
+                "loss": loss,
+                "title": LOSSES[loss].title,
+                "at": place,
+                "settings": {"beta": 80.0, "class_lr": 0.5},
+                "runs": [],
+                "failed": {},
+                "scores": {},
+            }
+            rows.append(row)
+            if kind == "classes":
+                cost = place["num_classes"] * (1 + number) / 1000
+                row["scores"] = {
+                    "milliseconds": summarised([cost]),
+                    "megabytes": summarised([cost]),
+                }
+                continue
+            if kind == "breakdown":
+                spread = place["spread"]
+                found = {"pair": 1 + spread, "mean_field": 1.0, "gap": spread, "excess": spread}
+                found["spread"] = spread
+                row["scores"] = {key: summarised([value]) for key, value in found.items()}
+                continue
+            values = 0.24 + 0.01 * number + random.normal(0, 0.003, seeds)
+            describe = {"loss": loss, "data": data, "backbone": backbone, "size": size}
+            for at, value in enumerate(values):
+                if kind == "reality-check":
+                    for fold in range(2):
+                        unit = f"{name}/repeat-{at:02d}/fold-{fold}"
+                        scores = {metric: float(value) for metric in METRICS}
+                        write_run(
+                            *(folder / unit,),
+                            seed=at,
+                            score=value,
+                            on="held_out",
+                            test=scores,
+                            **describe,
+                        )
+                        row["runs"].append(unit)
+                else:
+                    unit = f"{name}/seed-{at}"
+                    write_run(folder / unit, seed=at, score=value, **describe)
+                    row["runs"].append(unit)
+            add_scores(row, kind, values)
+            if kind == "reality-check":
+                add_trials(row, folder, describe)
+    if with_untrained and kind not in ("classes", "breakdown"):
+        row = {"name": "untrained", "loss": "untrained", "title": "pretrained", "at": {}}
+        row |= {"settings": {}, "runs": [], "failed": {}, "scores": {}}
+        add_scores(row, kind, [0.1])
+        row["scores"].pop("epoch", None)
+        rows.append(row)
+    summary = {
+        "format": 1,
+        "kind": kind,
+        "title": f"The {kind} comparison",
+        "question": f"What does {kind} ask?",
+        "data": data,
+        "backbone": backbone,
+        "embedding_size": size,
+        "batch_size": 64,
+        "measured_on": "test",
+        "is_complete": True,
+        "num_units": len(rows) * seeds,
+        "num_done": len(rows) * seeds,
+        "axes": [
+            {"key": key, "label": label, "values": values, "log": kind == "classes"}
+            for key, label, values in axes
+        ],
+        "rows": rows,
+        "tests": tests(kind, losses, seeds) if not axes and len(losses) > 1 else [],
+        "protocol": {"losses": list(losses), "seeds": seeds},
+        "recipe": {"seed": 0, "loss": {"name": losses[0]}},
+        "command": f"weiss bench {kind} {data} --losses {','.join(losses)}",
+        "made_with": {"weiss": "0.1", "versions": {"torch": "2.9"}, "device": "CPU & co"},
+        **changes,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return summary
+
+
+def rewrite(folder, change):
+    """Change the summary of a comparison folder by a function that works on it."""
+    path = Path(folder) / "summary.json"
+    summary = json.loads(path.read_text())
+    change(summary)
+    path.write_text(json.dumps(summary))
+
+
+def add_scores(row, kind, values):
+    for factor, metric in zip((1, 2.5, 1.4), METRICS, strict=True):
+        scores = summarised([factor * value for value in values])
+        if kind == "reality-check":
+            row["scores"][f"separated.{metric}"] = scores
+            better = [1.1 * factor * value for value in values]
+            row["scores"][f"concatenated.{metric}"] = summarised(better)
+        else:
+            row["scores"][metric] = scores
+    if kind != "reality-check":
+        row["scores"]["epoch"] = summarised([4 + at for at in range(len(values))])
+    row["scores"]["seconds"] = summarised([10.0 + at for at in range(len(values))])
+
+
+def add_trials(row, folder, describe):
+    row["best_trial"], row["best_settings"] = 2, {"beta": 50.123456, "class_lr": 0.01}
+    row["search_space"] = {"beta": {"low": 10, "high": 200, "log": False}}
+    row["search_space"]["class_lr"] = {"low": 1e-6, "high": 1.0, "log": True}
+    row["trials"] = [
+        {
+            "number": number,
+            "settings": {"beta": 40.0 + number, "class_lr": 0.01},
+            "value": [0.2, 0.0, 0.23, 0.1][number],  # a trial that failed scores 0
+            "folds": [0.2, 0.2],
+            "failed": "the loss became NaN in fold 2" if number == 1 else None,
+            "pruned": "below the median after fold 1" if number == 3 else None,
+        }
+        for number in range(4)
+    ]
+    write_run(folder / row["name"] / "trial-002" / "fold-0", on="held_out", **describe)
+
+
+def tests(kind, losses, seeds):
+    metric = "concatenated.map_at_r" if kind == "reality-check" else "map_at_r"
+    return [
+        {
+            "metric": metric,
+            "first": losses[0],
+            "second": other,
+            "difference": -0.0123,
+            "low": -0.02,
+            "high": -0.004,
+            "p_value": 0.0004,
+            "corrected": 0.0314,
+            "wilcoxon": 0.25,
+            "num_pairs": seeds,
+        }
+        for other in losses[1:]
+    ]

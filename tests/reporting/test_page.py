@@ -1,0 +1,226 @@
+"""Pages: one file that needs nothing else, in which nothing given is obeyed as markup."""
+
+import base64
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from weiss import figures
+from weiss._base import images
+from weiss.reporting import Gallery, Page, Row, Tile
+
+RNG = np.random.default_rng(0)
+EVIL = "<script>alert('x')</script> & \"quotes\" \x00"
+VOID = {"meta", "img", "br"}
+
+
+class Reader(HTMLParser):
+    """Read a page; every tag that is opened must be closed in order."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.open, self.tags, self.text = [], [], ""
+        self.feed(html)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        assert len(attrs) == len(dict(attrs)), f"an attribute of {tag} is given twice"
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.text += data
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def tile(name="A", is_right=None, side=8, channels=1):
+    return Tile(RNG.integers(0, 256, (side, side, channels), dtype=np.uint8), name, is_right)
+
+
+@pytest.fixture
+def drawn(tmp_path):
+    for suffix in ("png", "svg"):
+        figures.comparison({"a": [(1, 2.0)]}, {}, tmp_path / f"a.{suffix}", ylabel="y")
+    return tmp_path
+
+
+def everything(drawn, text="text"):
+    page = Page(text, text)
+    page.heading(text)
+    page.heading(text, 3)
+    page.paragraph(text)
+    page.table([text, "MAP@R"], [[text, "61.2"], ["b", None]], best={(0, 1)}, caption=text)
+    page.figure(drawn / "a.png", text)
+    page.figure(drawn / "a.svg", text, alt=text)
+    rows = [Row(text, tile(text), (tile(text, True), tile(text, False, 300, 3)), text)]
+    page.gallery(Gallery(rows, text))
+    return page
+
+
+def test_a_page_is_well_formed_and_holds_everything(drawn):
+    read = Reader(everything(drawn).html())
+    assert [name for name, _ in read.tags if re.fullmatch(r"h\d", name)] == ["h1", "h2", "h3"]
+    assert len(read.all("img")) == 5
+    assert read.all("html") == [{"lang": "en"}]
+
+
+def test_nothing_given_is_obeyed_as_markup(drawn):
+    page = everything(drawn, EVIL)
+    read = Reader(page.html())
+    assert not read.all("script")
+    # Wherever it stands it is shown as it was given, but for the character no page may hold.
+    shown = EVIL.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+    assert read.text.count(shown) == 16
+    assert "\x00" not in page.html()
+
+
+def test_a_page_needs_nothing_else(drawn):
+    page = everything(drawn)
+    read = Reader(page.html())
+    for _, attributes in read.tags:
+        for name in ("src", "href", "srcset", "action", "data"):
+            assert attributes.get(name, "data:").startswith("data:")
+    assert not re.search(r"https?:|url\(|@import", page.html())
+    assert {"link", "script", "iframe"}.isdisjoint(name for name, _ in read.tags)
+
+
+def test_every_image_says_what_it_shows(drawn):
+    page = everything(drawn)
+    page.figure(drawn / "a.png", "a caption", alt="a curve that rises")
+    alts = [attributes["alt"] for attributes in Reader(page.html()).all("img")]
+    assert all(alts)
+    assert alts[-1] == "a curve that rises"
+    with pytest.raises(ValueError, match="caption or alt must say what a.png shows"):
+        page.figure(drawn / "a.png")
+
+
+def test_right_and_wrong_differ_by_sign_word_and_border():
+    page = Page("t")
+    page.gallery(Gallery([Row("A", tile("A"), (tile("A", True), tile("B", False)))]))
+    read = Reader(page.html())
+    kinds = [tag["class"] for tag in read.all("li")]
+    assert kinds == ["tile query", "tile right", "tile wrong"]
+    assert "✓ A" in read.text
+    assert "✗ B" in read.text
+    alts = [attributes["alt"] for attributes in read.all("img")]
+    assert alts == ["query: A", "neighbour 1, right: A", "neighbour 2, wrong: B"]
+    assert re.search(r"\.wrong img \{[^}]*border-style: dashed", page.html())
+
+
+def test_the_pixels_of_a_gallery_are_those_given_and_large_ones_are_reduced():
+    small, large = tile(side=8), tile(side=400, channels=3)
+    page = Page("t")
+    page.gallery(Gallery([Row("A", small, (large,))]))
+    sources = [attributes["src"] for attributes in Reader(page.html()).all("img")]
+    first, second = (base64.b64decode(source.split(",")[1]) for source in sources)
+    np.testing.assert_array_equal(images.decode(first, channels=1), small.pixels)
+    assert images.decode(second).shape == (152, 152, 3)
+
+
+def test_a_row_of_which_nothing_was_found_is_a_query_alone():
+    page = Page("t")
+    page.gallery(Gallery([Row("A", tile("A"), (), "nothing to find")]))
+    read = Reader(page.html())
+    assert len(read.all("img")) == 1
+    assert "nothing to find" in read.text
+
+
+def test_figures_are_embedded_byte_for_byte(drawn):
+    page = everything(drawn)
+    sources = [attributes["src"] for attributes in Reader(page.html()).all("img")]
+    for source, kind in zip(sources, ("image/png", "image/svg+xml"), strict=False):
+        suffix = kind.removeprefix("image/").removesuffix("+xml")
+        assert source.startswith(f"data:{kind};base64,")
+        found = base64.b64decode(source.split(",")[1])
+        assert found == (drawn / f"a.{suffix}").read_bytes()
+
+
+def test_best_cells_are_bold_numbers_stand_right_and_none_is_a_dash():
+    page = Page("t")
+    rows = [["a", "61.2 ± 0.3", 9], ["b", "-55", None]]
+    page.table(["loss", "MAP@R", "epoch"], rows, best={(0, 1)})
+    html = page.html()
+    assert '<td class="number"><strong>61.2 ± 0.3</strong></td>' in html
+    assert html.count("<strong>") == 1
+    assert '<td class="number">\N{EN DASH}</td>' in html
+    assert '<th scope="row">a</th>' in html
+    assert '<th scope="col" class="number">MAP@R</th>' in html
+
+
+def test_tables_that_do_not_fit_are_refused():
+    page = Page("t")
+    with pytest.raises(ValueError, match="every row must have 2 cells, one a header; got 1"):
+        page.table(["a", "b"], [["x"]])
+    with pytest.raises(ValueError, match=r"best must name cells.*1 x 2.*got \(1, 0\)"):
+        page.table(["a", "b"], [["x", "y"]], best={(1, 0)})
+    with pytest.raises(ValueError, match="level must be 2 or 3; got 1"):
+        page.heading("t", 1)
+    with pytest.raises(ValueError, match="must end in .png or .svg; got a.jpg"):
+        page.figure("a.jpg", "caption")
+
+
+def test_groups_span_their_columns_and_rows_can_be_set_apart():
+    page = Page("t")
+    rows = [["a", "1", "2"], ["untrained", "0", None]]
+    page.table(["loss", "x", "y"], rows, groups=[("", 1), ("both & more", 2)], apart={1})
+    html = page.html()
+    Reader(html)
+    assert '<th scope="colgroup" colspan="2">both &amp; more</th>' in html
+    assert '<tr class="apart"><th scope="row">untrained</th>' in html
+    with pytest.raises(ValueError, match="groups must span the 2 columns; got 1"):
+        page.table(["a", "b"], [], groups=[("x", 1)])
+
+
+def test_a_name_that_begins_with_digits_is_no_number():
+    page = Page("t")
+    page.table(["class", "p"], [["001.Albatross", "<0.001"], ["2nd", "1e-05"]])
+    html = page.html()
+    assert '<th scope="row">001.Albatross</th>' in html
+    assert '<td class="number">&lt;0.001</td>' in html
+
+
+def test_code_keeps_its_lines_and_is_folded_or_not():
+    page = Page("t")
+    page.code("a = 1\n  <b>", "Recipe")
+    page.code("weiss train", "Command", folded=False)
+    read = Reader(page.html())
+    assert "a = 1\n  <b>" in read.text
+    assert read.all("details") == [{}, {"open": None}]
+    with pytest.raises(ValueError, match="summary must say what the text is"):
+        page.code("x", "")
+
+
+def test_what_is_wide_scrolls_by_itself_and_by_keyboard(drawn):
+    read = Reader(everything(drawn).html())
+    parts = [attributes for attributes in read.all("div") if "scroll" in attributes["class"]]
+    assert len(parts) == 4
+    for part in parts:
+        assert part["tabindex"] == "0"
+        assert part["aria-label"]
+
+
+def test_the_same_calls_give_the_same_bytes(drawn):
+    rows = [Row("A", tile("A"), (tile("B", False),))]
+    for name in ("one", "two"):
+        page = Page("title", "lead")
+        page.figure(drawn / "a.svg", "figure")
+        page.gallery(Gallery(rows))
+        page.write(drawn / "new" / name)
+    assert (drawn / "new" / "one").read_bytes() == (drawn / "new" / "two").read_bytes()
+    assert sorted(path.name for path in (drawn / "new").iterdir()) == ["one", "two"]
+
+
+def test_a_name_that_is_no_text_can_still_be_written(tmp_path):
+    page = Page("file \udcff.png")
+    page.write(tmp_path / "a.html")
+    assert "file ?.png" in (tmp_path / "a.html").read_text(encoding="utf-8")

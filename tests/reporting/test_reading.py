@@ -1,0 +1,163 @@
+"""What a report is made from: everything that commands write is understood, nothing else."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from reporting.builders import METRICS, rewrite, write_comparison, write_run
+
+from weiss.reporting import Looked
+from weiss.reporting.reading import read_folders
+from weiss.reporting.worst_classes import class_scores
+
+
+def test_seeds_become_a_row_with_the_interval_of_students_t(tmp_path):
+    scores = [0.2, 0.24, 0.25]
+    for seed, score in enumerate(scores):
+        write_run(tmp_path / "seeds" / f"seed-{seed}", seed=seed, score=score)
+    (tmp_path / "seeds" / "summary.json").write_text(json.dumps({"runs": []}))
+    (found,) = read_folders([tmp_path / "seeds"])
+    (row,) = found.rows
+    mean = sum(scores) / 3
+    deviation = (sum((score - mean) ** 2 for score in scores) / 2) ** 0.5
+    half = 4.302652729911275 * deviation / 3**0.5  # the quantile of two degrees of freedom
+    assert row["scores"]["map_at_r"]["mean"] == pytest.approx(mean)
+    assert row["scores"]["map_at_r"]["high"] == pytest.approx(mean + half)
+    assert not found.is_given
+    assert found.summary["is_complete"]
+
+
+def test_seeds_stand_in_the_order_of_their_numbers(tmp_path):
+    for seed in (10, 9, 2):
+        write_run(tmp_path / f"seed-{seed}", seed=seed)
+    (found,) = read_folders([tmp_path])
+    assert [run.folder.name for run in found.runs(found.rows[0])] == ["seed-2", "seed-9", "seed-10"]
+
+
+def test_single_runs_on_the_same_data_stand_together_and_others_apart(tmp_path):
+    write_run(tmp_path / "a", loss="mf_cwms")
+    write_run(tmp_path / "b", loss="proxy_anchor", data="cars")
+    write_run(tmp_path / "c", loss="contrastive")
+    found = read_folders([tmp_path / name for name in "abc"])
+    assert [each.summary["data"] for each in found] == ["cub", "cars"]
+    assert [row["title"] for row in found[0].rows] == ["MFCWMS", "Contrastive"]
+
+
+def test_a_loss_that_stands_twice_is_told_apart_by_its_folder(tmp_path):
+    for name in ("one/x", "two/x", "three/y"):
+        write_run(tmp_path / name)
+    found = read_folders([tmp_path / "one/x", tmp_path / "three/y"])
+    assert [row["title"] for row in found[0].rows] == ["MFCWMS (x)", "MFCWMS (y)"]
+    found = read_folders([tmp_path / "one/x", tmp_path / "two/x"])
+    assert len({row["title"] for row in found[0].rows}) == 2
+
+
+def test_the_same_folder_twice_counts_once(tmp_path):
+    write_run(tmp_path / "a")
+    (found,) = read_folders([tmp_path / "a", tmp_path / "a"])
+    assert len(found.rows) == 1
+
+
+def test_scores_on_the_test_set_go_before_those_that_chose_the_epoch(tmp_path):
+    test = dict.fromkeys(METRICS, 0.11)
+    write_run(tmp_path / "a", on="held_out", test=test)
+    (found,) = read_folders([tmp_path / "a"])
+    assert found.rows[0]["scores"]["map_at_r"]["mean"] == 0.11
+    assert found.summary["measured_on"] == "test"
+
+
+def test_an_unfinished_run_is_read_and_said_to_be_unfinished(tmp_path):
+    write_run(tmp_path / "a", finished=False)
+    (found,) = read_folders([tmp_path / "a"])
+    assert found.rows[0]["scores"] == {}
+    assert not found.summary["is_complete"]
+    assert found.unfinished == {str(tmp_path / "a"): "4 of at most 9 epochs"}
+
+
+def test_what_nothing_was_trained_for_comes_last_and_is_never_best(tmp_path):
+    write_comparison(tmp_path, "traditional")
+
+    def change(summary):
+        summary["rows"].insert(0, summary["rows"].pop())
+        summary["rows"][0]["scores"]["map_at_r"]["mean"] = 0.9
+
+    rewrite(tmp_path, change)
+    (found,) = read_folders([tmp_path])
+    assert found.rows[-1]["loss"] == "untrained"
+    assert found.best_row()["loss"] == "proxy_anchor"
+
+
+def test_what_is_no_run_is_refused_with_what_to_do(tmp_path):
+    with pytest.raises(ValueError, match="RUNS must name at least one folder"):
+        read_folders([])
+    with pytest.raises(ValueError, match=r"RUNS must be folders.*there is no such folder"):
+        read_folders([tmp_path / "nothing"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"got .*empty: it is none of these\. Pass what weiss"):
+        read_folders([tmp_path / "empty"])
+    write_run(tmp_path / "many" / "a")
+    with pytest.raises(ValueError, match=r"many: it is none of these\. It holds .*a: pass those"):
+        read_folders([tmp_path / "many"])
+
+
+def test_a_summary_that_cannot_be_understood_is_refused(tmp_path):
+    path = tmp_path / "summary.json"
+    for text, said in [
+        ('{"format": 1', "must be JSON; it is cut off"),
+        ("[1]", "must hold an object"),
+        ('{"format": 2}', "must have format 1; got 2"),
+        (
+            '{"format": 1, "kind": "odd", "rows": []}',
+            "a kind, one of traditional.*got the kind 'odd'",
+        ),
+        ('{"format": 1, "kind": "dimension", "rows": [], "axes": []}', "must name 1 axes"),
+        ('{"format": 1, "kind": "traditional", "rows": [{}]}', "rows without name, loss, title"),
+    ]:
+        path.write_text(text)
+        with pytest.raises(ValueError, match=said):
+            read_folders([tmp_path])
+
+
+def looked(labels, values, index=None, num_classes=3):
+    number = len(labels)
+    return Looked(
+        torch.eye(number),
+        np.asarray(labels),
+        [f"class {c}" for c in range(num_classes)],
+        lambda item: np.zeros((4, 4, 1), dtype=np.uint8),
+        {"map_at_r": np.asarray(values)},
+        np.arange(number) if index is None else np.asarray(index),
+    )
+
+
+def test_classes_are_sorted_by_their_mean_with_their_worst_query():
+    random = np.random.default_rng(0)
+    labels, values = random.integers(0, 5, 60), random.random(40).round(1)
+    index = random.permutation(60)[:40]
+    found = class_scores(looked(labels, values, index, 6))
+    by_class = {}
+    for place, row in enumerate(index.tolist()):
+        by_class.setdefault(int(labels[row]), []).append((float(values[place]), row))
+    means = {c: sum(value for value, _ in own) / len(own) for c, own in by_class.items()}
+    assert [score.name for score in found] == [
+        f"class {c}" for c in sorted(means, key=lambda c: means[c])
+    ]
+    for score in found:
+        own = by_class[int(score.name.split()[1])]
+        assert score.mean == pytest.approx(sum(value for value, _ in own) / len(own))
+        assert score.num_queries == len(own)
+        assert score.worst_value == min(value for value, _ in own)
+        assert (score.worst_value, score.worst) in own
+
+
+def test_a_query_of_two_classes_counts_in_both():
+    labels = np.array([[1, 1, 0], [0, 1, 0]], dtype=bool)
+    first, second = class_scores(looked(labels, [0.2, 0.6]))
+    assert (first.name, first.mean, first.num_queries) == ("class 0", 0.2, 1)
+    assert (second.name, second.mean, second.num_queries) == ("class 1", pytest.approx(0.4), 2)
+
+
+def test_values_of_other_queries_are_refused():
+    with pytest.raises(ValueError, match="per_query must hold 'map_at_r'.*got 2 for 3 queries"):
+        looked([0, 1, 2], [0.1, 0.2])

@@ -1,0 +1,504 @@
+"""Reports: every kind in every format, and what is missing, failed or unread is said."""
+
+import re
+from html import unescape
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from reporting.builders import KINDS, rewrite, write_comparison, write_run
+from reporting.latex import check_latex
+from unrendered import leave_unrendered
+
+from weiss.evaluation import evaluate_retrieval
+from weiss.reporting import Looked, write_report
+from weiss.reporting.markdown import Document
+
+
+def report(folders, out, **options):
+    """Write a report; return the visible text of the page, the Markdown and the LaTeX."""
+    folders = folders if isinstance(folders, list) else [folders]
+    written = write_report(folders, out / "page.html", **options)
+    assert all(path.is_file() for path in written)
+    html, markdown, latex = (path.read_text(encoding="utf-8") for path in written[:3])
+    check_latex(latex)
+    body = html[html.index("<body>") :]
+    text = unescape(re.sub(r"<[^>]*>", " ", body))
+    return re.sub(r"\s+", " ", text), markdown, latex
+
+
+@pytest.fixture
+def words_only(monkeypatch):
+    """Leave the figures out where a test is not about them: drawing is what takes time."""
+    monkeypatch.setattr(Document, "figure", lambda *arguments: None)
+
+
+# Their figures are of the same sorts as those of the study of dimensions.
+LIKE_DIMENSION = ("batch-size", "regularisation")
+
+
+class Made(dict):
+    """Of every kind its folder and its three texts, written when first asked for."""
+
+    def __init__(self, new_folder):
+        super().__init__()
+        self.new_folder = new_folder
+
+    def __missing__(self, kind):
+        folder = self.new_folder(kind)
+        write_comparison(folder / "comparison", kind)
+        with pytest.MonkeyPatch.context() as patch:
+            if kind in LIKE_DIMENSION:
+                leave_unrendered(patch)
+            self[kind] = folder, report(folder / "comparison", folder)
+        return self[kind]
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    return Made(tmp_path_factory.mktemp)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_stands_in_all_three_formats(made, kind):
+    folder, (page, markdown, latex) = made[kind]
+    assert f"What does {kind} ask?" in page
+    assert f"What does {kind} ask?" in markdown
+    for text in (page, markdown, latex):
+        assert "MFCWMS" in text
+    assert latex.count(r"\begin{table}") >= 1
+    html = (folder / "page.html").read_text()
+    assert html.count("<table") == latex.count(r"\begin{table}")
+    assert html.count("<table") == len(re.findall(r"^\| -", markdown, flags=re.MULTILINE))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_figure_is_vector_for_screen_and_paper_and_linked(made, kind):
+    folder, (_, markdown, _) = made[kind]
+    figures = sorted(path.name for path in (folder / "page-figures").iterdir())
+    stems = {name.rsplit(".", 1)[0] for name in figures}
+    assert stems
+    assert figures == sorted(f"{stem}{suffix}" for stem in stems for suffix in (".pdf", ".svg"))
+    linked = re.findall(r"\]\((page-figures/[^)]+)\)", markdown)
+    assert sorted(linked) == sorted(f"page-figures/{stem}.svg" for stem in stems)
+    html = (folder / "page.html").read_text()
+    assert html.count("data:image/svg+xml") == len(stems)
+    assert not re.search(r"https?://|<script|<link", html)
+
+
+@pytest.mark.parametrize("kind", ["traditional", "reality-check", "classes"])
+def test_the_formats_agree_cell_by_cell(made, kind):
+    folder, (_, markdown, latex) = made[kind]
+    html = (folder / "page.html").read_text()
+    pages = [
+        [re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)]
+        for row in re.findall(r"<tr(?: class=\"apart\")?>(<th scope=\"row\".*?)</tr>", html)
+    ]
+    shown = [unescape(cell) for row in pages for cell in row]
+    lines = [line for line in markdown.splitlines() if line.startswith("| ")]
+    lines = [line for at, line in enumerate(lines) if "---" not in line]
+    cells = [
+        unescape(re.sub(r"\\(.)", r"\1", cell.strip().replace("*", "")))
+        for line in lines
+        for cell in re.split(r"(?<!\\)\|", line)[1:-1]
+    ]
+    for cell in shown:
+        assert cell in cells
+    for cell in shown:
+        if re.fullmatch(r"[\d.]+ ± [\d.]+", cell):
+            mean, half = cell.split(" ± ")
+            assert rf"${mean} \pm {half}$" in latex or rf"$\mathbf{{{mean}}} \pm {half}$" in latex
+
+
+def test_the_lead_says_who_is_best_by_how_much_and_whether_that_is_chance(made):
+    _, (page, markdown, _) = made["traditional"]
+    lead = page[: page.index("What was found")]
+    assert "6 runs of 2 losses (bn_inception, 128 dimensions)." in lead
+    assert re.search(
+        r"ProxyAnchor is best with MAP@R 2\d\.\d %, \d\.\d\d points above MFCWMS", lead
+    )
+    few = "3 pairs are too few to tell that from chance"
+    assert few in lead
+    assert few in markdown.split("## ")[0]
+
+
+@pytest.mark.usefixtures("words_only")
+def test_what_chance_may_explain_is_not_called_significant(tmp_path):
+    write_comparison(tmp_path / "a", seeds=5)
+    page, *_ = report(tmp_path / "a", tmp_path)
+    assert "is significant after Holm's correction (p = 0.031, 5 pairs)" in page
+    rewrite(tmp_path / "a", lambda summary: summary["tests"][0].update(corrected=0.2))
+    page, *_ = report(tmp_path / "a", tmp_path)
+    assert "is not significant after Holm's correction (p = 0.200" in page
+    rewrite(tmp_path / "a", lambda summary: summary.update(tests=[]))
+    page, *_ = report(tmp_path / "a", tmp_path)
+    assert "whether that is chance was not tested" in page
+    assert "Significance" not in page
+
+
+@pytest.mark.usefixtures("words_only")
+def test_tests_have_differences_in_points_and_few_pairs_are_warned_of(made, tmp_path):
+    _, (page, markdown, latex) = made["traditional"]
+    for text in (page, markdown):
+        assert "\N{MINUS SIGN}1.23 (\N{MINUS SIGN}2.00 to \N{MINUS SIGN}0.40)" in text
+    assert r"\mathbf{0.031}" not in latex
+    assert "some tests rest on 3 pairs" in page
+    write_comparison(tmp_path / "a", seeds=5)
+    page, _, latex = report(tmp_path / "a", tmp_path)
+    assert "some tests rest on" not in page
+    assert r"\mathbf{0.031}" in latex
+
+
+@pytest.mark.usefixtures("words_only")
+def test_an_incomplete_comparison_says_how_far_it_is(tmp_path):
+    write_comparison(tmp_path / "a", is_complete=False, num_done=7, num_units=12)
+
+    def change(summary):
+        summary["rows"][1].update(scores={}, failed={"proxy_anchor/seed-1": "out of <memory>"})
+
+    rewrite(tmp_path / "a", change)
+    page, markdown, latex = report(tmp_path / "a", tmp_path)
+    assert "not complete: 7 of 12 units are done" in page
+    assert "7 of 12 units are done" in markdown
+    row = next(line for line in markdown.splitlines() if line.startswith("| ProxyAnchor"))
+    assert row.split("|")[2].strip() == "\N{EN DASH}"
+    assert "out of <memory>" in page
+    assert r"out of \textless{}memory\textgreater{}" in latex
+
+
+def test_a_comparison_that_has_just_begun_has_a_page(tmp_path):
+    for kind in KINDS:
+        write_comparison(tmp_path / kind, kind)
+
+        def change(summary):
+            summary.update(is_complete=False, num_done=0, tests=[])
+            for row in summary["rows"]:
+                row.update(scores={}, runs=[])
+                row.pop("trials", None)
+
+        rewrite(tmp_path / kind, change)
+        page, *_ = report(tmp_path / kind, tmp_path)
+        assert "no scores yet" in page or "no measurements yet" in page
+        write_comparison(tmp_path / kind, kind, rows=[], is_complete=False, num_done=0, tests=[])
+        report(tmp_path / kind, tmp_path)
+
+
+def test_failed_and_pruned_trials_are_listed_with_their_reasons(made):
+    for text in made["reality-check"][1]:
+        assert text.count("the loss became NaN in fold 2") == 2
+        assert text.count("below the median after fold 1") == 2
+    _, (page, _, _) = made["reality-check"]
+    assert "beta 50.12, class_lr 0.01" in page
+    assert "seconds of the search" in page
+
+
+@pytest.mark.usefixtures("words_only")
+def test_what_looks_like_markup_is_shown(tmp_path):
+    evil = "<img src=x onerror=alert(1)> & _b_"
+    write_comparison(tmp_path / "a", title=evil, question=evil, command=evil, data=evil)
+    rewrite(tmp_path / "a", lambda summary: summary["rows"][0].update(title=evil))
+    page, markdown, _ = report(tmp_path / "a", tmp_path)
+    assert evil in page
+    html = (tmp_path / "page.html").read_text()
+    assert "<img src=x" not in html
+    outside = re.sub(r"(?ms)^(`{3,}).*?^\1$", "", markdown)
+    assert "<img" not in outside
+
+
+@pytest.mark.usefixtures("words_only")
+def test_one_seed_has_no_interval_anywhere(tmp_path):
+    write_comparison(tmp_path / "a", seeds=1, data="glyphs", tests=[])
+    page, markdown, latex = report(tmp_path / "a", tmp_path)
+    assert not any(re.search(r"\d ± \d", text) for text in (page, markdown))
+    assert r"\pm" not in latex
+    assert "no interval" in page
+
+
+def test_the_same_input_gives_the_same_bytes(tmp_path):
+    write_comparison(tmp_path / "a", "fields", losses=("mf_cwms",))
+    texts = []
+    for name in ("one", "two"):
+        written = write_report([tmp_path / "a"], tmp_path / name / "page.html")
+        texts.append({path.relative_to(tmp_path / name): path.read_bytes() for path in written})
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_two_comparisons_stand_on_one_page_and_their_figures_do_not_meet(tmp_path):
+    write_comparison(tmp_path / "a", "traditional")
+    write_comparison(tmp_path / "b", "traditional", data="cars", seed=1)
+    page, markdown, latex = report([tmp_path / "a", tmp_path / "b"], tmp_path)
+    assert page.count("To do it again") == 2
+    assert markdown.count("## The traditional comparison on ") == 2
+    labels = re.findall(r"\\label\{(.*?)\}", latex)
+    assert len(labels) == len(set(labels)) > 4
+    names = {path.name[:2] for path in (tmp_path / "page-figures").iterdir()}
+    assert names == {"01", "02"}
+
+
+@pytest.mark.usefixtures("words_only")
+def test_rows_with_other_numbers_of_runs_are_compared_on_what_both_have(tmp_path):
+    def change(found):
+        best, second = (row for row in found["rows"] if row["loss"] in ("mf_cwms", "proxy_anchor"))
+        for row, values in ((best, [0.30]), (second, [0.29, 0.10])):
+            row["runs"], row["repetitions"] = row["runs"][: len(values)], list(range(len(values)))
+            mean = sum(values) / len(values)
+            row["scores"]["map_at_r"] = {"values": values, "mean": mean, "low": None, "high": None}
+        found["rows"] = [best, second]
+        found["tests"] = []
+
+    write_comparison(tmp_path / "a", "traditional")
+    rewrite(tmp_path / "a", change)
+    page, _, _ = report(tmp_path / "a", tmp_path)
+    assert re.search(
+        r"is best with MAP@R 30.0 % of 1 run, on the 1 repetition that both have 1.00 points above "
+        r"\w+ of 2 runs; whether that is chance was not tested",
+        page,
+    )
+
+
+@pytest.mark.usefixtures("words_only")
+def test_a_comparison_by_held_out_classes_is_told_from_the_one_by_the_test_set(tmp_path):
+    for name in ("test", "held_out"):
+        write_comparison(tmp_path / name, "traditional")
+    rewrite(
+        tmp_path / "held_out",
+        lambda found: found.update(selected_on="held-out training classes"),
+    )
+    _, markdown, _ = report([tmp_path / "test", tmp_path / "held_out"], tmp_path)
+    headings = [line for line in markdown.splitlines() if line.startswith("## ")]
+    assert headings[1] == f"{headings[0]}, chosen on held-out training classes"
+
+
+@pytest.mark.usefixtures("words_only")
+def test_runs_and_seeds_are_compared_and_an_unfinished_one_is_shown(tmp_path):
+    for seed in range(3):
+        write_run(tmp_path / "seeds" / f"seed-{seed}", seed=seed, score=0.2 + seed / 100)
+    write_run(tmp_path / "single", loss="proxy_anchor", score=0.3)
+    write_run(tmp_path / "going", loss="contrastive", finished=False)
+    folders = [tmp_path / name for name in ("seeds", "single", "going")]
+    page, markdown, _ = report(folders, tmp_path, title="My runs")
+    assert "My runs" in page
+    assert "4 of 5 units are done" in page
+    assert "unfinished: 4 of at most 9 epochs" in page
+    assert "| MFCWMS | 21.0 ± 2.5 |" in markdown
+    assert "| Contrastive | \N{EN DASH} |" in markdown
+    assert "loss.name = proxy_anchor" in page
+    assert 'name = "bn_inception"' in page
+
+
+def test_a_single_run_is_a_report(tmp_path):
+    write_run(tmp_path / "run")
+    page, *_ = report(tmp_path / "run", tmp_path)
+    assert "1 run of 1 loss" in page
+    assert "MFCWMS reaches MAP@R 25.0 %" in page
+
+
+def test_costs_are_means_and_totals_of_the_runs(made):
+    _, (_, markdown, _) = made["traditional"]
+    row = next(line for line in markdown.splitlines() if "| 11.0 | 33.0 |" in line)
+    cells = [cell.strip() for cell in row.split("|")[1:-1]]
+    assert cells == ["MFCWMS", "3", "11.0", "33.0", "4.00", "1,234", "9.07"]
+
+
+def test_what_is_needed_to_do_it_again_is_there(made):
+    for kind in ("traditional", "reality-check", "classes"):
+        _, (page, markdown, _) = made[kind]
+        for text in (page, markdown):
+            assert f"weiss bench {kind} cub --losses mf_cwms,proxy_anchor" in text
+            assert "versions.torch" in text
+    _, (page, _, _) = made["traditional"]
+    assert "[backbone]" in page
+    assert "seeds of the runs 0, 1, 2" in page
+
+
+def looking(calls=None):
+    """A function that looks at a run: 12 classes on a circle, of which some are mixed up."""
+    labels = np.repeat(np.arange(20), 4)
+    random = np.random.default_rng(0)
+    centres = random.normal(size=(20, 8))
+    spread = np.where(labels < 3, 3.0, 0.1)[:, None]
+    embeddings = torch.tensor(centres[labels] + spread * random.normal(size=(80, 8)))
+    found = evaluate_retrieval(embeddings, torch.tensor(labels), progress=False)
+
+    def look(folder):
+        if calls is not None:
+            calls.append(folder)
+        return Looked(
+            *(embeddings, labels, [f"kind_{c:02d}" for c in range(20)]),
+            lambda item: np.full((8, 8, 3), item, dtype=np.uint8),
+            *(found.per_query, found.query_index),
+        )
+
+    return look
+
+
+@pytest.mark.usefixtures("words_only")
+def test_the_best_run_of_the_best_loss_is_looked_at(tmp_path):
+    summary = write_comparison(tmp_path / "a")
+    calls = []
+    page, markdown, latex = report(tmp_path / "a", tmp_path, look=looking(calls))
+    values = summary["rows"][1]["scores"]["map_at_r"]["values"]
+    best = tmp_path / "a" / summary["rows"][1]["runs"][int(np.argmax(values))]
+    assert calls == [best]
+    assert "Worst classes" in page
+    html = (tmp_path / "page.html").read_text()
+    assert html.count('<div class="row">') == 6
+    shown = re.findall(r'<div class="row"><p><strong>(.*?)</strong>', html)
+    assert set(shown[:3]) == {"kind_00", "kind_01", "kind_02"}
+    assert "the 10 worst classes" in markdown
+    assert "the 5 best" in markdown
+    assert r"kind\_00" in latex
+
+
+@pytest.mark.usefixtures("words_only")
+def test_of_single_runs_each_is_looked_at(tmp_path):
+    write_run(tmp_path / "one")
+    write_run(tmp_path / "two", loss="proxy_anchor")
+    calls = []
+    report([tmp_path / "one", tmp_path / "two"], tmp_path, look=looking(calls))
+    assert calls == [tmp_path / "one", tmp_path / "two"]
+
+
+@pytest.mark.usefixtures("words_only")
+@pytest.mark.parametrize("error", [FileNotFoundError("no data at /x"), ValueError("no data at /x")])
+def test_data_that_have_moved_cost_the_images_and_nothing_else(tmp_path, error):
+    write_comparison(tmp_path / "a")
+
+    def look(folder):
+        raise error
+
+    page, *_ = report(tmp_path / "a", tmp_path, look=look)
+    assert "could not be read: no data at /x" in page
+    assert "To do it again" in page
+
+
+@pytest.mark.usefixtures("words_only")
+def test_an_image_that_cannot_be_read_is_said_too(tmp_path):
+    write_run(tmp_path / "run")
+    look = looking()
+
+    def broken(folder):
+        def read(item):
+            raise OSError("cannot read image 3")
+
+        found = look(folder)
+        return Looked(
+            *(found.embeddings, found.labels, found.class_names, read),
+            *(found.per_query, found.query_index),
+        )
+
+    page, *_ = report(tmp_path / "run", tmp_path, look=broken)
+    assert "cannot read image 3" in page
+
+
+@pytest.mark.parametrize("name", ["page.md", "page"])
+def test_a_page_must_be_html(tmp_path, name):
+    write_run(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"--out must end in \.html.*Pass .*page\.html"):
+        write_report([tmp_path / "run"], tmp_path / name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+@pytest.mark.usefixtures("words_only")
+def test_a_run_without_its_network_says_so_and_one_that_has_it_is_preferred(tmp_path):
+    summary = write_comparison(tmp_path / "a")
+    runs = [tmp_path / "a" / run for run in summary["rows"][1]["runs"]]
+    values = summary["rows"][1]["scores"]["map_at_r"]["values"]
+    order = np.argsort(values)[::-1]
+    (runs[order[0]] / "model.safetensors").unlink()
+    calls = []
+    report(tmp_path / "a", tmp_path, look=looking(calls))
+    assert calls == [runs[order[1]]]
+    for run in runs:
+        (run / "model.safetensors").unlink(missing_ok=True)
+    page, *_ = report(tmp_path / "a", tmp_path, look=looking(calls))
+    assert len(calls) == 1
+    assert "its network is not in its folder any more" in page
+
+
+@pytest.mark.usefixtures("words_only")
+def test_several_comparisons_begin_with_what_each_found(tmp_path):
+    write_comparison(tmp_path / "a")
+    write_comparison(tmp_path / "b", kind="dimension")
+    page, markdown, _ = report([tmp_path / "a", tmp_path / "b"], tmp_path)
+    assert "2 comparisons." in page
+    found = [match.start() for match in re.finditer("is best with", page)]
+    assert len(found) == 2
+    assert max(found) < page.index("To do it again")
+    assert markdown.count("is best with") == 2
+
+
+@pytest.mark.usefixtures("words_only")
+def test_of_many_tests_those_of_the_main_metric_are_shown(tmp_path):
+    def many(summary):
+        one = summary["tests"][0]
+        summary["tests"] = [
+            {**one, "metric": metric} for metric in ("map_at_r", "r_precision") for _ in range(12)
+        ]
+
+    write_comparison(tmp_path / "a")
+    rewrite(tmp_path / "a", many)
+    _, markdown, _ = report(tmp_path / "a", tmp_path)
+    assert "Tests by other metrics are in summary.json." in markdown
+    assert markdown.count("| MAP@R |") >= 12
+    assert "| RP | " not in markdown.split("Significance")[1]
+
+
+@pytest.mark.usefixtures("words_only")
+def test_a_caption_says_what_chose_the_epoch(tmp_path):
+    write_comparison(tmp_path / "a")
+    page, *_ = report(tmp_path / "a", tmp_path)
+    assert "which also chose the epoch, as in the paper" in page
+    chosen = {"selected_on": "held-out training classes"}
+    rewrite(tmp_path / "a", lambda summary: summary.update(chosen))
+    page, *_ = report(tmp_path / "a", tmp_path)
+    assert "which also chose the epoch" not in page
+    assert "the epoch was chosen on held-out training classes" in page
+
+
+@pytest.mark.usefixtures("words_only")
+def test_a_caption_says_when_no_run_had_stopped_improving(tmp_path):
+    def at(epoch):
+        def change(summary):
+            summary["recipe"] = {"train": {"epochs": 12}}
+            for row in summary["rows"]:
+                if row["loss"] != "untrained":
+                    row["scores"]["epoch"] = {"values": [12, epoch], "mean": 12.0}
+
+        return change
+
+    write_comparison(tmp_path / "a")
+    rewrite(tmp_path / "a", at(12))
+    assert "none had stopped improving" in report(tmp_path / "a", tmp_path)[0]
+    rewrite(tmp_path / "a", at(9))
+    assert "none had stopped improving" not in report(tmp_path / "a", tmp_path)[0]
+
+    def longer(summary):
+        at(12)(summary)
+        summary["rows"][0]["changes"] = {"train.epochs": 20}
+
+    rewrite(tmp_path / "a", longer)
+    page = report(tmp_path / "a", tmp_path)[0]
+    assert "none had stopped improving" not in page
+    assert "6 runs of 2 losses in 2 versions" in page
+
+
+def test_trials_that_failed_or_were_pruned_are_drawn_as_such(tmp_path, monkeypatch):
+    from weiss import figures
+
+    write_comparison(tmp_path / "a", kind="reality-check")
+    seen = {}
+    monkeypatch.setattr(
+        figures, "search_history", lambda trials, path, **more: seen.update(trials=trials, **more)
+    )
+
+    def figure(self, name, draw):
+        if name.endswith("-search"):
+            draw(Path(name))
+
+    monkeypatch.setattr(Document, "figure", figure)
+    write_report([tmp_path / "a"], tmp_path / "page.html")
+    assert next(iter(seen["trials"].values())) == [0.2, None, 0.23, 0.1]
+    assert next(iter(seen["pruned"].values())) == {3}

@@ -1,0 +1,377 @@
+"""A run folder: what is written is read, the model is the one that was, and the rest is said."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import weiss
+from weiss.backbones import make_backbone
+from weiss.runs import (
+    CARD,
+    METRICS,
+    MODEL,
+    RECIPE,
+    RESULT,
+    Kept,
+    Run,
+    build_backbone,
+    build_loss,
+    to_toml,
+)
+from weiss.runs.checkpoints import State
+
+SIZE = 8
+CLASSES = ["Ä pie", "b/2", "c", "平均"]
+FACTS = {"epoch": 3, "metrics": {"map_at_r": 0.25}, "seconds": 1.5, "class_names": CLASSES}
+BACKBONES = {
+    "small": {"name": "small", "widths": [4, 6], "channels": 3, "head": "relu", "pooling": "gem"},
+    "resnet18": {"name": "resnet18", "weights": "scratch", "freeze_bn": "all"},
+    "features": {"name": "features", "num_features": 5},
+}
+LOSSES = {
+    "mf_cwms": {"name": "mf_cwms", "beta": 40.0, "delta": 0.8, "delta_as": "cosine"},
+    "proxy_anchor": {"name": "proxy_anchor", "margin": 0.2},
+    "contrastive": {"name": "contrastive", "neg_margin": 0.5},
+}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Work on one core: on maps this small two threads mostly wait, long if the other is busy."""
+    torch.manual_seed(0)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def recipe(backbone="small", loss="mf_cwms"):
+    section = {**BACKBONES[backbone], "embedding_size": SIZE}
+    return {"seed": 3, "backbone": section, "loss": LOSSES[loss], "made_with": {"weiss": "0"}}
+
+
+def images(model, number=4):
+    if model.input.kind == "vectors":
+        return torch.randn(number, 5)
+    return torch.randint(256, (number, 3, 40, 32), dtype=torch.uint8)
+
+
+def trained(settings):
+    """Modules with nothing left of how they began: parameters, buffers, counters."""
+    model = build_backbone(settings["backbone"])
+    loss = build_loss(settings["loss"], len(CLASSES), SIZE)
+    with torch.no_grad():
+        for tensor in [*model.state_dict().values(), *loss.state_dict().values()]:
+            if tensor.is_floating_point():
+                tensor.mul_(torch.rand_like(tensor) + 0.5).add_(0.01 * torch.rand_like(tensor))
+            else:
+                tensor.fill_(17)
+    return model, loss
+
+
+def finished(folder, backbone="small", loss="mf_cwms"):
+    run, settings = Run(folder), recipe(backbone, loss)
+    model, criterion = trained(settings)
+    run.write_recipe(to_toml(settings))
+    run.write_model(Kept.now(model, criterion, FACTS))
+    return run, model, criterion
+
+
+# Round trips
+
+
+def test_every_file_is_read_as_it_was_written(tmp_path):
+    run, _, _ = finished(tmp_path / "runs" / "one")
+    lines = [{"epoch": 1, "loss": 0.1 + 0.2, "order": {}}, {"epoch": 2, "note": "β\u2028\n"}]
+    result = {"map_at_r": 1 / 3, "epoch": 2, "names": CLASSES, "none": None}
+    run.write_metrics(lines[:1])
+    assert run.metrics() == lines[:1]
+    run.write_metrics(lines)
+    run.write_result(result)
+    run.write_card("# Modell\n\n§ 1\n")
+    run.checkpoints.save(5, State({"x": torch.ones(2)}, {"step": 5}))
+    again = Run(str(run.folder))
+    assert again.recipe() == recipe()
+    assert again.metrics() == lines
+    assert again.result() == result
+    assert again.model_facts() == FACTS
+    assert again.checkpoints.newest().facts == {"step": 5}
+    assert (again.folder / CARD).read_text(encoding="utf-8") == "# Modell\n\n§ 1\n"
+    names = {path.name for path in run.folder.iterdir()}
+    assert names == {RECIPE, METRICS, RESULT, CARD, MODEL, "state"}
+
+
+def test_a_run_has_begun_with_its_recipe_and_ended_with_its_result(tmp_path):
+    run = Run(tmp_path / "new")
+    assert (run.exists(), run.is_finished()) == (False, False)
+    assert run.metrics() == []
+    assert run.model_facts() is None
+    assert run.checkpoints.newest() is None
+    run.write_recipe("seed = 0\n")
+    assert (run.exists(), run.is_finished()) == (True, False)
+    run.write_result({})
+    assert (run.exists(), run.is_finished()) == (True, True)
+
+
+def test_metrics_are_one_line_an_epoch_for_any_reader(tmp_path):
+    run = Run(tmp_path)
+    run.write_metrics([{"epoch": n, "text": "two\nlines"} for n in range(3)])
+    lines = (tmp_path / METRICS).read_text().split("\n")
+    assert [json.loads(line)["epoch"] for line in lines[:-1]] == [0, 1, 2]
+    assert lines[-1] == ""
+
+
+def test_looking_at_a_run_makes_no_folder(tmp_path):
+    run = Run(tmp_path / "nothing")
+    assert not run.exists()
+    assert not run.is_finished()
+    assert run.metrics() == []
+    assert list(tmp_path.iterdir()) == []
+
+
+# The model and its loss
+
+
+# The large network once: its file does not depend on the loss.
+PAIRS = [(b, loss) for b in ("small", "features") for loss in LOSSES] + [("resnet18", "mf_cwms")]
+
+
+@pytest.mark.parametrize(("backbone", "loss"), PAIRS)
+def test_the_model_gives_the_same_embeddings_to_the_last_bit(tmp_path, backbone, loss):
+    run, model, criterion = finished(tmp_path, backbone, loss)
+    torch.manual_seed(5)
+    found = run.model()
+    assert not found.training
+    x = images(model)
+    with torch.no_grad():
+        embeddings = found(x)
+        assert torch.equal(embeddings, model.eval()(x))
+    assert not torch.equal(embeddings[0], embeddings[1])
+    expected = model.state_dict()
+    assert found.state_dict().keys() == expected.keys()
+    for name, value in found.state_dict().items():
+        assert torch.equal(value, expected[name]), name
+    assert found.freeze_bn == model.freeze_bn
+    restored = run.loss()
+    assert type(restored) is type(criterion)
+    assert restored.state_dict().keys() == criterion.state_dict().keys()
+    for name, value in restored.state_dict().items():
+        assert torch.equal(value, criterion.state_dict()[name]), name
+    if loss == "mf_cwms":
+        assert torch.equal(restored.fields, criterion.fields)
+        assert restored.interactions == criterion.interactions
+    labels = torch.arange(4)
+    assert torch.equal(restored(embeddings, labels), criterion(embeddings, labels))
+
+
+@pytest.mark.parametrize("name", weiss.LOSSES)
+def test_the_loss_of_any_run_comes_back(tmp_path, name):
+    run = Run(tmp_path)
+    settings = {**recipe("features"), "loss": {"name": name}}
+    model, loss = trained(settings)
+    run.write_recipe(to_toml(settings))
+    run.write_model(Kept.now(model, loss, FACTS))
+    found = run.loss().state_dict()
+    assert found.keys() == loss.state_dict().keys()
+    assert all(torch.equal(found[key], value) for key, value in loss.state_dict().items())
+
+
+def test_what_is_kept_is_the_network_of_that_moment(tmp_path):
+    run, model, loss = finished(tmp_path)
+    x = images(model)
+    with torch.no_grad():
+        expected = model.eval()(x)
+        kept = Kept.now(model, loss, FACTS)
+        for parameter in [*model.parameters(), *loss.parameters()]:
+            parameter.add_(1.0)
+        assert not torch.equal(model(x), expected)
+        run.write_model(kept)
+        assert torch.equal(run.model()(x), expected)
+
+
+def test_loading_draws_no_weights_from_elsewhere(tmp_path):
+    run, model, _ = finished(tmp_path, "small")
+    settings = recipe("small")
+    settings["backbone"]["weights"] = str(tmp_path / "gone.safetensors")
+    run.write_recipe(to_toml(settings))
+    x = images(model)
+    with torch.no_grad():
+        assert torch.equal(run.model()(x), model.eval()(x))
+
+
+def test_a_recipe_of_imagenet_weights_needs_no_network_to_load(tmp_path):
+    run, model, _ = finished(tmp_path, "resnet18")
+    settings = recipe("resnet18")
+    settings["backbone"]["weights"] = "imagenet"
+    run.write_recipe(to_toml(settings))
+    assert torch.equal(run.model().trunk.conv1.weight, model.trunk.conv1.weight)
+
+
+@pytest.mark.parametrize("backbone", ["small", "resnet18"])
+def test_another_network_can_start_from_the_trunk_of_a_run(tmp_path, backbone):
+    run, model, _ = finished(tmp_path, backbone)
+    arguments = {k: v for k, v in BACKBONES[backbone].items() if k in ("widths", "channels")}
+    other = make_backbone(backbone, 32, weights=run.folder / MODEL, **arguments)
+    expected = model.trunk.state_dict()
+    assert other.trunk.state_dict().keys() == expected.keys()
+    for name, value in other.trunk.state_dict().items():
+        assert torch.equal(value, expected[name]), name
+    assert other.embedding_size == 32
+
+
+def test_the_trunk_of_another_network_is_refused(tmp_path):
+    run, _, _ = finished(tmp_path, "small")
+    with pytest.raises(ValueError, match="weights must be those of small, .*of another shape"):
+        make_backbone("small", SIZE, weights=run.folder / MODEL, widths=(5, 6), channels=3)
+    with pytest.raises(ValueError, match="weights must be those of ResNet-18"):
+        make_backbone("resnet18", SIZE, weights=run.folder / MODEL)
+
+
+def test_a_damaged_model_gives_no_trunk(tmp_path):
+    run, _, _ = finished(tmp_path, "small")
+    damage(run.folder / MODEL)
+    with pytest.raises(ValueError, match="weights must be a whole file; .*checksum. Delete it"):
+        make_backbone("small", SIZE, weights=run.folder / MODEL, widths=(4, 6), channels=3)
+
+
+def test_the_model_comes_to_the_device_it_is_asked_for(tmp_path):
+    run, _, _ = finished(tmp_path, "features")
+    for device in ("meta", torch.device("meta")):
+        assert {p.device.type for p in run.model(device).parameters()} == {"meta"}
+        assert run.loss(device).fields.device.type == "meta"
+
+
+# Mistakes
+
+
+def damage(path):
+    raw = bytearray(path.read_bytes())
+    raw[-1] ^= 1
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize("what", ["recipe", "result", "model", "loss"])
+def test_a_folder_without_a_run_is_refused(tmp_path, what):
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / "no" / "such", tmp_path / "empty"):
+        with pytest.raises(FileNotFoundError) as caught:
+            getattr(Run(folder), what)()
+        assert str(caught.value) == (
+            f"RUN must be the folder of a run, which holds recipe.toml; {folder} is none. "
+            f"Train one: weiss train --out {folder}"
+        )
+
+
+def test_a_run_of_nearly_that_name_is_suggested(tmp_path):
+    Run(tmp_path / "cub-mf").write_recipe("")
+    (tmp_path / "cub-mg").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"is none. Did you mean 'cub-mf'\? Train one"):
+        Run(tmp_path / "cub-mff").recipe()
+
+
+def test_a_recipe_that_is_not_toml_is_named(tmp_path):
+    (tmp_path / RECIPE).write_text("seed = = 3")
+    with pytest.raises(ValueError, match="recipe.toml must be TOML in UTF-8: .*line 1"):
+        Run(tmp_path).recipe()
+
+
+def test_the_result_of_a_run_that_goes_on_is_waited_for(tmp_path):
+    run, _, _ = finished(tmp_path)
+    run.write_card("not yet")
+    run.write_metrics([{"epoch": 1}])
+    with pytest.raises(FileNotFoundError) as caught:
+        run.result()
+    assert str(caught.value) == (
+        f"{tmp_path} must hold a finished run; it has no result.json yet. Wait, or go on with it: "
+        f"weiss train --resume --out {tmp_path}"
+    )
+    assert run.metrics() == [{"epoch": 1}]
+    assert run.recipe() == recipe()
+    run.model()
+
+
+@pytest.mark.parametrize("what", ["model", "loss"])
+def test_a_run_without_a_model_says_so(tmp_path, what):
+    run = Run(tmp_path)
+    run.write_recipe(to_toml(recipe()))
+    message = "must hold a model; there is no model.safetensors yet. Train until the first eval"
+    with pytest.raises(FileNotFoundError, match=message):
+        getattr(run, what)()
+    assert run.model_facts() is None
+
+
+@pytest.mark.parametrize("what", ["model", "loss", "model_facts"])
+@pytest.mark.parametrize("how", ["a bit", "cut off", "empty"])
+def test_a_damaged_model_is_refused(tmp_path, what, how):
+    run, _, _ = finished(tmp_path)
+    path = tmp_path / MODEL
+    if how == "a bit":
+        damage(path)
+    else:
+        path.write_bytes(path.read_bytes()[: 1000 if how == "cut off" else 0])
+    with pytest.raises(ValueError, match=r"model.safetensors is damaged.*\. Copy it anew, or tra"):
+        getattr(run, what)()
+
+
+def test_weights_of_somebody_else_are_no_model_of_a_run(tmp_path):
+    run, model, _ = finished(tmp_path)
+    save_file(model.state_dict(), tmp_path / MODEL)
+    for what in (run.model, run.loss, run.model_facts):
+        with pytest.raises(ValueError, match="must be a model that a run wrote; it is not."):
+            what()
+
+
+def test_a_failed_write_leaves_what_was_there(tmp_path):
+    run, _, _ = finished(tmp_path)
+    run.write_result({"epoch": 1})
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        run.write_result({"tensor": torch.ones(1)})
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        run.write_metrics([{"epoch": 1}, {"epoch": object()}])
+    with pytest.raises(UnicodeEncodeError):
+        run.write_card("half a character: \ud800")
+    assert run.result() == {"epoch": 1}
+    assert run.metrics() == []
+    assert {path.name for path in tmp_path.iterdir()} == {RECIPE, MODEL, RESULT}
+
+
+# Building from sections
+
+
+def test_building_leaves_the_recipe_as_it_was():
+    settings = recipe()
+    before = json.loads(json.dumps(settings))
+    build_backbone(settings["backbone"], weights=False)
+    build_loss(settings["loss"], 4, SIZE)
+    assert settings == before
+
+
+def test_options_hold_where_the_recipe_is_silent():
+    assert build_loss({"name": "mf_cwms"}, 4, SIZE, check=False).check is False
+    assert build_loss({"name": "mf_cwms", "check": True}, 4, SIZE, check=False).check is True
+
+
+def test_a_network_for_photographs_still_wants_its_weights():
+    section = {"name": "resnet18", "embedding_size": SIZE}
+    with pytest.raises(ValueError, match="weights must be given for 'resnet18'"):
+        build_backbone(section)
+    build_backbone(section, weights=False)
+
+
+def test_files_that_were_changed_by_hand_are_named(tmp_path):
+    run, _, _ = finished(tmp_path)
+    recipe = (tmp_path / RECIPE).read_text()
+    (tmp_path / RECIPE).write_text("seed = 3\n")
+    with pytest.raises(ValueError, match=r"recipe.toml must be the whole .* lacks \[backbone\], "):
+        run.model()
+    (tmp_path / RECIPE).write_text(recipe.replace("embedding_size = ", "embedding_size = 1"))
+    with pytest.raises(ValueError, match=r"must fit the \[backbone\] of recipe.toml beside it"):
+        run.model()
+    (tmp_path / RESULT).write_text("")
+    with pytest.raises(ValueError, match="result.json must be JSON; it is cut off or changed"):
+        run.result()
+    (tmp_path / METRICS).write_text('{"epoch": 1}\n{"epo')
+    with pytest.raises(ValueError, match="metrics.jsonl must be JSON"):
+        run.metrics()

@@ -1,0 +1,694 @@
+"""Recipes: what they say, how they are found and changed, and what is refused in whose words."""
+
+import datetime
+import math
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import BaseModel, ValidationError
+
+from weiss.data import DATASETS, Assembly, RandomCrop
+from weiss.losses import LOSSES, MeanFieldLoss, PairLoss, make_loss
+from weiss.runs import (
+    BASELINES,
+    MAIN_RECIPES,
+    REALITY_CHECK_RECIPES,
+    Recipe,
+    Schedule,
+    differences,
+    recipe_from,
+    recipe_from_dict,
+    shipped_recipes,
+    to_toml,
+)
+
+SHIPPED = list(shipped_recipes())
+CHECKED = list(REALITY_CHECK_RECIPES.values())
+SETS = ("cub", "cars", "sop", "inshop")
+
+
+def written(folder, text, name="mine.toml"):
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def problems(values):
+    with pytest.raises(ValueError, match="cannot be used") as caught:
+        recipe_from_dict(values)
+    return [line.strip() for line in str(caught.value).split("\n")[1:]]
+
+
+# What comes with Weiss.
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_shipped_recipe_runs_with_every_loss(name, loss):
+    recipe = recipe_from(name, [f"loss.name={loss}"])
+    assert recipe.loss.name == loss
+    needs_pairs = LOSSES[loss].sampling == "pairs" or name in CHECKED
+    assert recipe.sampler_name == ("per_class" if needs_pairs else "shuffled")
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_recipe_opens_with_what_to_expect(name):
+    text = shipped_recipes()[name].read_text()
+    header = text.split("\nseed")[0]
+    assert all(line.startswith("#") for line in header.strip().splitlines())
+    command = ["weiss bench reality-check", "--losses"] if name in CHECKED else ["weiss train"]
+    command += [] if name in CHECKED else ["--set loss.name="]
+    for part in ("# Run ", "# Hardware ", "# Time ", "# Score ", *command):
+        assert part in header
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_the_folder_at_the_root_shows_the_recipes_of_the_package():
+    root = Path(__file__).parents[2] / "recipes"
+    assert root.is_symlink()
+    assert sorted(path.stem for path in root.glob("*.toml")) == SHIPPED
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("network", ["bn_inception", "resnet50"])
+def test_the_traditional_recipes_are_the_papers_settings(name, network):
+    recipe = recipe_from(f"{name}_{network}")
+    large, deep = name in ("sop", "inshop"), network == "resnet50"
+    assert (recipe.data.name, recipe.backbone.name) == (name, network)
+    assert (recipe.backbone.weights, recipe.backbone.embedding_size) == ("imagenet", 512)
+    assert recipe.backbone.freeze_bn == ("none" if large else "statistics")
+    assert recipe.loss.arguments == {"alpha": 0.01, "beta": 80.0, "delta": 0.2}
+    assert (recipe.optim.name, recipe.optim.weight_decay) == ("adamw", 1e-4)
+    assert recipe.optim.lr == (6e-4 if large else 1e-4)
+    assert (recipe.optim.clip_value, recipe.optim.clip_norm) == (10, 0)
+    steps = {"cub": 5 if deep else 10, "cars": 10 if deep else 20}
+    assert recipe.schedule.every == steps.get(name, 20)
+    assert recipe.schedule.gamma == (0.25 if large else 0.5)
+    assert (recipe.train.batch_size, recipe.train.warmup_epochs) == ((120, 5) if deep else (128, 1))
+    assert (recipe.train.epochs, recipe.train.patience) == (60, 5)
+    assert recipe.augment == Recipe().augment
+
+
+@pytest.mark.parametrize(
+    ("name", "every", "patience"), [("cub", 2, 9), ("cars", 5, 14), ("sop", 20, 39)]
+)
+def test_the_recipes_of_the_reality_check_are_its_settings(name, every, patience):
+    recipe = recipe_from(f"{name}_mlrc")
+    assert (recipe.data.name, recipe.backbone.name) == (name, "bn_inception")
+    assert (recipe.backbone.embedding_size, recipe.backbone.pooling) == (128, "avg")
+    assert recipe.backbone.freeze_bn == "statistics"
+    assert (recipe.optim.name, recipe.optim.lr, recipe.optim.momentum) == ("rmsprop", 1e-6, 0.9)
+    assert recipe.optim.weight_decay == 1e-4
+    assert (recipe.train.batch_size, recipe.train.steps, recipe.train.per_class) == (32, 100, 4)
+    assert (recipe.evaluate.every, recipe.train.patience) == (every, patience)
+    assert (recipe.evaluate.on, recipe.evaluate.folds) == ("held_out", 4)
+    assert recipe.evaluate.order == "sorted"
+    assert (recipe.augment.resize, recipe.augment.size, recipe.augment.area[0]) == (256, 227, 0.16)
+    assert (recipe.evaluate.resize, recipe.evaluate.size) == (256, 227)
+    assert recipe.schedule.name == "constant"
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_header_quotes_the_published_score_it_is_about(name):
+    published = {"cub": "25.3 +- 0.3", "cars": "24.0 +- 0.2", "sop": "52.7 +- 0.0"}
+    for network in ("bn_inception", "resnet50"):
+        text = shipped_recipes()[f"{name}_{network}"].read_text()
+        assert published.get(name, "67.5 +- 0.4") in text
+        assert f"table {2 if name in ('cub', 'cars') else 3}" in text
+
+
+# How a recipe is found.
+
+
+def test_nothing_said_means_glyphs():
+    assert recipe_from(None) == recipe_from() == recipe_from("glyphs")
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_the_name_of_a_data_set_is_its_main_recipe_on_it(name):
+    recipe = recipe_from(name, root="/somewhere")
+    assert (recipe.data.name, recipe.data.root) == (name, "/somewhere")
+    rest = differences(recipe_from(MAIN_RECIPES[name]), recipe)
+    assert {line.split(":")[0] for line in rest} <= {"data.name", "data.root"}
+
+
+def test_a_name_wins_over_a_folder_of_that_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cub").mkdir()
+    assert recipe_from("cub").backbone.name == "bn_inception"
+
+
+def test_images_of_your_own_are_trained_by_the_recipe_photos(tmp_path):
+    (tmp_path / "shoes").mkdir()
+    lists = [written(tmp_path, "path,label\n", f"list{end}") for end in (".csv", ".TSV")]
+    for source in [tmp_path / "shoes", *lists]:
+        assert differences(recipe_from("photos"), recipe_from(source)) == [
+            f'data.name: "photos" -> "{source}"'
+        ]
+
+
+def test_the_recipe_photos_alone_is_about_the_folder_photos():
+    assert recipe_from("photos").data.name == "photos"
+
+
+def test_a_run_folder_gives_the_recipe_of_the_run(tmp_path):
+    recipe = recipe_from("cars", ["train.epochs=7"])
+    written(tmp_path, to_toml({**recipe.as_dict(), "made_with": {"torch": "2.13"}}), "recipe.toml")
+    again = recipe_from(tmp_path)
+    assert again.made_with == {"torch": "2.13"}
+    assert differences(recipe, again) == []
+
+
+def test_paths_in_a_file_stay_as_written(tmp_path):
+    text = '[data]\nname = "a/b"\nroot = "../c"\n[backbone]\nweights = "w.safetensors"'
+    recipe = recipe_from(written(tmp_path, text))
+    assert (recipe.data.name, recipe.data.root) == ("a/b", "../c")
+    assert recipe.backbone.weights == "w.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("cubb", "a recipe must be one of cars_bn_inception, .*'cubb'.* Did you mean 'cub'?"),
+        ("cub_resnet5", "a data set .*cub, .*Did you mean 'cub_resnet50'?"),
+        ("nowhere.csv", "got 'nowhere.csv', which is none of these."),
+    ],
+)
+def test_an_unknown_source_lists_what_is_possible(source, message):
+    with pytest.raises(ValueError, match=message):
+        recipe_from(source)
+
+
+def test_a_missing_file_names_one_that_is_near(tmp_path):
+    mine = written(tmp_path, "seed = 1")
+    with pytest.raises(ValueError, match="none of these. Did you mean") as caught:
+        recipe_from(tmp_path / "mien.toml")
+    assert str(mine) in str(caught.value)
+
+
+def test_a_slip_of_syntax_names_file_and_line(tmp_path):
+    path = written(tmp_path, "seed = 1\n[train]\ndevice = cuda\n")
+    with pytest.raises(ValueError, match=r"mine.toml must be TOML; .*\(at line 3, .*quotes"):
+        recipe_from(path)
+    path.write_bytes(b'[data]\nname = "\xff"\n')
+    with pytest.raises(ValueError, match="mine.toml must be text in UTF-8"):
+        recipe_from(path)
+
+
+def test_problems_name_the_file_they_are_in(tmp_path):
+    path = written(tmp_path, "[train]\nepoch = 3\nbatch_size = 0")
+    with pytest.raises(ValueError, match="cannot be used") as caught:
+        recipe_from(path)
+    assert str(caught.value) == (
+        f"recipe {path} cannot be used:\n"
+        "  train.batch_size must be a whole number of at least 1, or 'auto' in quotes; got 0.\n"
+        "  train.epoch is not a key of a recipe. Did you mean 'train.epochs'?"
+    )
+    with pytest.raises(ValueError, match="recipe 'glyphs' cannot be used:\n  train.epochs must be"):
+        recipe_from("glyphs", ["train.epochs=ten"])
+
+
+# What is refused.
+
+BAD = {
+    "train.epochs": ("ten", "a whole number of at least 1; got 'ten'."),
+    "train.patience": (-1, "a whole number of at least 0; got -1."),
+    "train.batch_size": ("128", "a whole number of at least 1, or 'auto' in quotes; got '128'."),
+    "train.steps": (0, "a whole number of at least 1, or left out; got 0."),
+    "train.compile": (1, "true or false; got 1."),
+    "train.device": ("gpu", "auto, cpu, cuda, cuda:N or mps; got 'gpu'."),
+    "train.precision": ("bf", "one of 'auto', 'fp32', 'bf16', 'fp16'; got 'bf'. Did you mean"),
+    "train.checkpoint_seconds": (-1.0, "a number of at least 0; got -1.0."),
+    "seed": (True, "a whole number of at least 0; got True."),
+    "optim.lr": ("1e-4", "a number greater than 0; got '1e-4'."),
+    "optim.class_lr": (0, "a number greater than 0, or left out; got 0."),
+    "optim.weight_decay": (True, "a number of at least 0; got True."),
+    "optim.clip_norm": (math.inf, "a number of at least 0; got inf."),
+    "optim.touched_rows": ("yes", "true or false; got 'yes'."),
+    "optim.momentum": (1.0, "a number of at least 0 and below 1; got 1.0."),
+    "data.name": ("", "text in quotes, and not empty; got ''."),
+    "data.root": (3, "text in quotes, and not empty, or left out; got 3."),
+    "data.held_out": (1, "a number between 0 and 1; got 1."),
+    "data.keep": ("ram", "one of 'auto', 'gpu', 'memory', 'disk', 'stream'; got 'ram'."),
+    "data.split": (3, "one of 'auto', 'given', 'classes', 'stratified', 'all'; got"),
+    "backbone.pooling": ("average", "one of 'avg', 'max', 'avg+max', 'gem', 'own'; got 'average'."),
+    "backbone.freeze_bn": (True, "one of 'none', 'statistics', 'all'; got True."),
+    "augment.area": ([1], "two numbers, [least, greatest]; got [1]."),
+    "augment.ratio": ([2, 1], "a range (least, greatest) with 0 < least <= greatest"),
+    "augment.flip": (2, "a probability for RandomCrop; got 2."),
+    "evaluate.recall_at": ([1, True], "a list of whole numbers of at least 1; got [1, True]."),
+    "evaluate.folds": (1, "a whole number of at least 2; got 1."),
+    "evaluate.fold": (5, "below evaluate.folds, 5, since folds count from 0; got 5."),
+    "evaluate.metric": ("map@r", "one of 'map_at_r', 'precision_at_1', 'r_precision'; got 'map@r'"),
+    "track.with": (5, "a list; got 5."),
+    "train": (3, "a section, [train]; got 3."),
+    "made_with": (3, "a section, [made_with]; got 3."),
+    "loss.name": ("mf_cwm", "one of 'contrastive', 'cwms', "),
+    "loss.beta": (-80, "greater than 0; got -80."),
+    "loss.check": ("yes", "True or False for MeanFieldClassWiseMultiSimilarityLoss; got 'yes'."),
+    "loss.num_classes": (5, "left out: it comes from the data."),
+}
+
+
+@pytest.mark.parametrize("key", BAD)
+def test_a_bad_value_is_refused_in_terms_of_its_key(key):
+    given, message = BAD[key]
+    section, _, name = key.partition(".")
+    (problem,) = problems({section: {name: given} if name else given})
+    assert problem.startswith(f"{key} must be {message}")
+
+
+@pytest.mark.parametrize("name", ["rmsprop", "sgd"])
+def test_only_adamw_moves_touched_rows_alone(name):
+    assert not recipe_from("glyphs").optim.touched_rows
+    assert recipe_from("glyphs", ["optim.touched_rows=true"]).optim.touched_rows
+    (problem,) = problems({"optim": {"name": name, "touched_rows": True}})
+    assert problem == (
+        f"optim.touched_rows must be false for optim.name='{name}', of which there is no such "
+        "version; got true. Set optim.name='adamw', or leave it out."
+    )
+
+
+def test_one_name_in_a_list_is_refused_by_its_place():
+    (problem,) = problems({"track": {"with": ["wandb", "tensorbord"]}})
+    assert problem == (
+        "track.with.1 must be one of 'tensorboard', 'wandb', 'mlflow'; got 'tensorbord'. "
+        "Did you mean 'tensorboard'?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("train.epoch", "train.epochs"),
+        ("train.lr", "optim.lr"),
+        ("epochs", "train.epochs"),
+        ("optim.learning_rate", None),
+        ("trian", "train"),
+        ("track.wiht", "track.with"),
+        ("data.rot", "data.root"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_one_that_is_meant(key, hint):
+    section, _, name = key.partition(".")
+    (problem,) = problems({section: {name: 1} if name else 1})
+    assert problem.startswith(f"{key} is not a key of a recipe.")
+    if hint:
+        assert problem.endswith(f" Did you mean {hint!r}?")
+
+
+def test_all_problems_are_listed_at_once():
+    found = problems({"seed": -1, "train": {"epochs": 0, "epoch": 1}, "loss": {"betta": 1}})
+    assert len(found) == 4
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        (
+            {"betta": 3},
+            "loss.betta is not a key of a recipe with the loss 'mf_cwms'. Did you mean 'loss.beta'",
+        ),
+        (
+            {"name": "contrastive", "neg_margn": 3},
+            "loss.neg_margn is not a key of a recipe with the loss 'contrastive'. Did you mean "
+            "'loss.neg_margin'?",
+        ),
+        ({"zzzzz": 3}, "loss.zzzzz is not a key of a recipe with the loss 'mf_cwms'."),
+        ({"interactions": 3}, "loss.interactions cannot be used for 'mf_cwms': "),
+        (
+            {"name": "mf_binomial", "distance": "cosin"},
+            "loss.distance must be one of 'cosine', 'euclidean' for MeanFieldBinomialDevianceLoss",
+        ),
+    ],
+)
+def test_an_argument_that_the_loss_does_not_take_is_found_when_the_recipe_is_made(section, message):
+    (problem,) = problems({"loss": section})
+    assert problem.startswith(message)
+
+
+def test_an_argument_that_the_network_does_not_take_is_found_when_the_recipe_is_made():
+    recipe = recipe_from_dict({"backbone": {"widths": [8, 16, 32]}})
+    assert recipe.backbone.arguments == {"widths": [8, 16, 32]}
+    (problem,) = problems({"backbone": {"width": 8}})
+    assert problem == (
+        "backbone.width is not a key of a recipe with the backbone 'small'. "
+        "Did you mean 'backbone.widths'?"
+    )
+    (problem,) = problems({"backbone": {"name": "resnet5"}})
+    assert "or 'timm:NAME'; got 'resnet5'. Did you mean 'resnet50" in problem
+    (problem,) = problems({"backbone": {"pooling": "own"}})
+    assert problem.startswith("backbone.pooling must be one of 'avg', ")
+
+
+def test_a_network_of_timm_takes_any_argument():
+    values = {"name": "timm:vit_small_patch16_224", "pooling": "own", "drop_path_rate": 0.1}
+    assert recipe_from_dict({"backbone": values}).backbone.arguments == {"drop_path_rate": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"loss": {"name": "contrastive"}, "train": {"sampler": "shuffled"}},
+            "loss 'contrastive' compares images of one class and needs several of each in a batch, "
+            "which train.sampler='shuffled' does not promise. Set train.sampler='per_class' or "
+            "leave it on 'auto'.",
+        ),
+        (
+            {"loss": {"name": "ms"}, "train": {"per_class": 1}},
+            "train.per_class must be at least 2 for loss 'ms', which compares images of one class; "
+            "got 1.",
+        ),
+        (
+            {"train": {"sampler": "per_class", "batch_size": 30}},
+            "train.batch_size must be a multiple of train.per_class, 4 (images of each class); "
+            "got 30. Set train.batch_size=28, say.",
+        ),
+        (
+            {"train": {"accumulate": 3}},
+            "train.batch_size must be a multiple of train.accumulate, 3 (its parts); got 128. "
+            "Set train.batch_size=126, say.",
+        ),
+        (
+            {"train": {"steps": 100}},
+            "train.steps must be left out for the sampler 'shuffled', whose epoch shows every "
+            "image once; got 100. Set train.sampler='per_class' to choose it.",
+        ),
+        (
+            {"train": {"warmup_epochs": 3, "epochs": 2}},
+            "train.warmup_epochs must be at most train.epochs, 2, which include the warm-up; "
+            "got 3.",
+        ),
+        (
+            {"loss": {"name": "proxy_anchor"}, "fields": {"how": "class_mean"}},
+            "fields.how must be 'joint' for loss 'proxy_anchor', which has no mean fields; got "
+            "'class_mean'. Leave it out, or choose one of mf_contrastive, mf_cwms, mf_binomial.",
+        ),
+        (
+            {"loss": {"name": "proxy_anchor"}, "train": {"shard_classes": True}},
+            "train.shard_classes must be false for loss 'proxy_anchor', which has no mean fields. "
+            "Leave it out, or choose one of mf_contrastive, mf_cwms, mf_binomial.",
+        ),
+        (
+            {"fields": {"how": "class_mean"}, "train": {"shard_classes": True}},
+            "train.shard_classes must be false for fields.how='class_mean', which needs the fields "
+            "of all classes at once. Set fields.how='joint'.",
+        ),
+        (
+            {"loss": {"impl": "reference"}, "train": {"shard_classes": True}},
+            "train.shard_classes must be false for loss.impl='reference', which knows no shards. "
+            "Set loss.impl='auto'.",
+        ),
+        (
+            {"train": {"shard_classes": True, "precision": "fp16"}},
+            "train.shard_classes must be false for train.precision='fp16', in which each process "
+            "would scale by its own fields. Set train.precision='bf16'.",
+        ),
+        (
+            {"evaluate": {"size": 224, "resize": 200}},
+            "evaluate.size must be at most evaluate.resize, 200, from which it is cut; got 224.",
+        ),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(values, message):
+    assert problems(values) == [message]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"train": {"batch_size": "auto", "accumulate": 3, "sampler": "per_class"}},
+        {"train": {"sampler": "per_class", "per_class": 1, "steps": 100}},
+        {"loss": {"name": "mf_binomial"}, "fields": {"how": "alternating"}},
+        {"train": {"warmup_epochs": 3, "epochs": 3, "shard_classes": True}},
+        {"evaluate": {"size": 224, "resize": 224, "fold": 4}},
+        {"train": {"device": "cuda:12"}, "optim": {"lr": 1}, "augment": {"area": [1, 1]}},
+        {"train": None, "data": {"root": None}, "loss": {"max_labels_per_sample": None}},
+    ],
+)
+def test_settings_that_only_look_like_a_contradiction_are_accepted(values):
+    assert recipe_from_dict(values).seed == 0
+
+
+@pytest.mark.parametrize("given", [5, "glyphs", [("seed", 1)]])
+def test_only_a_dict_is_a_dict_of_sections(given):
+    assert problems(given)[0].startswith("a recipe must be a dict of sections; got")
+
+
+# What the classes promise.
+
+
+def test_a_recipe_cannot_be_changed_in_place():
+    recipe = Recipe()
+    with pytest.raises(ValidationError, match="frozen"):
+        recipe.train.epochs = 3
+    with pytest.raises(ValidationError, match="frozen"):
+        recipe.seed = 3
+
+
+def test_every_key_says_what_it_is():
+    for field in Recipe.model_fields.values():
+        section = field.annotation
+        if isinstance(section, type) and issubclass(section, BaseModel):
+            assert section.__doc__
+            assert all(inner.description for inner in section.model_fields.values())
+        else:
+            assert field.description
+
+
+def test_defaults_agree_with_what_they_are_defaults_of():
+    recipe = Recipe()
+    assert recipe.data.how == Assembly()
+    crop = RandomCrop()
+    assert (recipe.augment.area, recipe.augment.ratio) == (crop.area, crop.ratio)
+    assert (recipe.augment.flip, recipe.augment.resize) == (crop.flip, crop.resize)
+
+
+def test_data_settings_reach_the_assembly():
+    values = {"split": "classes", "held_out": 0.5, "split_seed": 3, "min_images": 4}
+    how = recipe_from_dict({"data": {**values, "shared_classes": True, "skip_bad": True}}).data.how
+    assert how == Assembly("classes", 0.5, 3, True, 4, True)
+
+
+def test_the_losses_that_are_not_built_early_are_exactly_the_baselines():
+    assert set(LOSSES) >= BASELINES
+    for name in set(LOSSES) - BASELINES:
+        loss = make_loss(name, 2, 2)
+        assert isinstance(loss, (PairLoss, MeanFieldLoss))
+        assert recipe_from_dict({"loss": {"name": name}}).loss.has_fields == isinstance(
+            loss, MeanFieldLoss
+        )
+    assert not any(recipe_from_dict({"loss": {"name": n}}).loss.has_fields for n in BASELINES)
+
+
+def test_making_a_recipe_draws_no_random_numbers():
+    before = torch.get_rng_state()
+    recipe_from("cub")
+    assert torch.equal(before, torch.get_rng_state())
+
+
+# Schedules.
+
+
+@pytest.mark.parametrize(
+    ("settings", "progress", "factor"),
+    [
+        ({"every": 10, "gamma": 0.5}, 0.0, 1.0),
+        ({"every": 10, "gamma": 0.5}, 9.99, 1.0),
+        ({"every": 10, "gamma": 0.5}, 10.0, 0.5),
+        ({"every": 20, "gamma": 0.25}, 59.5, 0.0625),
+        ({"name": "constant"}, 42.0, 1.0),
+        ({"name": "cosine"}, 0.0, 1.0),
+        ({"name": "cosine"}, 15.0, (1 + math.sqrt(0.5)) / 2),
+        ({"name": "cosine"}, 30.0, 0.5),
+        ({"name": "cosine"}, 60.0, 0.0),
+        ({"name": "cosine"}, 61.0, 0.0),
+        ({"name": "constant", "ramp_epochs": 4}, 0.0, 0.0),
+        ({"name": "constant", "ramp_epochs": 4}, 1.0, 0.25),
+        ({"name": "constant", "ramp_epochs": 4}, 5.0, 1.0),
+        ({"name": "cosine", "ramp_epochs": 60}, 30.0, 0.25),
+        ({"every": 1, "gamma": 0.5, "ramp_epochs": 4}, 2.0, 0.125),
+    ],
+)
+def test_the_factor_of_all_rates_after_so_many_of_sixty_epochs(settings, progress, factor):
+    assert Schedule(**settings).factor(progress, epochs=60) == pytest.approx(factor, abs=1e-12)
+
+
+# Overrides.
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "value"),
+    [
+        ("train.epochs=20", "train.epochs", 20),
+        (" train.epochs = 20 ", "train.epochs", 20),
+        ("optim.lr=1e-3", "optim.lr", 1e-3),
+        ("optim.lr=1", "optim.lr", 1.0),
+        ("optim.lr=.5", "optim.lr", 0.5),
+        ("optim.lr=5.e-1", "optim.lr", 0.5),
+        ("track.project=1.2.3", "track.project", "1.2.3"),
+        ("train.compile=true", "train.compile", True),
+        ("train.batch_size=auto", "train.batch_size", "auto"),
+        ('train.device="cuda:1"', "train.device", "cuda:1"),
+        ("train.device=cuda:1", "train.device", "cuda:1"),
+        ("data.root=/a b/c=d", "data.root", "/a b/c=d"),
+        ("track.project=2024-05-01", "track.project", "2024-05-01"),
+        ("track.project=1\nseed = 2", "track.project", "1\nseed = 2"),
+        ('track.with=["wandb"]', "track.with", ["wandb"]),
+        ("track.with=wandb", "track.with", ["wandb"]),
+        ("evaluate.recall_at=[1, 10]", "evaluate.recall_at", [1, 10]),
+        ("loss.reg_weight=0.1", "loss.reg_weight", 0.1),
+        ("backbone.widths=[8, 16]", "backbone.widths", [8, 16]),
+        ("seed=7", "seed", 7),
+    ],
+)
+def test_an_override_sets_one_key(override, key, value):
+    values = recipe_from("glyphs", [override]).as_dict()
+    for part in key.split("."):
+        values = values[part]
+    assert (values, type(values)) == (value, type(value))
+
+
+def test_none_goes_back_to_the_default():
+    recipe = recipe_from("glyphs", ["optim.class_lr=none", "train.epochs=none", "augment=none"])
+    assert recipe.optim.class_lr is None
+    assert (recipe.train.epochs, recipe.augment) == (60, Recipe().augment)
+    assert recipe_from("glyphs", ["loss.no_such_key=none"]) == recipe_from("glyphs")
+
+
+def test_of_two_overrides_for_one_key_the_last_wins():
+    assert recipe_from("cub", ["seed=1", "seed=2"]).seed == 2
+
+
+def test_an_override_wins_over_root():
+    assert recipe_from("cub", ["data.root=b"], root="a").data.root == "b"
+
+
+def test_overrides_win_over_a_mistake_in_the_file(tmp_path):
+    path = written(tmp_path, "[train]\nepochs = 'ten'")
+    assert recipe_from(path, ["train.epochs=10"]).train.epochs == 10
+
+
+def test_a_new_loss_drops_the_arguments_of_the_old_one_in_any_order():
+    for overrides in (
+        ["loss.name=mf_contrastive", "loss.neg_margin=0.4"],
+        ["loss.neg_margin=0.4", "loss.name=mf_contrastive"],
+    ):
+        assert recipe_from("cub", overrides).loss.arguments == {"neg_margin": 0.4}
+    assert recipe_from("cub", ["loss.name=mf_cwms"]) == recipe_from("cub")
+
+
+def test_a_new_loss_keeps_the_rate_of_class_vectors_only_if_it_has_the_same_kind():
+    own = recipe_from("glyphs").optim.class_lr
+    assert own is not None
+    assert recipe_from("glyphs", ["loss.name=mf_contrastive"]).optim.class_lr == own
+    assert recipe_from("glyphs", ["loss.name=proxy_anchor"]).optim.class_lr is None
+    kept = recipe_from("glyphs", ["optim.class_lr=0.7", "loss.name=proxy_anchor"])
+    assert kept.optim.class_lr == 0.7
+
+
+def test_a_new_loss_over_pairs_gets_its_sampler_also_where_a_run_has_settled_on_another(tmp_path):
+    path = written(tmp_path, "[train]\nsampler = 'shuffled'\n[loss]\nname = 'mf_cwms'")
+    assert recipe_from(path, ["loss.name=contrastive"]).sampler_name == "per_class"
+    assert recipe_from(path, ["loss.name=proxy_anchor"]).sampler_name == "shuffled"
+
+
+def test_a_new_backbone_drops_the_pooling_and_arguments_of_the_old_one(tmp_path):
+    text = '[backbone]\nembedding_size = 64\npooling = "gem"\nwidths = [8]\nweights = "scratch"'
+    path = written(tmp_path, text)
+    backbone = recipe_from(path, ["backbone.name=resnet18"]).backbone
+    assert (backbone.name, backbone.embedding_size, backbone.weights) == ("resnet18", 64, "scratch")
+    assert (backbone.pooling, backbone.arguments) == (None, {})
+    overrides = ["backbone.pooling=max", "backbone.name=resnet18"]
+    assert recipe_from(path, overrides).backbone.pooling == "max"
+    assert recipe_from(path, ["backbone.name=small"]).backbone.arguments == {"widths": [8]}
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.epochs", "an override must read section.key=value; got 'train.epochs'. Write"),
+        ("=3", "an override must read section.key=value; got '=3'"),
+        ("train.=3", "an override must read section.key=value; got 'train.=3'"),
+        ("data.root=", "an override must have a value; got 'data.root='. Write data.root=none"),
+        ("train=3", "train is a section and cannot be set as a whole; got 'train=3'. Set its keys"),
+        ("train=fast", "train is a section and cannot be set as a whole"),
+        ("seed.x=3", "seed.x cannot be set: seed is no section but 0."),
+        ("train.epoch=3", "train.epoch is not a key of a recipe. Did you mean 'train.epochs'?"),
+        ("trian.epochs=3", "trian is not a key of a recipe. Did you mean 'train'?"),
+        ("loss.name=[1]", "loss.name must be one of .* got \\[1\\]"),
+        ("loss.name=mf_cmws", "loss.name must be one of .* Did you mean 'mf_cwms'?"),
+        (
+            "train.device=cuda:x",
+            "train.device must be auto, cpu, cuda, cuda:N or mps; got 'cuda:x'",
+        ),
+    ],
+)
+def test_a_malformed_override_says_how_to_write_it(override, message):
+    with pytest.raises(ValueError, match=message):
+        recipe_from("glyphs", [override])
+
+
+def test_overrides_are_a_list():
+    with pytest.raises(TypeError, match="overrides must be a list of key=value; got 'seed=1'"):
+        recipe_from("glyphs", "seed=1")
+
+
+# As a dict and as text.
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_recipe_survives_being_written_and_read(name):
+    recipe = recipe_from(name, ['track.with=["wandb"]', 'data.root=C:\\a "b"\t\x7fü'])
+    again = tomllib.loads(to_toml(recipe.as_dict()))
+    assert again == recipe.as_dict()
+    assert recipe_from_dict(again) == recipe
+
+
+def test_a_dict_of_a_recipe_is_plain_and_whole():
+    recipe = recipe_from_dict({"backbone": {"widths": [8]}, "loss": {"beta": 2}})
+    values = recipe.as_dict()
+    assert list(values) == [name for name in Recipe.model_fields if name != "made_with"]
+    assert values["augment"] == {"area": [0.08, 1.0], "ratio": [3 / 4, 4 / 3], "flip": 0.5}
+    assert values["loss"] == {"name": "mf_cwms", "beta": 2}
+    assert values["track"] == {"with": [], "project": "weiss"}
+    assert "root" not in values["data"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"a": {}},
+        {"a": {"b": {"c": 1}, "d": 2}, "e": 3},
+        {"a": {"b": {"c": {}}}},
+        {"odd key": {"": 1, "ü.x": 'quote " back \\ line \n null \x00 del \x7f'}},
+        {"numbers": [1, -2, 1e-05, 1e16, 0.1, math.inf, True], "nested": [[1], ["a"], []]},
+        {"tables": [{"a": 1, "b c": [{}]}], "when": datetime.datetime(2024, 5, 1, 12)},
+    ],
+)
+def test_what_is_written_is_read_back_as_it_was(values):
+    assert tomllib.loads(to_toml(values)) == values
+
+
+def test_what_toml_cannot_hold_is_refused():
+    with pytest.raises(TypeError, match="a recipe holds texts, numbers, .* got None. Convert it"):
+        to_toml({"a": None})
+
+
+def test_differences_are_told_key_by_key_and_leave_made_with_aside():
+    first = recipe_from("cub")
+    second = recipe_from("cub", ["loss.name=proxy_anchor", "train.epochs=20", "data.root=x"])
+    second = recipe_from_dict({**second.as_dict(), "made_with": {"torch": {"version": "2"}}})
+    assert differences(first, second) == [
+        'loss.name: "mf_cwms" -> "proxy_anchor"',
+        "loss.alpha: 0.01 -> none",
+        "loss.beta: 80.0 -> none",
+        "loss.delta: 0.2 -> none",
+        "train.epochs: 60 -> 20",
+        'data.root: none -> "x"',
+    ]
+    assert differences(first, first) == []

@@ -1,0 +1,109 @@
+"""A catalogue served in a thread, and requests to it as they go over the wire."""
+
+import http.client
+import json
+import socket
+import threading
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+import uvicorn
+from server.hostile import encoded as encoded
+from tiny import wait_until
+
+from weiss.server import make_app
+from weiss.server.limits import LOOPBACK
+from weiss.server.serve import bind, settings
+
+BOUNDARY = "a-line-that-no-picture-has"
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self):
+        return json.loads(self.body)
+
+    @property
+    def detail(self):
+        return self.json["detail"]
+
+
+@dataclass
+class Site:
+    """Where a server listens."""
+
+    port: int
+
+    @property
+    def address(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def get(self, path, **headers):
+        return self.ask("GET", path, headers=headers)
+
+    def ask(self, method, path, body=None, headers=None):
+        named = {key.replace("_", "-"): value for key, value in (headers or {}).items()}
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as line:
+            line.request(method, path, body, named)
+            answer = line.getresponse()
+            content = answer.read()
+        return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, content)
+
+    def search(self, content, path="/search", name="photo.png", field="file", **headers):
+        body = form(content, name, field)
+        kind = f"multipart/form-data; boundary={BOUNDARY}"
+        return self.ask("POST", path, body, {"Content-Type": kind, **headers})
+
+    def line(self):
+        """A bare connection, for what no decent client sends."""
+        return closing(socket.create_connection(("127.0.0.1", self.port), timeout=60))
+
+
+def form(content, name="photo.png", field="file"):
+    head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{field}"; filename="{name}"\r\n'
+    head += "Content-Type: image/png\r\n\r\n"
+    return head.encode("latin-1") + content + f"\r\n--{BOUNDARY}--\r\n".encode()
+
+
+def upload_head(length, host="localhost"):
+    """The first lines of an upload that says to be so long; chunked if it does not say."""
+    size = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
+    kind = f"Content-Type: multipart/form-data; boundary={BOUNDARY}"
+    return f"POST /search HTTP/1.1\r\nHost: {host}\r\n{kind}\r\n{size}\r\n\r\n".encode()
+
+
+def read_answer(line):
+    """The answer on a bare connection, until it is closed or whole."""
+    answer = http.client.HTTPResponse(line, method="POST")
+    answer.begin()
+    return Answer(answer.status, dict(answer.getheaders()), answer.read())
+
+
+@contextmanager
+def serving(catalogue, limits=None, *, hosts=LOOPBACK, allowed=(), change=lambda app: None):
+    """Serve a catalogue; yield its site."""
+    app = make_app(catalogue, limits, hosts=hosts, allowed=allowed)
+    change(app)
+    with bind("127.0.0.1", 0) as listener:
+        server = uvicorn.Server(settings(app, limits))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        wait_until(lambda: server.started or not thread.is_alive())
+        try:
+            yield Site(listener.getsockname()[1])
+        finally:
+            server.should_exit = True
+            thread.join(30)
+    assert not thread.is_alive()
+
+
+def everything(site: Site) -> list[str]:
+    """The addresses of all that can be looked at."""
+    described = site.get("/openapi.json").json["paths"]
+    paths = [path.replace("{id}", "0") for path, methods in described.items() if "get" in methods]
+    return [*paths, "/", "/docs", "/openapi.json", "/page/script.js"]

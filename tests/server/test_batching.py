@@ -1,0 +1,242 @@
+"""Searches that come together go together, and each gets its own answer."""
+
+import threading
+import time
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+from PIL import Image
+from server.served import serving
+from tiny import wait_until
+
+from weiss.server import Limits
+from weiss.server.batching import Batcher, BusyError, ClosedError
+
+LONG = 60.0
+
+
+@pytest.fixture(scope="module")
+def photos(pictures):
+    """Pixels of one file of each of 12 classes, and their names."""
+    paths = sorted(pictures.glob("*/5.png"))[:12]
+    return [
+        (f"{path.parent.name}/{path.name}", np.asarray(Image.open(path).convert("RGB")))
+        for path in paths
+    ]
+
+
+@pytest.fixture
+def batcher_of(catalogue):
+    """A function that makes a batcher, and a list of the sizes of its forward passes."""
+    with ExitStack() as ending:
+
+        def make(**limits):
+            sizes = []
+            batcher = Batcher(catalogue, Limits(**limits), sizes.append)
+            ending.callback(batcher.close)
+            return batcher, sizes
+
+        yield make
+
+
+def hold(ending, batcher, number):
+    """Take some places, as visitors do who are still uploading."""
+    for _ in range(number):
+        ending.enter_context(batcher.place())
+
+
+def names(future):
+    return [hit.item.name for hit in future.result(LONG)]
+
+
+def test_searches_that_are_under_way_share_one_forward_pass(batcher_of, photos):
+    batcher, sizes = batcher_of(gather_seconds=LONG)
+    with ExitStack() as ending:
+        hold(ending, batcher, len(photos))
+        answers = [batcher.picture(pixels, 3) for _, pixels in photos]
+        found = [names(answer) for answer in answers]
+    assert sizes == [len(photos)]
+    assert [one[0] for one in found] == [name for name, _ in photos]
+    assert {len(one) for one in found} == {3}
+
+
+def test_together_they_find_what_each_finds_alone(batcher_of, photos, catalogue):
+    batcher, _ = batcher_of(gather_seconds=LONG)
+    with ExitStack() as ending:
+        hold(ending, batcher, len(photos))
+        answers = [batcher.picture(pixels, 8).result for _, pixels in photos]
+        answers = [answer(LONG) for answer in answers]
+    for hits, (_, pixels) in zip(answers, photos, strict=True):
+        (alone,) = catalogue.search(catalogue.embed([pixels]), 8)
+        got = [hit.similarity for hit in hits]
+        assert np.allclose(got, [hit.similarity for hit in alone], atol=1e-5)
+
+
+def test_a_visitor_alone_does_not_wait_for_others(batcher_of, photos):
+    batcher, _ = batcher_of(gather_seconds=LONG)
+    start = time.monotonic()
+    with batcher.place():
+        batcher.picture(photos[0][1], 1).result(LONG)
+    assert time.monotonic() - start < LONG / 2
+
+
+def test_a_pass_goes_without_those_who_take_too_long(batcher_of, photos):
+    batcher, sizes = batcher_of(gather_seconds=0.05)
+    with batcher.place(), batcher.place():  # one of them uploads for ever
+        assert names(batcher.picture(photos[0][1], 1)) == [photos[0][0]]
+    assert sizes == [1]
+
+
+def test_no_pass_is_larger_than_the_limit(batcher_of, photos):
+    batcher, sizes = batcher_of(gather_seconds=LONG, max_batch=5)
+    with ExitStack() as ending:
+        hold(ending, batcher, 10)
+        answers = [batcher.picture(pixels, 1) for _, pixels in photos[:10]]
+        assert [names(answer) for answer in answers] == [[name] for name, _ in photos[:10]]
+    assert sizes == [5, 5]
+
+
+def test_each_gets_as_many_hits_as_it_asked_for(batcher_of, photos):
+    batcher, sizes = batcher_of(gather_seconds=LONG)
+    wanted = [1, 100, 7]
+    with ExitStack() as ending:
+        hold(ending, batcher, 3)
+        answers = [
+            batcher.picture(pixels, k) for k, (_, pixels) in zip(wanted, photos, strict=False)
+        ]
+        assert [len(names(answer)) for answer in answers] == wanted
+    assert sizes == [3]
+
+
+def test_items_and_pictures_are_searched_for_together(batcher_of, photos, catalogue):
+    batcher, sizes = batcher_of(gather_seconds=LONG)
+    (item,) = catalogue.items_of(None, 50, 1)
+    with ExitStack() as ending:
+        hold(ending, batcher, 2)
+        known = batcher.vector(catalogue.vector(item.id), 4, leave_out=item.id)
+        seen = batcher.picture(photos[0][1], 4)
+        assert names(seen)[0] == photos[0][0]
+        assert item.name not in names(known)
+        assert len(names(known)) == 4
+    assert sizes == [1]  # an item needs no forward pass
+
+
+@pytest.mark.parametrize(
+    "broken", [np.zeros((0, 5, 3), np.uint8), np.zeros((4, 4, 7), np.uint8), np.zeros(3)]
+)
+def test_a_picture_that_breaks_does_not_break_the_others(batcher_of, photos, broken):
+    batcher, _ = batcher_of(gather_seconds=LONG)
+    with ExitStack() as ending:
+        hold(ending, batcher, 3)
+        first = batcher.picture(photos[0][1], 1)
+        bad = batcher.picture(broken, 1)
+        last = batcher.picture(photos[1][1], 1)
+        assert names(first) == [photos[0][0]]
+        assert names(last) == [photos[1][0]]
+        with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the network says of it
+            bad.result(LONG)
+    assert batcher.is_well
+
+
+def test_more_than_may_wait_are_sent_away_until_one_has_gone(batcher_of):
+    batcher, _ = batcher_of(max_waiting=2)
+    with batcher.place():
+        with batcher.place():
+            assert batcher.waiting == 2
+            with pytest.raises(BusyError, match="2 searches"), batcher.place():
+                pass
+        with batcher.place():
+            pass
+    assert batcher.waiting == 0
+
+
+def test_a_place_is_free_again_after_an_error(batcher_of):
+    batcher, _ = batcher_of(max_waiting=1)
+    for _ in range(3):
+        with pytest.raises(OSError, match="gone"), batcher.place():
+            raise OSError("gone")
+    assert batcher.waiting == 0
+
+
+def test_who_has_gone_away_is_not_embedded(batcher_of, photos):
+    batcher, sizes = batcher_of(gather_seconds=LONG)
+    with batcher.place(), batcher.place():
+        gone = batcher.picture(photos[0][1], 1)
+        assert gone.cancel()
+        assert names(batcher.picture(photos[1][1], 1)) == [photos[1][0]]
+    assert sizes == [1]
+    with pytest.raises(CancelledError):
+        gone.result(LONG)
+
+
+def test_a_search_that_waits_too_long_is_told_to_those_who_ask_for_health(catalogue, monkeypatch):
+    limits = Limits(seconds=0.2)
+    is_free = threading.Event()
+    search = catalogue.search
+
+    def slowly(*given, **options):
+        is_free.wait(LONG)
+        return search(*given, **options)
+
+    monkeypatch.setattr(catalogue, "search", slowly)
+    with serving(catalogue, limits) as site:
+        assert site.get("/healthz").status == 200
+        assert site.get("/items/0/neighbours").status == 503  # and it is still searched for
+        wait_until(lambda: site.get("/healthz").status == 503)
+        answer = site.get("/healthz")
+        assert "one has waited for" in answer.detail
+        assert answer.headers["retry-after"] == "1"
+        is_free.set()
+        wait_until(lambda: site.get("/healthz").status == 200)
+
+
+def test_pictures_on_their_way_are_waited_for_and_take_no_place_of_a_search(batcher_of, photos):
+    batcher, sizes = batcher_of(gather_seconds=LONG, max_waiting=2)
+    with ExitStack() as ending:
+        for _ in range(2):
+            ending.enter_context(batcher.coming())
+        assert batcher.waiting == 0
+        first = batcher.picture(photos[0][1], 1)
+        second = batcher.picture(photos[1][1], 1)
+        assert (names(first), names(second)) == ([photos[0][0]], [photos[1][0]])
+    assert sizes == [2]
+
+
+def test_closing_answers_what_was_asked_and_takes_no_more(batcher_of, photos):
+    batcher, _ = batcher_of(gather_seconds=0.2)
+    with ExitStack() as ending:
+        hold(ending, batcher, 5)
+        answers = [batcher.picture(pixels, 1) for _, pixels in photos[:4]]
+        batcher.close()
+        assert [names(answer) for answer in answers] == [[name] for name, _ in photos[:4]]
+    assert not batcher.is_well
+    with pytest.raises(ClosedError):
+        batcher.picture(photos[0][1], 1)
+
+
+def test_visitors_at_once_are_answered_in_fewer_passes_each_its_own(catalogue, pictures):
+    files = sorted(pictures.glob("*/2.png"))[:24]
+    with serving(catalogue, Limits(gather_seconds=0.5)) as site:
+        start = threading.Barrier(len(files))
+
+        def search(path):
+            start.wait(LONG)
+            return site.search(path.read_bytes(), "/search?k=1").json["results"][0]["name"]
+
+        with ThreadPoolExecutor(len(files)) as visitors:
+            found = list(visitors.map(search, files))
+        text = site.get("/metrics").body.decode()
+        wait_until(lambda: "weiss_waiting 0" in site.get("/metrics").body.decode())
+    assert found == [f"{path.parent.name}/{path.name}" for path in files]
+    passes = int(text.split("weiss_batch_size_count ")[1].split()[0])
+    assert passes < len(files)
+
+
+@pytest.mark.parametrize(
+    "name", ["max_bytes", "max_pixels", "seconds", "max_uploads", "max_waiting", "max_batch"]
+)
+def test_limits_that_nothing_could_pass_are_refused(name):
+    with pytest.raises(ValueError, match=f"{name} must be positive; got 0"):
+        Limits(**{name: 0})

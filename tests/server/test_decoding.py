@@ -1,0 +1,236 @@
+"""Pictures of strangers are decoded elsewhere: what costs too much is ended, and others go on."""
+
+import asyncio
+import os
+import threading
+import time
+from contextlib import closing
+
+import numpy as np
+import psutil
+import pytest
+from fastapi import HTTPException
+from PIL import Image, ImageFile
+from server.hostile import encoded, scanned, tiled
+from server.served import serving
+from tiny import wait_until
+
+from weiss._base import images
+from weiss._base.decoder import Order, Refused, read_strange
+from weiss.server import Limits
+from weiss.server.batching import ClosedError
+from weiss.server.decoders import Workers
+from weiss.server.uploads import decode_picture
+
+LONG = 60.0
+BRIEF = 0.4
+"""Seconds: less than `slow` takes."""
+
+
+@pytest.fixture(scope="module")
+def slow():
+    """A small file that takes seconds, with as many scans as it may have."""
+    content = scanned(4000, images.MAX_SCANS)
+    assert len(content) < 200_000
+    return content
+
+
+def order(**changes):
+    given = {"channels": 3, "short_side": 32, "max_pixels": 40_000_000, "max_side": 20_000}
+    return Order(**(given | {"seconds": LONG, "memory": 2**30} | changes))
+
+
+def workers(number=1, **changes):
+    return closing(Workers(number, order(**changes)))
+
+
+def children():
+    """The processes that this one has started and that live."""
+    return {child.pid for child in psutil.Process().children()}
+
+
+def test_a_picture_comes_out_as_it_does_here(picture):
+    photo = encoded(Image.effect_noise((300, 200), 60).convert("RGB"), "JPEG")
+    with workers() as pool:
+        for content in (picture, photo):
+            pixels, size = pool.decode(content).result(LONG)
+            assert np.array_equal(pixels, images.decode(content, 3, 32))
+            assert pixels.flags.writeable
+        assert size == (300, 200)
+
+
+def test_a_visitor_alone_keeps_one_process(picture):
+    before = children()
+    with workers(4) as pool:
+        pool.decode(picture).result(LONG)
+        (mine,) = children() - before
+        for _ in range(5):
+            pool.decode(picture).result(LONG)
+        assert children() - before == {mine}
+    assert children() - before == set()
+
+
+def test_a_picture_that_takes_too_long_is_ended_and_the_next_one_is_decoded(slow, picture):
+    with workers(seconds=BRIEF) as pool:
+        start = time.monotonic()
+        with pytest.raises(Refused) as refused:
+            pool.decode(slow).result(LONG)
+        assert refused.value.kind == "slow"
+        assert time.monotonic() - start < LONG / 2
+        assert pool.decode(picture).result(LONG)[1] == (32, 32)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="RLIMIT_AS holds on Linux")
+def test_a_picture_that_needs_too_much_memory_is_refused_and_the_next_one_is_decoded(picture):
+    large = encoded(Image.new("RGB", (6000, 6000)), "PNG", compress_level=1)
+    with workers(memory=100 * 2**20) as pool:
+        with pytest.raises(Refused) as refused:
+            pool.decode(large).result(LONG)
+        assert refused.value.kind == "memory"
+        assert pool.decode(picture).result(LONG)[1] == (32, 32)
+
+
+def test_a_process_that_dies_of_a_picture_is_replaced(slow, picture):
+    before = children()
+    with workers() as pool:
+        pool.decode(picture).result(LONG)
+        (mine,) = children() - before
+        child = psutil.Process(mine)
+        used = child.cpu_times().user
+        answer = pool.decode(slow)
+        wait_until(lambda: child.cpu_times().user > used + 0.1)  # in the middle of it
+        child.kill()
+        with pytest.raises(Refused) as refused:
+            answer.result(LONG)
+        assert refused.value.kind == "broken"
+        assert pool.decode(picture).result(LONG)[1] == (32, 32)
+
+
+def test_closing_ends_what_is_being_decoded_at_once(slow):
+    before = children()
+    with workers() as pool:
+        answers = [pool.decode(slow) for _ in range(3)]
+        wait_until(lambda: children() - before)
+        start = time.monotonic()
+        pool.close()
+        assert time.monotonic() - start < LONG / 10
+        with pytest.raises(ClosedError):
+            answers[0].result(LONG)
+        assert all(answer.cancelled() for answer in answers[1:])
+        with pytest.raises(ClosedError):
+            pool.decode(slow)
+    assert children() - before == set()
+
+
+def test_who_finds_no_decoder_free_in_time_is_told_to_come_back(slow, picture):
+    async def decode():
+        pool.decode(slow)
+        return await decode_picture(picture, pool, Limits(seconds=0.1))
+
+    with workers(seconds=LONG) as pool, pytest.raises(HTTPException) as refused:
+        asyncio.run(decode())
+    assert refused.value.status_code == 503
+    assert refused.value.headers["Retry-After"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "number"),
+    [
+        ("PNG", {}, 0),
+        ("JPEG", {}, 1),
+        ("JPEG", {"progressive": True}, 10),
+        ("JPEG", {"restart_marker_blocks": 1}, 1),
+    ],
+)
+def test_scans_are_counted_without_decoding(kind, options, number):
+    content = encoded(Image.effect_noise((64, 64), 90).convert("RGB"), kind, **options)
+    assert images.scans(content) == number
+    # What stands behind a picture (a film, another picture) is not of it.
+    assert images.scans(content + b"\xff\xda" * 500) == number
+    if kind == "JPEG":  # nor is a small picture in its metadata
+        note = b"\xff\xe1" + (2 + 600).to_bytes(2, "big") + b"\xff\xda" * 300
+        assert images.scans(content[:2] + note + content[2:]) == number
+
+
+def test_nothing_is_decoded_of_a_picture_that_is_refused(monkeypatch):
+    bombs = {
+        "large": [encoded(Image.new("1", (7000, 7000)), "PNG")],
+        "scans": [scanned(64, images.MAX_SCANS + 1)],
+        "kind": [tiled(100), b"P3\n9 9\n255\n" + b"#\n" * 99, b"II*\0", b"words"],
+    }
+    seen = []
+
+    def load(image):
+        seen.append(image)
+        raise OSError
+
+    monkeypatch.setattr(ImageFile.ImageFile, "load", load)
+    for kind, contents in bombs.items():
+        for content in contents:
+            with pytest.raises(Refused) as refused:
+                read_strange(content, order())
+            assert refused.value.kind == kind
+    assert seen == []
+    with pytest.raises(Refused):  # and this is how it would be noticed
+        read_strange(scanned(64, images.MAX_SCANS), order())
+    assert seen
+
+
+def test_a_jpeg_of_thousands_of_scans_is_refused_with_a_word_why(site, picture):
+    answer = site.search(scanned(2000, 2000))
+    assert answer.status == 413
+    assert "at most 100 scans; this one has 2,000" in answer.detail
+    assert site.search(picture).status == 200
+
+
+@pytest.mark.parametrize("kind", ["TIFF", "PPM"])
+def test_formats_that_cost_more_than_they_say_are_no_pictures(site, picture, kind):
+    content = encoded(Image.new("RGB", (8, 8)), kind)
+    answer = site.search(content)
+    assert answer.status == 415
+    assert "JPEG, PNG, WEBP, AVIF, GIF, BMP" in answer.detail
+
+
+def test_items_are_searched_for_while_pictures_take_too_long(catalogue, slow, picture):
+    # All processes are busy and all places of uploads taken; items need neither.
+    with serving(catalogue, Limits(seconds=2 * BRIEF, max_uploads=4, max_waiting=1)) as site:
+        answers = []
+        visitors = [
+            threading.Thread(target=lambda: answers.append(site.search(slow))) for _ in range(4)
+        ]
+        for visitor in visitors:
+            visitor.start()
+        wait_until(lambda: "weiss_uploads 4" in site.get("/metrics").body.decode())
+        assert site.get("/items/0/neighbours").status == 200
+        assert site.get("/healthz").status == 200
+        for visitor in visitors:
+            visitor.join(LONG)
+        statuses = sorted(answer.status for answer in answers)
+        assert set(statuses) <= {408, 503}
+        assert 408 in statuses
+        details = [answer.detail for answer in answers if answer.status == 408]
+        assert all("decoded within 0.8 seconds" in detail for detail in details)
+        assert site.search(picture).status == 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mode", "kind", "options"),
+    [
+        ("RGBA", "PNG", {"compress_level": 1}),
+        ("I;16", "PNG", {"compress_level": 1}),
+        ("RGB", "JPEG", {"progressive": True, "subsampling": 0}),
+        ("CMYK", "JPEG", {}),
+        ("RGBA", "WEBP", {"lossless": True, "method": 0}),
+        ("RGB", "AVIF", {"speed": 10}),
+        ("P", "GIF", {}),
+        ("RGB", "BMP", {}),
+    ],
+)
+def test_every_picture_within_the_limits_fits_into_the_memory(mode, kind, options):
+    turned = Image.Exif()
+    turned[images.ORIENTATION] = 6
+    content = encoded(Image.new(mode, (6324, 6324)), kind, exif=turned, **options)
+    limits = Limits()
+    with workers(seconds=limits.seconds, memory=limits.decoder_memory) as pool:
+        assert pool.decode(content).result(LONG)[1] == (6324, 6324)

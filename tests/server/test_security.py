@@ -1,0 +1,400 @@
+"""What strangers send is refused with a word why; the server goes on and keeps its host secret."""
+
+import io
+import select
+import struct
+import tempfile
+import threading
+import time
+import zlib
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from server.served import (
+    BOUNDARY,
+    encoded,
+    everything,
+    form,
+    read_answer,
+    serving,
+    upload_head,
+)
+from tiny import wait_until
+
+import weiss.server.serve
+from weiss._base import images
+from weiss.server import Limits
+
+SMALL = Limits(max_bytes=200_000, seconds=0.6, max_uploads=2, max_waiting=2)
+
+
+@pytest.fixture(scope="module")
+def strict(catalogue):
+    """A server of small limits."""
+    with serving(catalogue, SMALL) as site:
+        yield site
+
+
+def png_of(width, height):
+    """A PNG file whose header claims a size, with hardly anything behind it."""
+
+    def chunk(kind, content):
+        body = kind + content
+        return struct.pack(">I", len(content)) + body + struct.pack(">I", zlib.crc32(body))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    rest = chunk(b"IDAT", zlib.compress(b"\0" * 1000)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + header + rest
+
+
+def test_an_upload_that_says_to_be_too_large_is_refused_before_it_comes(strict):
+    with strict.line() as line:
+        line.sendall(upload_head(100_000_000))
+        answer = read_answer(line)
+    assert answer.status == 413
+    assert "at most 0.2 MB" in answer.detail
+
+
+def test_an_upload_of_unknown_size_is_refused_when_it_has_become_too_large(strict):
+    piece = b"%x\r\n%b\r\n" % (50_000, b"x" * 50_000)
+    sent = 0
+    with strict.line() as line:
+        head = form(b"").partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
+        line.sendall(upload_head(None) + b"%x\r\n%b\r\n" % (len(head), head))
+        # No end is in sight until the answer comes.
+        while not select.select([line], [], [], 0.02)[0]:
+            line.sendall(piece)
+            sent += 50_000
+        answer = read_answer(line)
+    assert answer.status == 413
+    assert SMALL.max_bytes < sent < 100 * SMALL.max_bytes
+
+
+def test_a_client_that_sends_100_mb_hears_why_it_was_refused(site):
+    assert site.search(bytes(100_000_000)).status == 413
+
+
+def test_a_file_may_fill_its_limit_and_not_a_byte_more(catalogue, picture):
+    with serving(catalogue, Limits(max_bytes=len(picture))) as site:
+        assert site.search(picture).status == 200
+        assert site.search(picture + b"\0").status == 413
+
+
+def test_a_slow_upload_is_given_up_and_frees_its_place(strict, picture):
+    body = form(picture)
+    with strict.line() as line:
+        line.sendall(upload_head(len(body)) + body[:50])
+        answer = read_answer(line)
+    assert answer.status == 408
+    assert "within 0.6 seconds" in answer.detail
+    assert strict.search(picture).status == 200
+
+
+def test_an_upload_that_breaks_off_harms_nobody(strict, picture):
+    body = form(picture)
+    for length in (0, 10, 150, len(body) - 5):
+        with strict.line() as line:
+            line.sendall(upload_head(len(body)) + body[:length])
+    wait_until(lambda: "weiss_uploads 0" in strict.get("/metrics").body.decode())
+    assert strict.search(picture).status == 200
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+@pytest.mark.parametrize("together", [True, False])
+def test_who_begins_to_ask_and_does_not_end_is_sent_away(strict, before, together):
+    whole, half = (
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: local",
+    )
+    with strict.line() as line:
+        line.settimeout(30)
+        if together:
+            line.sendall(whole * before + half)
+        answered = b""
+        for number in range(before):
+            if not together:
+                line.sendall(whole)
+            while answered.count(b'{"status"') <= number:
+                answered += line.recv(10_000)
+        if not together:
+            line.sendall(half)
+        assert line.recv(100) == b""
+
+
+def test_who_asks_slowly_but_in_time_is_answered_again_and_again(strict):
+    whole = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with strict.line() as line:
+        for _ in range(3):
+            line.sendall(whole[:20])
+            time.sleep(0.5 * SMALL.seconds)
+            line.sendall(whole[20:])
+            assert read_answer(line).status == 200
+
+
+def test_what_is_no_request_is_refused_as_everything_else_is(catalogue):
+    with serving(catalogue) as site:
+        with site.line() as line:
+            line.sendall(b"GET /\0 HTTP/1.1\r\n\r\n")
+            answer = read_answer(line)
+            assert line.recv(100) == b""
+        assert answer.status == 400
+        assert "must be HTTP" in answer.detail
+        names = {name.lower() for name in answer.headers}
+        assert {"content-security-policy", "x-content-type-options"} <= names
+        counted = 'weiss_requests_total{method="other",route="none",status="400"} 1'
+        assert counted in site.get("/metrics").body.decode()
+
+
+def test_one_connection_too_many_is_told_to_come_back(catalogue, monkeypatch):
+    monkeypatch.setattr(weiss.server.serve, "MAX_CONNECTIONS", 3)
+    with serving(catalogue) as site, ExitStack() as ending:
+        lines = [ending.enter_context(site.line()) for _ in range(3)]
+        answer = site.get("/about")
+        assert answer.status == 503
+        assert answer.headers["retry-after"] == "1"
+        assert answer.headers["connection"] == "close"
+        assert "content-security-policy" in answer.headers
+        assert "all are taken" in answer.detail
+        lines[0].close()
+        wait_until(lambda: site.get("/about").status == 200)
+        counted = 'weiss_requests_total{method="GET",route="none",status="503"}'
+        assert counted in site.get("/metrics").body.decode()
+
+
+def test_a_form_without_its_last_line_is_refused(strict, picture):
+    body = form(picture).removesuffix(f"\r\n--{BOUNDARY}--\r\n".encode())
+    kind = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
+    answer = strict.ask("POST", "/search", body, kind)
+    assert answer.status == 400
+    assert "cut short" in answer.detail
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"no form",
+        b"--" + BOUNDARY.encode() + b"\r\n" + b"A" * 100_000 + b"\r\n\r\nx",
+        b"--" + BOUNDARY.encode() + b"\r\n" + b"X: y\r\n" * 5000 + b"\r\nx",
+        b"--" + BOUNDARY.encode() + b'\r\nContent-Disposition: form-data; name="file\r\n\r\nx',
+    ],
+)
+def test_a_form_that_is_none_is_refused(strict, body):
+    kind = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
+    assert strict.ask("POST", "/search", body, kind).status == 400
+
+
+def test_of_several_files_the_first_counts_and_other_fields_are_forgotten(strict, picture):
+    other = f"--{BOUNDARY}\r\nContent-Disposition: form-data; name=".encode()
+    first = form(picture).removesuffix(f"--{BOUNDARY}--\r\n".encode())
+    body = other + b'"note"\r\n\r\nhello\r\n' + first + form(b"no picture")
+    kind = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
+    answer = strict.ask("POST", "/search", body, kind)
+    assert answer.json["results"][0]["name"] == "U+0041/3.png"
+
+
+@pytest.mark.parametrize(("width", "height"), [(60_000, 60_000), (7_000, 7_000), (1, 30_000)])
+def test_a_decompression_bomb_is_refused(site, width, height):
+    answer = site.search(png_of(width, height))
+    assert answer.status == 413
+    assert "at most 40 megapixels, and at most 20,000 a side" in answer.detail
+
+
+def test_a_real_picture_of_too_many_pixels_is_refused(site):
+    assert site.search(encoded(Image.new("1", (8000, 6000)), "PNG")).status == 413
+
+
+def test_formats_that_start_programs_are_no_pictures(site):
+    eps = encoded(Image.new("RGB", (20, 20), "red"), "EPS")
+    assert Image.open(io.BytesIO(eps)).format == "EPS"  # Pillow would know it
+    assert site.search(eps).status == 415
+    with pytest.raises(images.BadImageError):
+        images.decode(eps, formats=images.FORMATS)
+
+
+@pytest.mark.parametrize(
+    "name", ["../../../etc/passwd", "C:\\boot.ini", "/etc/shadow", "a\0b", "<script>", "é" * 300]
+)
+def test_the_name_of_a_file_is_neither_used_nor_shown(site, picture, name):
+    answer = site.search(picture, name=name)
+    assert answer.status == 200
+    assert answer.json["results"][0]["name"] == "U+0041/3.png"
+    assert name.encode() not in answer.body
+    assert b"passwd" not in site.search(b"broken", name="../../etc/passwd").body
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/page/../app.py",
+        "/page/..%2fapp.py",
+        "/page/%2e%2e/%2e%2e/app.py",
+        "/page//etc/passwd",
+        "/page/index.html",
+        "/page/",
+        "/../../../../etc/passwd",
+        "/items/..%2f..%2fetc%2fpasswd/thumbnail",
+        "/classes/items?name=../../etc/passwd",
+        "/static/../../etc/passwd",
+    ],
+)
+def test_no_address_leads_to_a_file_that_is_not_of_the_page(site, path):
+    answer = site.get(path)
+    assert 400 <= answer.status < 500
+    assert b"root:" not in answer.body
+    assert b"import" not in answer.body
+
+
+def test_no_answer_shows_where_anything_is_on_this_machine(site, index, pictures, picture):
+    answers = [site.get(path).body for path in everything(site)]
+    answers += [site.get(path).body for path in ("/items/77777", "/page/x", "/items/x", "/x")]
+    answers += [site.search(content).body for content in (picture, b"", b"x", png_of(10, 10))]
+    secrets = [index.parent, pictures.parent, tempfile.gettempdir(), Path.home(), Path.cwd()]
+    for secret in map(str, secrets):
+        if len(secret) < 5:  # "/tmp" is nobody's secret and stands in none of them either
+            secret += "/"
+        assert not any(secret.encode() in body for body in answers), secret
+
+
+def test_a_mistake_of_the_server_is_answered_without_its_text(catalogue, picture):
+    def change(app):
+        @app.get("/mistake")
+        def mistake():
+            raise RuntimeError("/secret/place")
+
+    with serving(catalogue, change=change) as site:
+        answer = site.get("/mistake")
+        assert answer.status == 500
+        assert "secret" not in answer.detail
+        assert "x-content-type-options" in answer.headers
+        assert site.search(picture).status == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil", ""])
+def test_a_name_that_somebody_points_at_this_machine_is_refused(site, picture, host):
+    assert site.get("/about", Host=host).status == 421
+    assert site.search(picture, Host=host).status == 421
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8000", "[::1]:9000", "LOCALHOST"])
+def test_the_names_of_this_machine_are_let_in(site, host):
+    assert site.get("/about", Host=host).status == 200
+
+
+def test_any_name_is_let_in_where_others_may_come(catalogue):
+    with serving(catalogue, hosts=None) as site:
+        assert site.get("/about", Host="catalogue.example").status == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://localhost:1"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+)
+def test_foreign_pages_cannot_send_pictures(site, picture, headers):
+    answer = site.search(picture, **headers)
+    assert answer.status == 403
+    assert "own page" in answer.detail
+
+
+def test_the_own_page_can_send_pictures(site, picture):
+    own = {"Origin": site.address, "Host": site.address.removeprefix("http://")}
+    assert site.search(picture, **own, **{"Sec-Fetch-Site": "same-origin"}).status == 200
+
+
+def test_every_answer_tells_the_browser_to_be_careful(site, picture):
+    answers = [site.get(path, Origin="http://evil.example") for path in everything(site)]
+    answers += [site.get("/none"), site.search(b""), site.get("/", Host="evil.example")]
+    for answer in answers:
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'self'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+        assert not any(name.startswith("access-control") for name in answer.headers)
+
+
+def test_too_many_uploads_at_once_are_told_to_come_back_and_items_are_not(catalogue, picture):
+    limits = Limits(max_uploads=2, max_waiting=1, seconds=60)
+    with serving(catalogue, limits) as site, site.line() as first, site.line() as second:
+        for line in (first, second):
+            line.sendall(upload_head(10_000) + b"--")
+        wait_until(lambda: "weiss_uploads 2" in site.get("/metrics").body.decode())
+        answer = site.search(picture)
+        assert answer.status == 503
+        assert answer.headers["retry-after"] == "1"
+        assert "2 uploads are under way" in answer.detail
+        assert site.get("/items/0/neighbours").status == 200
+        assert site.get("/healthz").status == 200
+        first.close()
+        wait_until(lambda: site.search(picture).status != 503)
+        assert site.search(picture).status == 200
+
+
+def test_too_many_searches_at_once_are_told_to_come_back(catalogue, picture, monkeypatch):
+    is_free, search = threading.Event(), catalogue.search
+
+    def slowly(*given, **options):
+        is_free.wait(60)
+        return search(*given, **options)
+
+    monkeypatch.setattr(catalogue, "search", slowly)
+    with serving(catalogue, Limits(max_waiting=2)) as site:
+        answers = []
+        visitors = [
+            threading.Thread(target=lambda: answers.append(site.get("/items/0/neighbours")))
+            for _ in range(2)
+        ]
+        for visitor in visitors:
+            visitor.start()
+        wait_until(lambda: "weiss_waiting 2" in site.get("/metrics").body.decode())
+        for answer in (site.search(picture), site.get("/items/0/neighbours")):
+            assert answer.status == 503
+            assert answer.headers["retry-after"] == "1"
+            assert "2 searches are under way" in answer.detail
+        is_free.set()
+        for visitor in visitors:
+            visitor.join(60)
+        assert [answer.status for answer in answers] == [200, 200]
+        assert site.search(picture).status == 200
+
+
+PROXY = "catalogue.example.org"
+
+
+def proxied(host):
+    """What a proxy passes on of an upload from its own page."""
+    return {"Host": host, "Origin": f"https://{PROXY}", "Sec-Fetch-Site": "same-origin"}
+
+
+@pytest.mark.parametrize("host", [PROXY, f"{PROXY}:8443", PROXY.upper(), "127.0.0.1:8000"])
+def test_behind_a_proxy_of_an_allowed_name_all_of_it_works(catalogue, picture, host):
+    with serving(catalogue, allowed=[PROXY]) as site:
+        assert site.get("/about", Host=host).status == 200
+        assert site.search(picture, **proxied(host)).status == 200
+        assert (
+            site.search(picture, **(proxied(host) | {"Origin": "https://evil.example"})).status
+            == 403
+        )
+        assert (
+            site.search(picture, **(proxied(host) | {"Sec-Fetch-Site": "cross-site"})).status == 403
+        )
+        assert site.search(picture, Host="localhost:1", Origin="http://localhost:2").status == 403
+        assert site.get("/about", Host=f"{PROXY}.evil.example").status == 421
+
+
+def test_a_proxy_of_another_name_is_told_how_to_be_allowed(site, picture):
+    assert "--allow-host" in site.get("/about", Host=PROXY).detail
+    assert site.search(picture, **proxied("127.0.0.1:8000")).status == 403
+
+
+def test_an_origin_that_is_none_is_foreign(site, picture):
+    assert site.search(picture, Origin="http://[::1").status == 403

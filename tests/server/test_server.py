@@ -1,0 +1,165 @@
+"""`serve` as a process of its own: it says where it is, answers, and ends when it is told to."""
+
+import http.client
+import re
+import signal
+import socket
+import sys
+import time
+from contextlib import ExitStack, closing
+
+import psutil
+import pytest
+from server.hostile import scanned
+from server.served import Site, form, read_answer, upload_head
+from tiny import begin, wait_until
+
+from weiss.server import serve
+from weiss.server.serve import bind, greeting, is_loopback, own_names
+
+CODE = "import sys; from weiss.server import serve; serve(sys.argv[1], port=0, device='cpu')"
+
+
+def start(index, code=CODE):
+    process = begin([sys.executable, "-c", code, str(index)])
+    said = ""
+    while not re.search(r"Ctrl-C stops it\.", said):
+        line = process.stdout.readline().decode()
+        assert line, process.stderr.read().decode()
+        said += line
+    return process, said, Site(int(re.search(r":(\d+) in a browser", said)[1]))
+
+
+def test_a_server_answers_until_ctrl_c_and_says_that_it_stopped(index, picture):
+    process, said, site = start(index)
+    assert "Serving characters: 320 items." in said
+    assert f"http://127.0.0.1:{site.port}" in said
+    assert site.search(picture).json["results"][0]["name"] == "U+0041/3.png"
+    assert "server" not in site.get("/healthz").headers
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors.decode()
+    assert "Stopped." in out.decode()
+    assert errors == b""
+
+
+def test_neither_half_an_upload_nor_a_slow_picture_holds_it_up(index):
+    process, _, site = start(index, f"import weiss.server.serve as s; s.PATIENCE = 1; {CODE}")
+    decoders = {child.pid for child in psutil.Process(process.pid).children()}
+    slow = form(scanned(6300, 99))  # some seconds, even alone
+    lines = [site.line() for _ in range(5)]
+    with ExitStack() as ending:
+        idle, head, half, *busy = [ending.enter_context(line) for line in lines]
+        head.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n")
+        half.sendall(upload_head(100_000) + form(b"x")[:150])
+        for line in busy:
+            line.sendall(upload_head(len(slow)) + slow)
+        wait_until(lambda: "weiss_uploads 3" in site.get("/metrics").body.decode())
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=60)
+        assert time.monotonic() - began < 20
+        assert idle.recv(100) == head.recv(100) == b""
+        statuses = []
+        for line in (half, *busy):
+            answer = read_answer(line)
+            statuses.append(answer.status)
+            assert answer.status in (200, 503), answer
+            assert answer.status == 200 or "being stopped" in answer.detail
+    assert statuses[0] == 503
+    assert process.returncode == 0, errors.decode()
+    assert "Stopped." in out.decode()
+    assert b"Traceback" not in errors
+    assert errors.count(b"\n") <= 1  # uvicorn says that it has cancelled some
+    assert not any(psutil.pid_exists(pid) for pid in decoders)
+
+
+def test_a_server_is_known_by_the_name_it_was_given_and_by_its_address():
+    assert own_names("127.0.0.2", "127.0.0.2") >= {"127.0.0.2", "localhost", "127.0.0.1"}
+    assert own_names("MyHost", "127.0.1.1") >= {"myhost", "127.0.1.1"}
+    assert own_names("::1", "::1") == {"localhost", "127.0.0.1", "[::1]"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have but one such address")
+@pytest.mark.parametrize("host", ["127.0.0.2", "127.1"])
+def test_a_server_answers_at_the_address_that_it_prints(index, host):
+    code = CODE.replace("port=0", f"port=0, host={host!r}, allow_hosts=['catalogue.example']")
+    process, said, site = start(index, code)
+    try:
+        assert "Warning" not in said
+        shown = re.search(r"http://(\S+) in a browser", said)[1]
+        assert shown == f"{host}:{site.port}"
+        with closing(http.client.HTTPConnection(host, site.port, timeout=60)) as line:
+            for name, status in [(shown, 200), ("catalogue.example", 200), ("evil.example", 421)]:
+                line.request("GET", "/about", headers={"Host": name})
+                answer = line.getresponse()
+                answer.read()
+                assert answer.status == status, name
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+
+
+@pytest.mark.parametrize("name", ["https://a.example", "a.example:443", "a/b", "", "*", "a b"])
+def test_an_allowed_name_is_a_name_alone(index, name):
+    with pytest.raises(ValueError, match="names without scheme, port and path"):
+        serve(index, port=0, allow_hosts=[name])
+
+
+def test_an_address_for_everybody_comes_with_a_warning():
+    assert "there is no login" in greeting("0.0.0.0", 8000)
+    assert "http://0.0.0.0:8000" in greeting("0.0.0.0", 8000)
+    assert "Warning" not in greeting("localhost", 8000)
+
+
+def test_a_port_that_is_taken_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ValueError, match=f"another program has {port} on 127.0.0.1.*--port"):
+            bind("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("library", ["uvicorn", "fastapi", "python_multipart"])
+def test_a_library_that_is_missing_is_named_with_the_way_to_install_it(monkeypatch, index, library):
+    for name in [name for name in sys.modules if name.startswith(("weiss.server.", library))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ImportError, match=f'{library}.* is not. Install them: .*"weiss.serve."'):
+        serve(index, port=0)
+
+
+def test_answers_are_not_held_back():
+    with bind("127.0.0.1", 0) as listener:
+        assert listener.proto == socket.IPPROTO_TCP  # which asyncio looks at
+
+
+@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", -1), ("127.0.0.1", 65536)])
+def test_a_port_is_a_number_of_16_bits(host, port):
+    with pytest.raises(ValueError, match="from 0 to 65535"):
+        bind(host, port)
+
+
+def test_an_address_of_another_machine_is_refused():
+    with pytest.raises(ValueError, match="host must be an address of this machine"):
+        bind("192.0.2.1", 0)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_private"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.8.8", True),
+        ("::1", True),
+        ("localhost", True),
+        ("LOCALHOST", True),
+        ("127.1", True),
+        ("10.1", False),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("192.168.0.7", False),
+        ("localhost.example", False),
+    ],
+)
+def test_only_addresses_of_this_machine_are_private(host, is_private):
+    assert is_loopback(host) is is_private

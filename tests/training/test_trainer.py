@@ -1,0 +1,551 @@
+"""A run from its recipe to its folder: what trains, when, how it ends, what it leaves behind."""
+
+import copy
+import math
+import tomllib
+from itertools import pairwise
+
+import pytest
+import torch
+from PIL import Image
+from tiny import losses, metrics, tiny_recipe, without_times
+
+from weiss._base.processes import Processes
+from weiss.losses import LOSSES
+from weiss.losses.lazy_adamw import TouchedRowsAdamW
+from weiss.runs import Run, Schedule, recipe_from
+from weiss.training import evaluate_run, trainer
+from weiss.training.alternation import place_fields
+from weiss.training.preparation import prepare
+from weiss.training.step import Stepper
+
+CPU = torch.device("cpu")
+EPOCH_KEYS = {
+    *("epoch", "phase", "steps", "loss", "lr", "images_per_second", "order"),
+    *("evaluation", "seconds"),
+}
+
+
+def prepared(data, **changes):
+    return prepare(tiny_recipe(data, **changes), CPU, Processes())
+
+
+@pytest.fixture
+def snapshots(monkeypatch):
+    """Copies of the network and the loss at the end of every epoch, before the first at 0."""
+    taken = []
+
+    def copies(training):
+        return copy.deepcopy((training.model.state_dict(), training.loss.state_dict()))
+
+    def took_up(training, real=trainer.Training._take_up):
+        real(training)
+        taken.append(copies(training))
+
+    def closed(training, real=trainer.Training._close_epoch):
+        taken.append(copies(training))
+        real(training)
+
+    monkeypatch.setattr(trainer.Training, "_take_up", took_up)
+    monkeypatch.setattr(trainer.Training, "_close_epoch", closed)
+    return taken
+
+
+# The folder
+
+
+def test_a_finished_run_holds_everything(finished):
+    for name in ("recipe.toml", "metrics.jsonl", "result.json", "model.safetensors", "card.md"):
+        assert (finished / name).is_file(), name
+    for name in ("learning_curves.png", "order_parameters.png"):
+        with Image.open(finished / "plots" / name) as image:
+            assert image.format == "PNG"
+    assert len(Run(finished).checkpoints.files()) == 1
+    # Nothing half-written, no lock.
+    assert [path.name for path in finished.rglob(".*")] == []
+
+
+def test_the_recipe_of_a_run_is_complete_and_gives_the_same_run_again(finished, stripes, run):
+    resolved = recipe_from(str(finished))
+    assert resolved.train.batch_size == 12
+    assert resolved.train.sampler == "shuffled"
+    assert resolved.train.precision == "fp32"
+    assert resolved.augment.size == resolved.evaluate.size == resolved.evaluate.resize == 32
+    assert resolved.made_with["device"] == "CPU"
+    # Filling it in again changes nothing.
+    again = prepare(resolved, CPU, Processes()).recipe
+    assert again.as_dict() == resolved.as_dict()
+    written = tomllib.loads((finished / "recipe.toml").read_text())
+    assert again.as_dict() == written
+    folder = run(train__epochs=5)
+    assert [without_times(line) for line in metrics(folder)] == [
+        without_times(line) for line in metrics(finished)
+    ]
+
+
+def test_every_epoch_is_a_line_of_metrics(finished):
+    lines = metrics(finished)
+    assert [line["epoch"] for line in lines] == [1, 2, 3, 4, 5]
+    assert [line["phase"] for line in lines] == ["warm-up", *["training"] * 4]
+    assert [line["steps"] for line in lines] == [3, 6, 9, 12, 15]
+    for line in lines:
+        assert set(line) == EPOCH_KEYS
+        assert set(line["lr"]) == {"network", "fields"}
+        assert set(line["order"]) == {"class_mean_length", "residual", "violating_share"}
+        assert math.isfinite(line["loss"])
+        assert line["seconds"] > 0
+        assert line["images_per_second"] > 0
+
+
+def test_the_result_is_the_best_epoch_and_its_model_measures_the_same_to_the_last_bit(finished):
+    result, lines = Run(finished).result(), metrics(finished)
+    best = max(lines, key=lambda line: line["evaluation"]["map_at_r"])
+    assert len({line["evaluation"]["map_at_r"] for line in lines}) > 1
+    assert result["epoch"] == best["epoch"]
+    for name, value in best["evaluation"].items():
+        assert result[name] == value
+    assert evaluate_run(finished, device="cpu").summary() == best["evaluation"]
+    assert result["loss"] == "mf_cwms"
+    assert result["epochs"] == 5
+    assert result["steps"] == 15
+    assert result["stopped_early"] is False
+    assert result["measured_on"] == "test"
+    assert 0 < result["seconds_to_best"] <= result["seconds"]
+
+
+@pytest.mark.parametrize("metric", ["precision_at_1", "r_precision"])
+def test_best_means_what_the_recipe_says(run, metric):
+    folder = run(evaluate__metric=metric, train__epochs=8)
+    best = max(metrics(folder), key=lambda line: line["evaluation"][metric])
+    assert Run(folder).result()["epoch"] == best["epoch"]
+
+
+def test_the_model_of_a_run_comes_with_its_loss_and_a_card(finished):
+    run = Run(finished)
+    facts = run.model_facts()
+    assert len(facts["class_names"]) == 6
+    assert run.loss().fields.shape == (6, 16)
+    embedded = run.model()(torch.zeros(2, 3, 32, 32))
+    assert embedded.shape == (2, 16)
+    torch.testing.assert_close(embedded.norm(dim=1), torch.ones(2))
+    card = (finished / "card.md").read_text()
+    assert f"{100 * run.result()['map_at_r']:.2f}" in card
+    assert "6 training classes" in card
+    assert "32 x 32" in card
+
+
+# What trains
+
+
+@pytest.mark.parametrize("freeze", ["none", "statistics", "all"])
+def test_warm_up_moves_head_and_fields_only(run, snapshots, freeze):
+    run(backbone__freeze_bn=freeze, train__warmup_epochs=2, train__epochs=3)
+    (before, loss_before), _, (warm, loss_warm), (after, _) = snapshots
+    is_buffer = {name: "running" in name or "tracked" in name for name in before}
+    is_norm = {
+        name: name.rpartition(".")[0] + ".running_mean" in before and not is_buffer[name]
+        for name in before
+    }
+    assert sum(is_norm.values()) == 2 * sum(name.endswith("running_mean") for name in before)
+    for name, value in before.items():
+        kept, moved = warm[name].equal(value), not after[name].equal(warm[name])
+        if name.startswith("head"):
+            assert not kept, name
+            assert moved, name
+        elif is_buffer[name]:
+            assert kept == (freeze != "none"), name
+            assert moved == (freeze == "none"), name
+        else:
+            assert kept, name
+            assert moved == (freeze != "all" or not is_norm[name]), name
+    assert not loss_warm["fields"].equal(loss_before["fields"])
+
+
+@pytest.mark.parametrize("name", list(LOSSES))
+def test_every_loss_trains(run, name):
+    changes = {"optim__class_lr": "none"} if "mf_" not in name else {}
+    folder = run(loss__name=name, train__epochs=1, train__warmup_epochs=0, **changes)
+    assert math.isfinite(losses(folder)[0])
+    recipe = recipe_from(str(folder))
+    is_pairs = LOSSES[name].sampling == "pairs"
+    assert recipe.train.sampler == ("per_class" if is_pairs else "shuffled")
+    if not is_pairs and "mf_" not in name:
+        assert recipe.optim.class_lr == pytest.approx(100 * recipe.optim.lr)
+    assert Run(folder).result()["loss"] == name
+
+
+@pytest.mark.parametrize("name", ["mf_cwms", "mf_contrastive"])
+def test_the_loss_falls_and_retrieval_gets_better(run, name):
+    folder = run(loss__name=name, train__epochs=8, schedule__every=4)
+    fallen = losses(folder)
+    assert fallen[-1] < fallen[3] < fallen[0]
+    found = [line["evaluation"]["map_at_r"] for line in metrics(folder)]
+    assert max(found) > found[0] + 0.2
+
+
+@pytest.mark.parametrize(("name", "lr"), [("adamw", 1e-2), ("rmsprop", 1e-3), ("sgd", 1e-2)])
+def test_every_optimiser_trains(run, name, lr):
+    folder = run(
+        **{"optim__name": name, "optim__lr": lr, "optim__class_lr": 0.5 if name == "sgd" else 0.05},
+        loss__name="mf_contrastive",
+        train__epochs=6,
+    )
+    assert losses(folder)[-1] < 0.8 * losses(folder)[0]
+
+
+def test_optimisers_are_built_as_the_recipe_says(stripes):
+    sgd = prepared(stripes, optim__name="sgd", optim__momentum=0.7, optim__weight_decay=0.01)
+    group = sgd.stepper.optimizer.param_groups[0]
+    assert (type(sgd.stepper.optimizer), group["momentum"]) == (torch.optim.SGD, 0.7)
+    assert group["weight_decay"] == 0.01
+    rms = prepared(stripes, optim__name="rmsprop", optim__momentum=0.6).stepper.optimizer
+    assert (type(rms), rms.param_groups[0]["momentum"]) == (torch.optim.RMSprop, 0.6)
+    adamw = prepared(stripes).stepper.optimizer
+    assert type(adamw) is torch.optim.AdamW
+    assert {g["name"]: g["lr"] for g in adamw.param_groups} == {"network": 0.01, "fields": 0.05}
+
+
+def test_class_vectors_alone_are_moved_by_touched_rows(stripes):
+    made = prepared(stripes, optim__touched_rows="true", loss__name="mf_contrastive")
+    optimizer = made.stepper.optimizer
+    assert type(optimizer) is TouchedRowsAdamW
+    assert {g["name"]: g["touched_rows"] for g in optimizer.param_groups} == {
+        "network": False,
+        "fields": True,
+    }
+    assert {g["name"]: g["lr"] for g in optimizer.param_groups} == {"network": 0.01, "fields": 0.05}
+
+
+def test_touched_rows_train_and_idle_fields_stand_still(run, monkeypatch):
+    moved = []
+
+    def step(optimizer, *args, real=TouchedRowsAdamW.step):
+        (fields,) = next(g["params"] for g in optimizer.param_groups if g["name"] == "fields")
+        before, has_gradient = fields.detach().clone(), fields.grad.ne(0).any(dim=1)
+        found = real(optimizer, *args)
+        moved.append((fields.detach().ne(before).any(dim=1), has_gradient))
+        return found
+
+    monkeypatch.setattr(TouchedRowsAdamW, "step", step)
+    changes = {"loss__name": "mf_contrastive", "train__epochs": 6, "train__batch_size": 4}
+    folder = run(optim__touched_rows="true", **changes)
+    assert losses(folder)[-1] < 0.8 * losses(folder)[0]
+    assert all(rows.equal(has_gradient) for rows, has_gradient in moved)
+    assert not all(bool(has_gradient.all()) for _, has_gradient in moved)
+
+
+def test_with_a_gradient_for_every_row_touched_rows_are_adamw(run):
+    """Every field of an exponential repulsion has a gradient in every step."""
+    plain, touched = run("plain"), run("touched", optim__touched_rows="true")
+    assert losses(touched) == pytest.approx(losses(plain), rel=1e-3)
+
+
+@pytest.mark.parametrize(("distance", "owes"), [("euclidean", False), ("cosine", True)])
+def test_fields_are_kept_at_their_true_length_where_a_loss_sees_it(
+    run, monkeypatch, distance, owes
+):
+    kept = []
+
+    def keep(training, *args, real=trainer.Training._keep):
+        (group,) = (g for g in training.stepper.optimizer.param_groups if g["name"] == "fields")
+        state = training.stepper.optimizer.state[group["params"][0]]
+        kept.append(bool((state["decayed"] != state["decay"]).any()))
+        real(training, *args)
+
+    monkeypatch.setattr(trainer.Training, "_keep", keep)
+    changes = {"loss__name": "mf_contrastive", "train__batch_size": 4, "optim__weight_decay": 0.1}
+    run(optim__touched_rows="true", loss__distance=distance, **changes)
+    assert kept
+    assert any(kept) == owes
+
+
+def test_what_the_gradient_skipped_stands_in_every_line(run, capsys):
+    changes = {"loss__name": "mf_contrastive", "loss__impl": "streaming", "train__batch_size": 4}
+    lines = metrics(run("some", loss__skip="on", quiet=False, **changes))
+    shares = [line["skipped"] for line in lines]
+    assert all(0 <= share <= 1 for share in shares)
+    assert any(shares)
+    assert f"skipped {100 * shares[-1]:.1f} %" in capsys.readouterr().out
+    plain = run("all", loss__skip="off", **changes)
+    assert all("skipped" not in line for line in metrics(plain))
+    assert losses(plain) == pytest.approx([line["loss"] for line in lines], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"loss__name": "contrastive"}, "loss 'contrastive' has none that train. Leave it out"),
+        ({"loss__name": "arcface"}, r"'arcface' has them in a parameter of shape \(16, 6\)"),
+        ({"fields__how": "class_mean"}, "has none that train with fields.how='class_mean'"),
+    ],
+)
+def test_touched_rows_need_a_row_for_each_class(stripes, changes, what):
+    with pytest.raises(ValueError, match="optim.touched_rows must be false unless .*" + what):
+        prepared(stripes, optim__touched_rows="true", **changes)
+
+
+@pytest.mark.parametrize("kind", ["clip_value", "clip_norm"])
+def test_clipping_bounds_what_reaches_the_optimiser(stripes, kind):
+    bound = 1e-3
+    largest = {}
+    for limit in (0, bound):
+        off = {"optim__clip_value": 0, "optim__clip_norm": 0}
+        made = prepared(stripes, **{**off, f"optim__{kind}": limit})
+        made.stepper.set_phase(warming_up=False)
+        seen = []
+
+        def step(*_, made=made, seen=seen, **__):
+            gradients = torch.cat([p.grad.flatten() for p in made.model.parameters()])
+            seen.append(float(gradients.abs().max() if kind == "clip_value" else gradients.norm()))
+            seen.append(made.loss.fields.grad.clone())
+
+        made.stepper.optimizer.step = step
+        made.model.train()
+        made.stepper(*next(made.experiment.batches(0)))
+        largest[limit], fields = seen
+        # Class vectors are no part of the network: theirs stay as they are.
+        torch.testing.assert_close(fields, largest.setdefault("fields", fields))
+    assert largest[0] > 2 * bound
+    assert largest[bound] == pytest.approx(bound, rel=1e-3)
+
+
+def test_learning_rates_follow_the_schedule(run):
+    changes = {"schedule__name": "cosine", "train__epochs": 4, "schedule__ramp_epochs": 1.5}
+    folder = run(**changes)
+    schedule = Schedule(name="cosine", ramp_epochs=1.5)
+    for line in metrics(folder):
+        # As of the middle of the last step.
+        factor = schedule.factor(line["epoch"] - 1 + 2.5 / 3, 4)
+        assert line["lr"] == pytest.approx({"network": 1e-2 * factor, "fields": 0.05 * factor})
+    folder = run("steps", schedule__every=2, schedule__gamma=0.1, train__epochs=5)
+    rates = [line["lr"]["network"] for line in metrics(folder)]
+    assert rates == pytest.approx([1e-2, 1e-2, 1e-3, 1e-3, 1e-4])
+
+
+@pytest.mark.parametrize("how", ["alternating", "class_mean"])
+def test_fields_that_do_not_learn_take_no_gradient_step(run, snapshots, how):
+    folder = run(fields__how=how, loss__name="mf_contrastive", train__epochs=5, fields__every=2)
+    fields = [loss["fields"] for _, loss in snapshots]
+    changed = [not a.equal(b) for a, b in pairwise(fields)]
+    # Alternating: solved at the beginning of every second epoch, still in between.
+    assert changed == ([True, False, True, False, True] if how == "alternating" else [True] * 5)
+    assert losses(folder)[-1] < 0.9 * losses(folder)[0]
+    assert all(set(line["lr"]) == {"network"} for line in metrics(folder))
+
+
+def test_class_mean_fields_are_running_means_of_the_embeddings(stripes, run, monkeypatch):
+    seen = []
+
+    def watched(stepper, images, labels, real=Stepper.__call__):
+        before = stepper.loss.fields.clone()
+        value, embeddings, joined = real(stepper, images, labels)
+        assert stepper.loss.fields.equal(before)
+        seen.append((before, embeddings, joined))
+        return value, embeddings, joined
+
+    monkeypatch.setattr(Stepper, "__call__", watched)
+    run(fields__how="class_mean", fields__momentum=0.75, train__epochs=2)
+    for (before, embeddings, labels), (after, _, _) in pairwise(seen):
+        for c in range(6):
+            expected = before[c]
+            if (labels == c).any():
+                expected = 0.75 * before[c] + 0.25 * embeddings[labels == c].mean(dim=0)
+            torch.testing.assert_close(after[c], expected)
+
+
+def test_alternating_fields_start_from_class_means_and_lower_the_loss(stripes):
+    from weiss.losses.self_consistency import class_means_of
+
+    recipe = tiny_recipe(stripes, fields__how="alternating", fields__passes=20)
+    made = prepare(recipe, CPU, Processes())
+    embeddings = made.experiment.embed_training(made.model, precision=made.stepper.precision)
+    labels = made.experiment.train_labels()
+    with torch.no_grad():
+        made.loss.fields.copy_(class_means_of(embeddings, labels, 6))
+        at_means = float(made.loss(embeddings, labels))
+        made.loss.fields.normal_()
+    place_fields(made.loss, made.recipe.fields, 0, made.experiment, lambda: embeddings)
+    assert float(made.loss(embeddings, labels)) < at_means
+    assert not made.loss.fields.requires_grad
+    assert made.loss.fields.grad is None
+
+
+def test_images_with_several_labels_train(run, stripes, tmp_path):
+    rows = ["path,labels,split"]
+    for path in sorted(stripes.rglob("*.png")):
+        number = int(path.parent.name.removeprefix("class"))
+        split = "train" if number < 6 else "test"
+        rows.append(f"{path},{path.parent.name}|third{number % 3},{split}")
+    listed = tmp_path / "list.csv"
+    listed.write_text("\n".join(rows) + "\n")
+    folder = run(data=listed, data__shared_classes="true", train__epochs=4)
+    assert Run(folder).result()["num_classes"] == 9
+    assert losses(folder)[-1] < losses(folder)[0]
+    assert evaluate_run(folder, device="cpu").summary()["map_at_r"] > 0
+
+
+def test_bfloat16_trains_on_a_cpu(run):
+    folder = run(train__precision="bf16", loss__name="mf_contrastive", train__epochs=4)
+    assert losses(folder)[-1] < losses(folder)[0]
+    tensors = Run(folder).model().state_dict()
+    assert {t.dtype for t in tensors.values() if t.is_floating_point()} == {torch.float32}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_network_trains(run):
+    folder = run(train__compile="true", train__epochs=2, loss__name="mf_contrastive")
+    assert losses(folder) == pytest.approx(
+        losses(run("plain", train__epochs=2, loss__name="mf_contrastive")), rel=1e-3
+    )
+
+
+# A batch in parts
+
+
+@pytest.mark.parametrize("name", ["mf_cwms", "contrastive", "proxy_anchor"])
+@pytest.mark.parametrize("parts", [2, 3])
+def test_a_batch_in_parts_has_the_loss_and_gradients_of_the_whole(stripes, name, parts):
+    found = []
+    for accumulate in (1, parts):
+        changes = {"train__batch_size": 12, "train__per_class": 2, "train__accumulate": accumulate}
+        made = prepared(
+            stripes,
+            loss__name=name,
+            backbone__freeze_bn="statistics",
+            optim__class_lr=0.1,
+            **changes,
+        )
+        made.stepper.set_phase(warming_up=False)
+        made.model.train()
+        value, _, _ = made.stepper._backward(*next(made.experiment.batches(0)))
+        parameters = {**dict(made.model.named_parameters()), **dict(made.loss.named_parameters())}
+        found.append((value.detach(), {k: p.grad for k, p in parameters.items()}))
+    (whole, gradients), (sum_of_parts, gradients_of_parts) = found
+    torch.testing.assert_close(sum_of_parts, whole, rtol=1e-5, atol=0)
+    assert gradients.keys() == gradients_of_parts.keys()
+    for key, gradient in gradients.items():
+        off = (gradient - gradients_of_parts[key]).norm() / gradient.norm().clamp_min(1e-12)
+        assert gradient.norm() > 0, key
+        assert off < 1e-5, key
+
+
+def test_batch_normalisation_sees_an_image_of_a_batch_in_parts_once(stripes):
+    made = prepared(stripes, train__accumulate=3)
+    made.stepper.set_phase(warming_up=False)
+    made.model.train()
+    images, labels = next(made.experiment.batches(0))
+    oracle = copy.deepcopy(made.model)
+    with torch.no_grad():
+        for part in images.chunk(3):
+            oracle(part)
+    made.stepper(images, labels)
+    buffers = dict(oracle.named_buffers())
+    assert int(buffers["trunk.stem.1.num_batches_tracked"]) == 3
+    for name, value in made.model.named_buffers():
+        torch.testing.assert_close(value, buffers[name], rtol=0, atol=0)
+    momenta = {m.momentum for m in made.model.modules() if isinstance(m, torch.nn.BatchNorm2d)}
+    assert momenta == {0.1}
+
+
+# When it is measured, and when it ends
+
+
+@pytest.fixture
+def scores(monkeypatch):
+    """Evaluation gives these scores in turn, then the last one for ever."""
+    given = []
+
+    def evaluated(training, model, split):
+        score = given.pop(0) if len(given) > 1 else given[0]
+        return {"map_at_r": score, "r_precision": score, "precision_at_1": score}
+
+    monkeypatch.setattr(trainer.Training, "_evaluate", evaluated)
+    return given
+
+
+@pytest.mark.parametrize(
+    ("given", "warmup", "patience", "last"),
+    [
+        ([0.5, 0.4], 0, 3, 4),  # best in epoch 1
+        ([0.5, 0.4, 0.3, 0.6, 0.1], 0, 3, 7),  # the third epoch of patience brings a better one
+        ([0.5, 0.4, 0.3, 0.2, 0.6], 0, 3, 4),  # the fourth comes too late
+        ([0.9, 0.1], 2, 3, 5),  # best in warm-up: patience begins after it
+        ([0.5, 0.5], 0, 2, 3),  # as good is not better
+        ([0.5, 0.4], 0, 0, 9),  # 0: never
+        ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], 0, 1, 9),
+    ],
+)
+def test_a_run_waits_its_whole_patience_and_no_longer(run, scores, given, warmup, patience, last):
+    scores += given
+    folder = run(train__warmup_epochs=warmup, train__patience=patience, train__epochs=9)
+    assert len(metrics(folder)) == last
+    result = Run(folder).result()
+    assert result["epochs"] == last
+    assert result["stopped_early"] == (last < 9)
+    assert result["map_at_r"] == max(line["evaluation"]["map_at_r"] for line in metrics(folder))
+
+
+def test_evaluation_takes_place_every_so_many_epochs_and_at_the_end(run):
+    folder = run(evaluate__every=3, train__epochs=7)
+    assert [n["epoch"] for n in metrics(folder) if "evaluation" in n] == [3, 6, 7]
+
+
+def test_held_out_classes_do_not_train_and_the_test_set_is_looked_at_once(run, monkeypatch):
+    looked = []
+
+    def evaluated(training, model, split, real=trainer.Training._evaluate):
+        looked.append(split)
+        return real(training, model, split)
+
+    monkeypatch.setattr(trainer.Training, "_evaluate", evaluated)
+    folder = run(evaluate__on="held_out", evaluate__folds=3, train__epochs=6, seed=2)
+    assert looked == ["valid"] * 6 + ["test"]
+    result = Run(folder).result()
+    # The best network is looked at, and here it is not the last.
+    assert result["epoch"] < 6
+    assert result["num_classes"] == 4
+    assert result["measured_on"] == "held-out training classes"
+    assert result["queries"] == 12
+    assert result["test"]["queries"] == 24
+    assert result["map_at_r"] == max(n["evaluation"]["map_at_r"] for n in metrics(folder))
+    assert evaluate_run(folder, device="cpu").summary()["map_at_r"] == result["map_at_r"]
+    on_test = evaluate_run(folder, split="test", device="cpu").summary()
+    assert on_test == result["test"]
+    trained = set(Run(folder).model_facts()["class_names"])
+    table = prepare(recipe_from(str(folder)), CPU, Processes()).experiment.table
+    for split in ("valid", "test"):
+        names = {table.class_names[c] for c in table.part(split).classes()}
+        assert len(names) == {"valid": 2, "test": 4}[split]
+        assert not names & trained
+    assert "looked at once" in (folder / "card.md").read_text()
+
+
+def test_data_without_a_test_part_train_and_nothing_is_measured(run, capsys):
+    folder = run(data__split="all", quiet=False)
+    assert "measured on nothing: the data have no test part" in capsys.readouterr().out
+    result = Run(folder).result()
+    assert "map_at_r" not in result
+    assert result["measured_on"] == "nothing"
+    assert result["epoch"] == 3
+    assert result["num_classes"] == 10
+    assert all("evaluation" not in line for line in metrics(folder))
+    assert Run(folder).model()(torch.zeros(1, 3, 32, 32)).shape == (1, 16)
+    assert "Nothing was measured" in (folder / "card.md").read_text()
+
+
+def test_tensorboard_gets_its_numbers_under_the_run_folder(run):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folder = run(track__with='["tensorboard"]')
+    events = [path for path in folder.rglob("events.out.tfevents*") if path.stat().st_size]
+    assert events
+    found = {}
+    for path in events:
+        log = EventAccumulator(str(path))
+        log.Reload()
+        for tag in log.Tags()["scalars"]:
+            found[tag] = [event.value for event in log.Scalars(tag)]
+    assert found["loss"] == pytest.approx(losses(folder), rel=1e-5)
+    expected = [line["evaluation"]["map_at_r"] for line in metrics(folder)]
+    assert found["evaluation.map_at_r"] == pytest.approx(expected, rel=1e-5)
