@@ -9,11 +9,11 @@ The hash is the finaliser of SplitMix64 (Steele, Lea, Flood 2014), applied once 
 """
 
 from numbers import Integral
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from weiss._base.arrays import Array
+
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MASK = 2**64 - 1
 # What numbers are for stands in front of their place, so that two uses never share any.

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from weiss._base.arrays import Array
 from weiss._base.checks import count as a_count
 from weiss._base.checks import some, suggestion
 from weiss._base.files import replacing
@@ -40,7 +40,6 @@ from weiss.catalogue.tidying import overlap
 from weiss.data import DATASETS, Table
 from weiss.runs.folder import Run
 
-Array = np.ndarray[Any, Any]
 HINTS = 10_000
 """Names up to which the nearest to one that is not there is looked for."""
 

@@ -19,13 +19,12 @@ Dimensions: n items, q queries, D embedding size.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from weiss._base import draws
+from weiss._base.arrays import Array
 
-Array = np.ndarray[Any, Any]
 MIN_CLASSES, MIN_ITEMS = 10, 200
 """With fewer held-out classes or items a rate of a few per cent cannot be measured."""
 MAX_QUERIES = 1_000

@@ -7,18 +7,17 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from weiss._base import images
+from weiss._base.arrays import Array
 from weiss._base.checks import some
 from weiss.catalogue.items import shown
 from weiss.data import DATASETS, Assembly, Table, open_table
 from weiss.data.own import EMPTY, images_below
 from weiss.data.sources import Files, Vectors
 
-Array = np.ndarray[Any, Any]
 NO_CLASS = ""
 """The one class of a table whose items have none; it is never shown."""
 

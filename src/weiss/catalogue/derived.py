@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from weiss._base.arrays import Array
 from weiss._base.checks import one_of
 from weiss._base.files import replacing
 from weiss.catalogue import tidying
@@ -30,8 +31,6 @@ from weiss.catalogue.segments import OpenSegment, alive_rows, all_vectors, open_
 from weiss.catalogue.stores import MILVUS, Store, make_store, open_store, refuse_address
 from weiss.runs import embed_runs
 from weiss.runs.folder import Run
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from weiss._base.arrays import Array
 from weiss._base.decoding import Decoders
 from weiss._base.files import replacing
 from weiss._base.images import BadImageError
@@ -43,7 +44,6 @@ from weiss.data.resample import resample
 from weiss.data.sources import Files, Pixels
 from weiss.data.store import CHUNK, Memory, Store, build_store, file_states, workers_for
 
-Array = np.ndarray[Any, Any]
 Decode = Callable[[Table], tuple[Store, dict[int, str]]]
 """From images to their pixels, and what is wrong with those that cannot be read."""
 PIECE, BLOCK = 512, 2048

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from weiss._base import checks
+from weiss._base.arrays import Array
 from weiss._base.files import replacing
 from weiss._base.tensor_files import DIGEST, read_tensors, write_tensors
 from weiss.backbones import Embedder
@@ -38,7 +39,6 @@ from weiss.catalogue.networks import (
 )
 from weiss.runs.folder import LOSS, MODEL, Run
 
-Array = np.ndarray[Any, Any]
 TOLERANCE = 1e-4
 """How far an entry of an embedding may lie from that of the run's network."""
 BATCHES = (1, 2, 7)

@@ -19,12 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from weiss._base.arrays import Array
 from weiss._base.checks import count, one_of
 from weiss.catalogue.recall import sample, share_found, similarity_at
 from weiss.catalogue.store_files import read_facts, write_store
 from weiss.catalogue.vectors import best_first, item_ids, new_items, refuse_known, unit_vectors
-
-Array = np.ndarray[Any, Any]
 
 EXACT_BELOW = 100_000
 """With fewer items every vector is compared."""

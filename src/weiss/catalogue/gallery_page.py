@@ -9,17 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
+from weiss._base.arrays import Array
 from weiss._base.files import replacing
 from weiss.catalogue.items import Hit, Threshold
 from weiss.catalogue.searching import Catalogue
 from weiss.catalogue.thumbnails import media_type, picture_file, small_picture
 from weiss.reporting.style import CSS
 
-Array = np.ndarray[Any, Any]
 # Nothing may be fetched, whatever ends up in the page.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 MORE_CSS = """

@@ -1,8 +1,7 @@
 """The card of an index: what people should know of it, in Markdown."""
 
 from weiss.catalogue.folder import SKIPPED, Manifest
-
-SHOWN = {"map_at_r": "MAP@R", "precision_at_1": "P@1", "r_precision": "RP"}
+from weiss.evaluation.metrics import TITLES
 
 
 def index_card(manifest: Manifest, num_classes: int, num_skipped: int) -> str:
@@ -17,7 +16,7 @@ def index_card(manifest: Manifest, num_classes: int, num_skipped: int) -> str:
     measured = manifest.scores.get("measured_on", "nothing")
     rows = [
         f"| {title} | {100 * manifest.scores[name]:.2f} |"
-        for name, title in SHOWN.items()
+        for name, title in TITLES.items()
         if name in manifest.scores
     ]
     table = "\n".join([f"| per cent | {measured} |", "|---|---:|", *rows])

@@ -5,11 +5,9 @@ Dimensions: n items, D embedding size, m fields.
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
+from weiss._base.arrays import Array
 
-Array = np.ndarray[Any, Any]
 UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """Characters that move a cursor or break a line, and halves of bytes that were no text."""
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from weiss._base import draws
+from weiss._base.arrays import Array
 from weiss.catalogue.items import DamagedIndexError, Map
 
-Array = np.ndarray[Any, Any]
 SAMPLE = 20_000
 """Items that a map is made from; all are laid on it."""
 FEW, MANY, BLOCK = 100, 20_000, 65_536

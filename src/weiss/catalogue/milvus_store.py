@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from weiss._base.arrays import Array
 from weiss._base.checks import count
 from weiss.catalogue.vectors import best_first, item_ids, new_items, refuse_known, unit_vectors
-
-Array = np.ndarray[Any, Any]
 
 BATCH = 4_000
 """Items of a request; fewer if they are more than `MOST_BYTES`, which servers refuse."""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from weiss._base.arrays import Array
 from weiss._base.files import replacing
 from weiss.catalogue.items import shown
 from weiss.catalogue.networks import Network, without_folders
@@ -19,8 +20,6 @@ from weiss.runs import recipe_from_dict, to_toml
 from weiss.runs.card import card
 from weiss.runs.folder import CARD, MODEL, RECIPE, RESULT, Run
 from weiss.theory.distances import unit
-
-Array = np.ndarray[Any, Any]
 
 
 def copy_model(run: Run, folder: Path) -> list[str]:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from weiss._base import checks
+from weiss._base.arrays import Array
 from weiss._base.devices import refuse_absent_device
 from weiss._base.tensor_files import DIGEST, DamagedFileError, read_tensors
 from weiss._version import __version__
@@ -28,7 +29,6 @@ from weiss.runs import Recipe, recipe_from_dict
 from weiss.runs.experiment import KEPT_SIDE, with_sizes
 from weiss.runs.folder import LOSS, Run, build_backbone
 
-Array = np.ndarray[Any, Any]
 FORMAT = 1
 """The version of what an export says about itself."""
 FORMATS = ONNX, SAFETENSORS = "onnx", "safetensors"

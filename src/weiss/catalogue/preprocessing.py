@@ -11,11 +11,10 @@ import numpy as np
 import torch
 
 from weiss._base import checks, images
+from weiss._base.arrays import Array
 from weiss.data import CentreCrop
 from weiss.data.batch_gather import laid_out
 from weiss.data.resample import resample
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)

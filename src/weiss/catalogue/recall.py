@@ -4,12 +4,11 @@ Dimensions: q queries, n items, D embedding size.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 
-Array = np.ndarray[Any, Any]
+from weiss._base.arrays import Array
 
 BLOCK = 16_000_000
 """Similarities held at a time, 64 MB of them."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from weiss._base.arrays import Array
 from weiss._base.checks import count as a_count
 from weiss._base.devices import refuse_absent_device
 from weiss.catalogue.derived import store_of
@@ -29,8 +30,6 @@ from weiss.catalogue.model_copy import is_model_of
 from weiss.catalogue.networks import Network, network_of_file, network_of_run
 from weiss.catalogue.segments import OpenSegment, alive_rows, open_segments
 from weiss.catalogue.stores import Store
-
-Array = np.ndarray[Any, Any]
 
 
 class Catalogue:

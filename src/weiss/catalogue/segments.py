@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from weiss._base.arrays import Array
 from weiss._base.files import replacing
 from weiss.catalogue.folder import IndexFolder, Manifest, Segment
 from weiss.catalogue.items import DamagedIndexError, Item
 from weiss.catalogue.thumbnails import media_type, picture_file
 
-Array = np.ndarray[Any, Any]
 KINDS = ("items", "vectors", "digests", "thumbnails", "places")
 """The files of a segment."""
 

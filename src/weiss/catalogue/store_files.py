@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from weiss._base.arrays import Array
 from weiss._base.files import replacing
-
-Array = np.ndarray[Any, Any]
 
 MARK = b"weissST2"
 END = struct.Struct("<QQQ32s32s8s")

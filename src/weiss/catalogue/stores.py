@@ -7,14 +7,11 @@ Dimensions: n items, q queries, D embedding size.
 """
 
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
-
+from weiss._base.arrays import Array
 from weiss.catalogue.faiss_store import FaissStore
 from weiss.catalogue.milvus_store import MilvusStore
-
-Array = np.ndarray[Any, Any]
 
 MILVUS = "milvus:"
 """What the address of a Milvus store begins with."""

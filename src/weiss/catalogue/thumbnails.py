@@ -6,13 +6,12 @@ when somebody wants to see them.
 """
 
 import io
-from typing import Any
 
 import numpy as np
 
+from weiss._base.arrays import Array
 from weiss._base.images import encode_png
 
-Array = np.ndarray[Any, Any]
 SIDE = 160
 """The longer side is reduced to this; nothing is enlarged."""
 QUALITY = 85

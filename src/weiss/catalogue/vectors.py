@@ -3,11 +3,9 @@
 Dimensions: n items, q queries, D embedding size.
 """
 
-from typing import Any
-
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from weiss._base.arrays import Array
 
 TOLERANCE = 1e-3
 """How far a length may be from one: a vector that was kept in half precision still passes."""

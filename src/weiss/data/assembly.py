@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from weiss._base import checks
+from weiss._base.arrays import Array
 from weiss._base.checks import some
 from weiss.data.sources import Files, Source
 from weiss.data.splits import hold_out_classes, refuse_shared_classes, stratify, train_on_all
 from weiss.data.table import SPLITS, Table
 
-Array = np.ndarray[Any, Any]
 HOW_TO_SPLIT = ("auto", "given", "classes", "stratified", "all")
 ALIASES = {"val": "valid", "validation": "valid", "training": "train", "testing": "test"}
 

@@ -5,19 +5,19 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from weiss._base import images
+from weiss._base.arrays import Array
 from weiss._base.checks import some
 from weiss._base.decoding import Decoders
 from weiss.data.cache_choice import Place
 from weiss.data.store import CHUNK, SLACK, Store
 
-Array = np.ndarray[Any, Any]
 T = TypeVar("T")
 
 

@@ -6,12 +6,12 @@ appear twice, perhaps reduced or saved again, flatter every score.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from weiss._base.arrays import Array
 from weiss._base.checks import some
 from weiss._base.images import LUMA
 from weiss.data.cache_choice import Place
@@ -23,7 +23,6 @@ from weiss.data.store import Store, build_store
 from weiss.data.table import TESTING, Table
 from weiss.evaluation.neighbours import default_budget, nearest_neighbours
 
-Array = np.ndarray[Any, Any]
 THUMBNAIL = 16
 """Images are compared as grey thumbnails of this side."""
 SHORT_SIDE = 32

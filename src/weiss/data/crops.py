@@ -8,13 +8,12 @@ Dimensions: B images; axis 0 is rows, axis 1 columns.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from weiss._base import checks, draws
+from weiss._base.arrays import Array
 
-Array = np.ndarray[Any, Any]
 ATTEMPTS = 10
 """How often torchvision tries a random box before it takes the largest central one."""
 

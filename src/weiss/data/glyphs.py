@@ -12,18 +12,17 @@ import warnings
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import PIL
 from PIL import Image, ImageDraw, ImageFont, features
 
 from weiss._base import draws
+from weiss._base.arrays import Array
 from weiss._base.files import cache_folder, replacing
 from weiss.data.sources import Pixels
 from weiss.data.table import Table
 
-Array = np.ndarray[Any, Any]
 SIDE = 32
 OVERSAMPLE = 4
 """Glyphs are drawn and moved at four times the size, then averaged down: smooth edges."""

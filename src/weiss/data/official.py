@@ -9,16 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from weiss._base.arrays import Array
 from weiss._base.checks import some
 from weiss._base.downloads import Checksum
 from weiss.data.sources import Files
 from weiss.data.table import Table
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)

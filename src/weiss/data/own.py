@@ -16,7 +16,6 @@ from weiss.data.assembly import ALIASES, Assembly
 from weiss.data.sources import Files, HubImages, Pixels, Source, Vectors
 from weiss.data.table import SPLITS, Table
 
-Array = np.ndarray[Any, Any]
 SEPARATOR = "|"
 """Between the labels of one image in a list of files."""
 COLUMNS = ("path", "label", "labels", "split")

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice, repeat
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from weiss._base import checks, images
+from weiss._base.arrays import Array
 from weiss._base.decoding import Decoders
 from weiss._base.progress import track
 from weiss.data.batch_gather import Coming, begun_ahead, gather, laid_out
@@ -33,7 +33,6 @@ from weiss.data.sources import Files, Pixels, Vectors
 from weiss.data.store import CHUNK, Store, decode_files, refuse_bad, workers_for
 from weiss.data.table import Table
 
-Array = np.ndarray[Any, Any]
 Crop = Callable[[Array], Windows]
 """From the sizes ``(B, 2)`` of images to what is shown of them."""
 AHEAD = 2

@@ -16,15 +16,14 @@ of the two, c channels; A the two axes.
 """
 
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from weiss._base.arrays import Array
 from weiss.data.crops import Windows
 
-Array = np.ndarray[Any, Any]
 CPU_BYTES = 256 * 2**20
 GPU_BYTES = 2 * 2**30
 WASTE = 8

@@ -7,14 +7,13 @@ process would have seen.
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from weiss._base import checks, draws
+from weiss._base.arrays import Array
 from weiss.data.table import Table
-
-Array = np.ndarray[Any, Any]
 
 
 class Sampler(Protocol):

@@ -11,8 +11,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from weiss._base import images
-
-Array = np.ndarray[Any, Any]
+from weiss._base.arrays import Array
 
 
 class Source(Protocol):

@@ -1,13 +1,10 @@
 """Who trains and who tests: class-disjoint by default, seeded, never by accident shared."""
 
-from typing import Any
-
 import numpy as np
 
 from weiss._base import checks, draws
+from weiss._base.arrays import Array
 from weiss.data.table import Table
-
-Array = np.ndarray[Any, Any]
 
 
 def hold_out_classes(table: Table, fraction: float = 0.2, seed: int = 0) -> Table:

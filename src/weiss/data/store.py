@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from weiss._base import checks, images
+from weiss._base.arrays import Array
 from weiss._base.decoding import Decoded, Decoders, Sink, usable_cores
 from weiss._base.files import alone, cache_folder, replacing
 from weiss._base.progress import track
@@ -32,7 +33,6 @@ from weiss.data.cache_choice import Place, estimated_bytes, fits_disk, readable
 from weiss.data.sources import Files, Pixels
 from weiss.data.table import Table
 
-Array = np.ndarray[Any, Any]
 CHUNK = 16
 """Images a decoding process takes at a time: enough that talking costs little beside decoding."""
 SLACK = 2**20

@@ -4,14 +4,13 @@ Dimensions: N items, C classes.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from weiss._base import checks
+from weiss._base.arrays import Array
 from weiss.data.sources import Source
 
-Array = np.ndarray[Any, Any]
 SPLITS = ("train", "valid", "test", "query", "gallery", "unused")
 TESTING = ("test", "query", "gallery")
 

@@ -13,6 +13,9 @@ from torch import Tensor
 
 from weiss._base import checks
 
+TITLES = {"map_at_r": "MAP@R", "precision_at_1": "P@1", "r_precision": "RP"}
+"""What tables, cards and figures call the three metrics of the paper."""
+
 
 def precision_at(hits_QK: Tensor, k: int) -> Tensor:
     """Share of hits among the first k neighbours, ``1/k sum_{i<=k} rel_i``.

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-Array = np.ndarray[Any, Any]
+from weiss._base.arrays import Array
+
 Labels = Tensor | Array | list[Any] | tuple[Any, ...]
 CELLS = 4_000_000
 """How many label comparisons are made at a time: some ten megabytes."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from weiss._base import checks
+from weiss._base.arrays import Array
 from weiss._base.progress import track
 from weiss.evaluation import metrics, statistics
 from weiss.evaluation.embeddings import Embeddings, at_least_float32, check_embeddings, take
@@ -21,7 +22,6 @@ from weiss.evaluation.neighbours import default_budget, nearest_neighbours
 from weiss.evaluation.relevance import Labels, Relevance
 from weiss.theory.distances import DISTANCES, unit
 
-Array = np.ndarray[Any, Any]
 Metric = Callable[[Tensor, Tensor], Tensor]
 OWNER = "retrieval evaluation"
 

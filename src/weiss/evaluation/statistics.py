@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from weiss._base import checks
+from weiss._base.arrays import Array
 
-Array = np.ndarray[Any, Any]
 CELLS = 4_000_000
 """How many random numbers are drawn at a time: 32 MB, and as much for what they pick."""
 MOST_EXACT = 500

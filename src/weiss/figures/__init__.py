@@ -9,7 +9,6 @@ from weiss.figures.heat_maps import heat_map, heat_panels
 from weiss.figures.magnet import magnet_cooling, magnet_name, magnet_transition
 from weiss.figures.runs import (
     ORDER,
-    RETRIEVAL,
     Curve,
     Curves,
     Metrics,
@@ -26,7 +25,6 @@ __all__ = [
     "HELPFUL_RANGE",
     "MARKERS",
     "ORDER",
-    "RETRIEVAL",
     "TEXT",
     "Averaged",
     "Boxes",

@@ -7,6 +7,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from weiss.evaluation.metrics import TITLES
 from weiss.figures.drawing import (
     DASHES,
     NOTHING,
@@ -24,7 +25,7 @@ from weiss.figures.drawing import (
     whole_epochs,
     write,
 )
-from weiss.figures.runs import ORDER, RETRIEVAL, Curve, Metrics, curve_of, order_curve
+from weiss.figures.runs import ORDER, Curve, Metrics, curve_of, order_curve
 
 Runs = Mapping[str, Sequence[Metrics]]
 """For each title the runs, each the lines of its metrics.jsonl."""
@@ -83,7 +84,7 @@ def averaged_curves(
     height = max(2.9, height_for([*curves, *levels]))
     figure, [axis] = paper_figure(1, 1, title, width=6.3, height=height)
     _over_epochs(axis, [curves])
-    name_axes(axis, "epoch", f"{RETRIEVAL.get(metric, metric)} (%)")
+    name_axes(axis, "epoch", f"{TITLES.get(metric, metric)} (%)")
     ends = _draw(axis, curves, list(runs))
     label_ends(axis, ends + draw_levels(axis, levels, _reach(curves)), text=PAPER_TEXT)
     write(figure, path, dpi=200)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from weiss.evaluation.metrics import TITLES
 from weiss.figures.drawing import (
     COLOURS,
     TEXT,
@@ -23,7 +24,6 @@ Metrics = Sequence[Mapping[str, Any]]
 """The lines of a run's metrics.jsonl, one an epoch."""
 Curve = tuple[list[int], list[float]]
 Curves = dict[str, Curve]
-RETRIEVAL = {"map_at_r": "MAP@R", "r_precision": "R-precision", "precision_at_1": "P@1"}
 ORDER = {
     "class_mean_length": "Length of class means",
     "residual": "Residual of self-consistency",
@@ -56,7 +56,7 @@ def learning_curves(
     """
     groups = dict.fromkeys(name for line in metrics for name in line.get("lr") or ())
     retrieval = {
-        name: curve_of(metrics, "evaluation", key, factor=100) for key, name in RETRIEVAL.items()
+        name: curve_of(metrics, "evaluation", key, factor=100) for key, name in TITLES.items()
     }
     panels = {
         "Training loss": {"": curve_of(metrics, "loss")},

@@ -1,16 +1,14 @@
 """A picture of a data set: a few classes, a few images of each."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from weiss._base import checks, draws, images
+from weiss._base.arrays import Array
 from weiss.data.sources import Pixels
 from weiss.data.table import Table
 from weiss.figures import contact_sheet
-
-Array = np.ndarray[Any, Any]
 
 
 def draw_sheet(

@@ -13,13 +13,12 @@ an order where Debye's expansion is good to the last digits, and come down by th
 
 import math
 from functools import cache
-from typing import Any
 
 import numpy as np
 
 from weiss._base import checks
+from weiss._base.arrays import Array
 
-Array = np.ndarray[Any, Any]
 MOST_COMPONENTS = 1000
 """The most components of a spin that have been tried."""
 HIGH_ORDER = 40.0

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from weiss._base import checks, draws
+from weiss._base.arrays import Array
 from weiss.evaluation.embeddings import Embeddings, check_embeddings, take
 from weiss.evaluation.neighbours import NOBODY, default_budget, nearest_neighbours
 from weiss.theory.distances import DISTANCES
 
-Array = np.ndarray[Any, Any]
 Images = Callable[[int], Array] | Sequence[Array] | Array
 OWNER = "a gallery"
 MIDDLE = (0.25, 0.75)

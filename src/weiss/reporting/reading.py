@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from weiss._base.checks import some, suggestion
 from weiss.losses import LOSSES
 from weiss.runs.folder import RECIPE, Run
@@ -28,7 +26,6 @@ from weiss.runs.summaries import (
     summarised,
 )
 
-Array = np.ndarray[Any, Any]
 Summary = Mapping[str, Any]
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from weiss import figures
+from weiss.evaluation.metrics import TITLES
 from weiss.reporting.markdown import Document
 from weiss.reporting.pictures import draw_picture
 from weiss.reporting.published import published_for_picture
 from weiss.reporting.reading import Comparison, axis_value, is_reference, mean_of
 from weiss.reporting.tables import (
-    METRICS,
     MINUS,
     Cell,
     Column,
@@ -294,7 +294,7 @@ def _difference(test: Mapping[str, Any]) -> Cell:
 
 def _metric_title(metric: str) -> str:
     part, _, name = metric.rpartition(".")
-    title = METRICS.get(name, name)
+    title = TITLES.get(name, name)
     return f"{title}, {part}" if part else title
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from weiss.evaluation.metrics import TITLES
 from weiss.reporting.captions import how_measured, num_values
 from weiss.reporting.page import are_numbers
 from weiss.reporting.published import Published, published, published_at
@@ -13,7 +14,6 @@ from weiss.reporting.reading import Comparison, axis_value, is_reference, mean_o
 Cell = str | None
 """What stands in a cell; None is absent, which is shown as a dash and never as a zero."""
 Row = Mapping[str, Any]
-METRICS = {"map_at_r": "MAP@R", "precision_at_1": "P@1", "r_precision": "RP"}
 DECIMALS = {"reality-check": 2}
 """Digits after the point of a score in per cent, where it is not one; as the paper has it."""
 BREAKDOWN = {"spread": "spread", "pair": "pair loss", "mean_field": "mean field"}
@@ -165,7 +165,7 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
         case "reality-check":
             return _reality_check(comparison)
         case "dimension" | "batch-size" | "regularisation":
-            return [_by_axis(comparison, name) for name in METRICS if _has(comparison, name)]
+            return [_by_axis(comparison, name) for name in TITLES if _has(comparison, name)]
         case "classes":
             names = {"milliseconds": "Milliseconds", "megabytes": "Megabytes"}
             return [
@@ -228,7 +228,7 @@ def _bench(comparison: Comparison) -> Table:
         values = [row.get("at", {}).get(axis["key"]) for row in rows]
         cells = [None if value is None else axis_value(value) for value in values]
         columns.append(Column(axis["label"], cells))
-    for name, title in METRICS.items():
+    for name, title in TITLES.items():
         columns += _with_paper(comparison, title, name)
     columns += _with_paper(comparison, "best epoch", "epoch", factor=1)
     columns.append(Column("runs", [str(num_values(row, "map_at_r")) for row in rows]))
@@ -249,7 +249,7 @@ def _reality_check(comparison: Comparison) -> list[Table]:
         title = part if dimensions is None else f"{part}, {dimensions}-d"
         blocks[title] = [
             column
-            for name, header in METRICS.items()
+            for name, header in TITLES.items()
             for column in _with_paper(comparison, header, f"{part}.{name}")
         ]
     has_paper = any(column.header == "paper" for block in blocks.values() for column in block)
@@ -307,7 +307,7 @@ def _by_axis(comparison: Comparison, name: str) -> Table:
     has_paper = any(len(block) > 1 for block in blocks)
     columns = [Column(label, [axis_value(value) for value in values])]
     columns += [column for block in blocks for column in block]
-    caption = f"{METRICS[name]}. {how_measured(comparison, has_paper=has_paper)}"
+    caption = f"{TITLES[name]}. {how_measured(comparison, has_paper=has_paper)}"
     return from_columns(columns, f"{caption} Bold: the best value for a loss.")
 
 

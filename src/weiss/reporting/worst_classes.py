@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-Array = np.ndarray[Any, Any]
+from weiss._base.arrays import Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,11 +2,9 @@
 
 from typing import Any
 
+from weiss.evaluation.metrics import TITLES
 from weiss.losses import LOSSES
 from weiss.runs.recipe import Recipe
-
-SHOWN = {"map_at_r": "MAP@R", "r_precision": "RP", "precision_at_1": "P@1"}
-
 
 MEASURED_ON = {
     "test": "the test set, as the paper does: the score of the best epoch is a little too good",
@@ -27,7 +25,7 @@ def card(recipe: Recipe, found: dict[str, Any]) -> str:
     rows = [
         f"| {title} | {100 * found[name]:.2f} |"
         + (f" {100 * found['test'][name]:.2f} |" if "test" in found else "")
-        for name, title in SHOWN.items()
+        for name, title in TITLES.items()
         if name in found
     ]
     more = " test set |" if "test" in found else ""

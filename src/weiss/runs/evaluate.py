@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from weiss._base.arrays import Array
 from weiss._base.devices import autocast, refuse_absent_device
 from weiss._base.processes import Processes
 from weiss.data import DATASETS, Assembly, Table, open_table
@@ -19,8 +20,6 @@ from weiss.runs.experiment import open_data, open_pipeline, with_sizes
 from weiss.runs.folder import Run
 from weiss.runs.recipe import Recipe, recipe_from_dict
 from weiss.runs.recipe_files import recipe_from
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)

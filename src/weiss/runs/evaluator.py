@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from weiss._base.arrays import Array
 from weiss._base.processes import Processes
 from weiss.data import CentreCrop, Pipeline
 from weiss.evaluation.retrieval import Retrieval, evaluate_retrieval
 from weiss.runs.recipe_sections import Evaluate
 
-Array = np.ndarray[Any, Any]
 Precision = Callable[[], AbstractContextManager[Any]]
 
 

@@ -37,7 +37,6 @@ from weiss.losses import LOSSES
 from weiss.runs.evaluator import Evaluator
 from weiss.runs.recipe import Recipe, recipe_from_dict
 
-Array = np.ndarray[Any, Any]
 LARGEST_AUTO_BATCH = 128
 KEPT_SIDE = 256
 """Images are kept with at least this shorter side, so that small crops still show detail."""

@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from weiss._base.arrays import Array
 from weiss.catalogue import Catalogue, Hit
 from weiss.server.limits import Limits
 
-Array = np.ndarray[Any, Any]
 PATIENCE = 10.0
 """Seconds the thread may take to end after it was told to."""
 

@@ -17,15 +17,15 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
-from typing import IO, Any, cast
+from typing import IO, cast
 
 import numpy as np
 
+from weiss._base.arrays import Array
 from weiss._base.decoder import Order, Refused
 from weiss._base.decoding import start_child
 from weiss.server.batching import ClosedError
 
-Array = np.ndarray[Any, Any]
 Picture = tuple[Array, tuple[int, int]]
 """Pixels, uint8 ``(height, width, channels)``, and width and height as the file says them."""
 

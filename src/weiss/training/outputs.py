@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from weiss.backbones import Embedder
+from weiss.evaluation.metrics import TITLES
 from weiss.losses import LOSSES
 from weiss.runs import Recipe
-from weiss.runs.card import SHOWN, card
+from weiss.runs.card import card
 from weiss.runs.experiment import Experiment
 from weiss.runs.folder import Run
 from weiss.training.resuming import Position
@@ -40,7 +41,7 @@ def epoch_line(line: dict[str, Any], epochs: int, *, is_best: bool) -> str:
     """Return one epoch in one line."""
     width = len(str(epochs))
     words = [f"epoch {line['epoch']:{width}d}/{epochs}", f"loss {line['loss']:8.4f}"]
-    for name, title in SHOWN.items():
+    for name, title in TITLES.items():
         if name in line.get("evaluation", {}):
             words.append(f"{title} {100 * line['evaluation'][name]:5.2f}")
     if "skipped" in line:
@@ -54,13 +55,13 @@ def epoch_line(line: dict[str, Any], epochs: int, *, is_best: bool) -> str:
 def closing(result: dict[str, Any], folder: Path) -> str:
     """Return the lines with which a run ends."""
     scores = ", ".join(
-        f"{title} {100 * result[name]:.2f}" for name, title in SHOWN.items() if name in result
+        f"{title} {100 * result[name]:.2f}" for name, title in TITLES.items() if name in result
     )
     lines = []
     if scores:
         lines.append(f"best epoch {result['epoch']}: {scores} on {result['measured_on']}")
     if "test" in result:
-        test = ", ".join(f"{t} {100 * result['test'][n]:.2f}" for n, t in SHOWN.items())
+        test = ", ".join(f"{t} {100 * result['test'][n]:.2f}" for n, t in TITLES.items())
         lines.append(f"its network on the test set: {test}")
     lines.append(f"{result['seconds']:.0f} s in all. Look at {folder}")
     return "\n".join(lines)
