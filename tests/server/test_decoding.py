@@ -16,7 +16,7 @@ from server.served import serving
 from tiny import wait_until
 
 from weiss._base import images
-from weiss._base.decoder import UploadSettings, RefusedUpload, read_upload
+from weiss._base.decoder import RefusedUpload, UploadSettings, read_upload
 from weiss.server import Limits
 from weiss.server.batching import ClosedError
 from weiss.server.decoders import Workers

@@ -88,7 +88,7 @@ def embed_segment(
     """
     begun = time.monotonic()
     total = len(collection.table)
-    with Bar(total, f"embedding {collection.name}", unit="images", patience=1.0) as bar:
+    with Bar(total, f"embedding {collection.name}", unit="images", delay=1.0) as bar:
         paths, before = embed_collection(
             collection,
             embedder,
