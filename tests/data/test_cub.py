@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from miniature import write_cub, write_lines
 
-from weiss.data.cub import CUB
+from weiss.data.official_sets import CUB
 from weiss.data.official import missing_files
 
 

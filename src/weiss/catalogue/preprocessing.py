@@ -13,8 +13,8 @@ import torch
 from weiss._base import checks, images
 from weiss._base.arrays import Array
 from weiss.data import CentreCrop
-from weiss.data.batch_gather import laid_out
 from weiss.data.resample import resample
+from weiss.data.store import store_of
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Preprocessing:
         has_colour = any(one.shape[2] == 3 for one in shown)
         if has_colour:
             shown = [np.repeat(one, 3, axis=2) if one.shape[2] == 1 else one for one in shown]
-        store = laid_out(shown)
+        store = store_of(shown)
         windows = CentreCrop(self.size, self.resize).windows(store.sizes)
         batch = resample(store.pixels, store.starts, store.sizes[:, 1], windows)
         if has_colour and self.channels == 1:
