@@ -7,7 +7,7 @@ read. That is all `resample` needs; a resize followed by a crop is one interval 
 Dimensions: B images; axis 0 is rows, axis 1 columns.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,8 +40,8 @@ class Windows:
 
     def take(self, items: Array) -> "Windows":
         """Return the windows of some images."""
-        parts = (self.start, self.scale, self.low, self.high, self.flip)
-        return Windows(*(part[items] for part in parts), size=self.size)
+        names = ("start", "scale", "low", "high", "flip")
+        return replace(self, **{name: getattr(self, name)[items] for name in names})
 
 
 @dataclass(frozen=True)

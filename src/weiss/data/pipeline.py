@@ -187,7 +187,9 @@ class Pipeline:
         my_positions = share_of(positions, process, num_processes)[start:]
         items = mine if rows is None else rows[mine]
         self._check_plan(items, crop.resize or crop.size)
-        crops = [partial(crop.windows, epoch=epoch, positions=at) for at in my_positions]
+        crops: list[Crop] = [
+            partial(crop.windows, epoch=epoch, positions=at) for at in my_positions
+        ]
         return self._serve(list(items), crops)
 
     def evaluation(
