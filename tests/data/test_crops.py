@@ -30,7 +30,7 @@ def cropped(photos, windows):
     return resample(pixels, starts, sizes[:, 1], windows).permute(0, 2, 3, 1).numpy()
 
 
-@pytest.mark.parametrize(("size", "resize"), [(224, 256), (227, 256), (64, 72)])
+@pytest.mark.parametrize(("size", "resize"), [(227, 256), (64, 72)])
 def test_evaluation_agrees_with_torchvision(torchvision_transforms, size, resize):
     t = torchvision_transforms
     reference = t.Compose([t.Resize(resize), t.CenterCrop(size)])
@@ -56,7 +56,7 @@ def test_a_random_crop_is_that_box_cut_out_and_resized_by_pillow(flip):
 
 @pytest.mark.parametrize("size", [(256, 341), (400, 256), (60, 600)])
 def test_boxes_follow_torchvisions_distribution(torchvision_transforms, size):
-    num, (height, width) = 4000, size
+    num, (height, width) = 2000, size
     windows = RandomCrop(seed=1).windows(np.tile(size, (num, 1)), 0, np.arange(num))
     torch.manual_seed(0)
     image = torch.zeros(3, height, width)

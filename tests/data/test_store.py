@@ -35,14 +35,19 @@ def image_of(store, row):
     return store.pixels[start : start + height * width].view(height, width, -1).cpu().numpy()
 
 
-@pytest.mark.parametrize("place", ["memory", "disk"])
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("channels", [1, 3])
-def test_a_store_holds_what_decoding_gives(tmp_path, place, num_workers, channels):
+@pytest.mark.parametrize(
+    ("storage", "num_workers", "channels"),
+    [("memory", 0, 1), ("memory", 2, 3), ("disk", 0, 3), ("disk", 2, 1)],
+)
+def test_a_store_holds_what_decoding_gives(tmp_path, storage, num_workers, channels):
     files = Files(tmp_path, [f"{i}.jpg" for i in range(6)], channels)
     table = table_of(tmp_path, source=files)
     store, errors = build_store(
-        table, Storage(place, ""), short_side=24, num_workers=num_workers, cache=tmp_path / "cache"
+        table,
+        Storage(storage, ""),
+        short_side=24,
+        num_workers=num_workers,
+        cache=tmp_path / "cache",
     )
     assert errors == {}
     for row in range(6):

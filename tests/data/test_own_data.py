@@ -277,9 +277,9 @@ def test_anything_else_is_no_data(tmp_path):
         open_table("glyph")
     with pytest.raises(TypeError, match="pair .images, labels.*got list"):
         open_table([1, 2])
-    with pytest.raises(ValueError, match="root must say where cub lies.*weiss data prepare cub"):
+    with pytest.raises(ValueError, match="root must be the folder of cub.*weiss data prepare cub"):
         open_table("cub")
-    with pytest.raises(ValueError, match="split must be left alone for glyphs"):
+    with pytest.raises(ValueError, match="split must not be given for glyphs"):
         open_table("glyphs", how=Assembly(split="stratified"))
     with pytest.raises(ValueError, match="split must be one of .*Did you mean 'stratified'"):
         Assembly(split="stratify")
