@@ -1,12 +1,11 @@
 """A run on glyphs that takes seconds, and glyphs as files: what tests of catalogues are made of."""
 
-import atexit
 import shutil
-import tempfile
-from functools import cache
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+from built_once import built_once
 
 from weiss._base.images import encode_png
 from weiss.data import glyphs
@@ -24,28 +23,24 @@ SETTINGS = [
 
 def train_on_glyphs(folder, *changes):
     """Train a tiny network on the training characters; return the run folder."""
-    return Path(shutil.copytree(_trained(changes), folder, dirs_exist_ok=True))
+    name = "glyph_run" + "".join(f"-{change}" for change in changes)
+    return Path(shutil.copytree(built_once(name, partial(_train, changes)), folder))
 
 
-@cache
-def _trained(changes):
-    """Train once for all tests of this process that ask for the same."""
+def _train(changes, folder):
     import torch
 
     from weiss.runs import recipe_from
     from weiss.training import train
 
-    made = tempfile.mkdtemp()
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # on so little two mostly wait
     try:
         # Pictures take longer than training.
         recipe = recipe_from("glyphs", [*SETTINGS, *changes])
-        train(recipe, Path(made) / "run", quiet=True, pictures=False)
+        train(recipe, folder, quiet=True, pictures=False)
     finally:
         torch.set_num_threads(threads)
-    return Path(made) / "run"
 
 
 def write_glyphs(folder, num_classes=40, per_class=8, split="test", first=0):
