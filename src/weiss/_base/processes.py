@@ -56,14 +56,11 @@ class Processes:
         return joined[self.rank * width : (self.rank + 1) * width]
 
     def collect(self, part: Tensor, total: int) -> Tensor:
-        """Return rows that were dealt out in turn, row i to process ``i % size``, in order again.
+        """Return all rows ``(total, D)`` in order, where process p has rows p, p + size, ...
 
         Args:
             part: ``(n, D)`` this process's rows; their number may differ by one between processes.
-            total: N, the number of all rows.
-
-        Returns:
-            ``(N, D)``, the same in every process.
+            total: the number of all rows.
         """
         if self.size == 1:
             return part

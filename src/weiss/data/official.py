@@ -201,13 +201,7 @@ def missing_files(folder: Path, paths: Sequence[str]) -> Array:
 def rows(path: Path, columns: Sequence[str], *, skip: int = 0) -> Iterator[tuple[int, list[str]]]:
     """Yield the lines of a list, split at spaces, with their numbers counted from 1.
 
-    Args:
-        path: the list.
-        columns: the names of the columns; each line must have as many.
-        skip: how many lines at the top are not part of the list.
-
-    Yields:
-        The number of a line and its fields.
+    Each line must have a field for each column; `skip` lines at the top are not part of the list.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
