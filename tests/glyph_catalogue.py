@@ -63,7 +63,7 @@ def write_glyphs(folder, num_classes=40, per_class=8, split="test", first=0):
 
 def with_other_weights(run, folder):
     """Copy a run and change its network a little: another model of the same shape."""
-    from weiss.runs import Kept, Run
+    from weiss.runs.folder import Kept, Run
 
     copy = Run(shutil.copytree(run, folder))
     model, loss = copy.model(), copy.loss()

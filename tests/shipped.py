@@ -6,8 +6,9 @@ from pathlib import Path
 import torch
 from tiny import tiny_recipe, write_stripes
 
-from weiss.runs import Kept, Run, build_backbone, build_loss, recipe_from, to_toml
+from weiss.runs import Run, build_backbone, build_loss, recipe_from, to_toml
 from weiss.runs.experiment import with_sizes
+from weiss.runs.folder import Kept
 from weiss.training import train
 
 NAMES = ("ant", "bee", "cat")

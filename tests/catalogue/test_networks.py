@@ -18,7 +18,7 @@ from weiss.data import CentreCrop, Pipeline, from_arrays
 from weiss.data.assembly import Assembly
 from weiss.runs import Run, recipe_from_dict
 from weiss.runs.experiment import open_data, open_pipeline
-from weiss.training import embed_runs
+from weiss.runs import embed_runs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SIZES = [(40, 50), (32, 32), (300, 500), (700, 290), (5, 90), (256, 257)]
