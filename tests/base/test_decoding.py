@@ -11,7 +11,7 @@ import pytest
 from miniature import write_image
 
 from weiss._base import images
-from weiss._base.decoding import Decoders
+from weiss._base.decoding import CHUNK, Decoders, PoolClosedError, collect
 
 
 @pytest.fixture(scope="module")
@@ -42,16 +42,17 @@ class Kept(bytearray):
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_pixels_are_those_of_this_process(photos, channels):
-    kept = Kept()
+def test_pixels_are_those_of_this_process_in_the_order_of_the_files(photos, channels):
+    kept, paths = Kept(), photos * 5
+    assert len(paths) % CHUNK
     with Decoders(2, channels=channels, short_side=24) as decoders:
-        parts = [decoders.submit(photos[i : i + 2], kept) for i in range(0, 9, 2)]
-        for i, part in zip(range(0, 9, 2), parts, strict=True):
-            decoded = part.result(timeout=60)
-            for position, path in enumerate(photos[i : i + 2]):
-                np.testing.assert_array_equal(
-                    kept.image(decoded, position, channels), images.decode(path, channels, 24)
-                )
+        decoded = collect(decoders.submit_all([*paths, "nothing.jpg"], kept))
+    assert list(decoded.errors) == [len(paths)]
+    assert (decoded.starts[-1], decoded.sizes[-1]) == (-1, (0, 0))
+    for position, path in enumerate(paths):
+        np.testing.assert_array_equal(
+            kept.image(decoded, position, channels), images.decode(path, channels, 24)
+        )
 
 
 def test_the_shared_memory_grows_with_what_is_asked(photos, tmp_path):
@@ -89,12 +90,19 @@ def test_a_sink_that_fails_fails_the_future_and_not_the_pool(photos):
         np.testing.assert_array_equal(kept.image(decoded, 0), images.decode(photos[0]))
 
 
-def test_a_process_that_dies_is_noticed(photos):
+def test_a_process_that_dies_fails_its_files_and_is_replaced(photos, tmp_path):
+    pipe = tmp_path / "pipe.jpg"
+    os.mkfifo(pipe)
     with Decoders(1) as decoders:
-        decoders.submit(photos[:1], len).result(timeout=60)
-        os.kill(decoders._children[0].process.pid, signal.SIGKILL)
-        with pytest.raises(RuntimeError, match="ended with status -9.*use fewer workers"):
-            decoders.submit(photos[1:2], len).result(timeout=60)
+        answer = decoders.submit([pipe], len)
+        with pipe.open("wb"):  # returns when the process has begun to read
+            (child,) = decoders.pool.children
+            os.kill(child.process.pid, signal.SIGKILL)
+            with pytest.raises(RuntimeError, match=r"status -9.*use fewer workers"):
+                answer.result(timeout=60)
+        assert decoders.submit(photos[:1], len).result(timeout=60).sizes == [(31, 20)]
+        assert decoders.pool.children != {child}
+        assert len(decoders.pool.children) == 1
 
 
 def test_closing_ends_every_process_even_with_work_waiting(photos):
@@ -102,13 +110,16 @@ def test_closing_ends_every_process_even_with_work_waiting(photos):
     waiting = [decoders.submit(photos, len) for _ in range(50)]
     waiting[0].result(timeout=60)
     decoders.close()
-    assert all(child.process.poll() is not None for child in decoders._children)
+    assert decoders.pool.children
+    assert all(child.process.poll() is not None for child in decoders.pool.children)
+    with pytest.raises(PoolClosedError):
+        decoders.pool.child()
 
 
 def test_a_script_without_a_main_guard_works(photos, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
-        "from weiss._base.decoding import Decoders\n"
+        "from weiss._base.decoding import CHUNK, Decoders, PoolClosedError, collect\n"
         "print('once')\n"
         "with Decoders(2) as decoders:\n"
         f"    print(decoders.submit([{str(photos[0])!r}], len).result().sizes)\n"
@@ -134,5 +145,7 @@ def test_a_child_does_not_import_from_where_it_was_started(photos, tmp_path, mon
 def test_ctrl_c_is_not_for_the_children(photos):
     with Decoders(1) as decoders:
         decoders.submit(photos[:1], len).result(timeout=60)
-        os.kill(decoders._children[0].process.pid, signal.SIGINT)
+        (child,) = decoders.pool.children
+        os.kill(child.process.pid, signal.SIGINT)
         assert decoders.submit(photos[1:2], len).result(timeout=60).errors == {}
+        assert decoders.pool.children == {child}

@@ -1,4 +1,4 @@
-"""The bar appears after its patience, on a terminal only."""
+"""The bar appears after its delay, on a terminal only."""
 
 import os
 import pty
@@ -12,26 +12,26 @@ import pytest
 from weiss._base.progress import Bar, track
 
 
-def run(monkeypatch, capsys, *, terminal, patience):
+def run(monkeypatch, capsys, *, terminal, delay):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    items = list(track(((1, item) for item in "abc"), 3, "counting", patience=patience))
+    items = list(track(((1, item) for item in "abc"), 3, "counting", delay=delay))
     assert items == ["a", "b", "c"]
     return capsys.readouterr().err
 
 
 def test_the_bar_shows_what_takes_long(monkeypatch, capsys):
-    assert "counting" in run(monkeypatch, capsys, terminal=True, patience=-1)
+    assert "counting" in run(monkeypatch, capsys, terminal=True, delay=-1)
 
 
 def test_nothing_is_shown_for_what_is_quick_or_where_nobody_looks(monkeypatch, capsys):
-    assert run(monkeypatch, capsys, terminal=True, patience=60) == ""
-    assert run(monkeypatch, capsys, terminal=False, patience=-1) == ""
+    assert run(monkeypatch, capsys, terminal=True, delay=60) == ""
+    assert run(monkeypatch, capsys, terminal=False, delay=-1) == ""
 
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_bar_counts_and_speaks_also_where_it_is_not_shown(monkeypatch, capsys, terminal):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    with Bar(10, "counting", unit="images", patience=60 if terminal else -1) as bar:
+    with Bar(10, "counting", unit="images", delay=60 if terminal else -1) as bar:
         bar.advance(4)
         bar.say("epoch 1 [bold]0.5[/bold]")
         bar.advance(6, "still")
@@ -42,7 +42,7 @@ def test_a_bar_counts_and_speaks_also_where_it_is_not_shown(monkeypatch, capsys,
 
 
 def test_a_bar_hides_no_error(capsys):
-    with pytest.raises(RuntimeError), Bar(10, "counting", patience=-1) as bar:  # noqa: PT012
+    with pytest.raises(RuntimeError), Bar(10, "counting", delay=-1) as bar:  # noqa: PT012
         bar.advance(1)
         raise RuntimeError
     assert capsys.readouterr() == ("", "")
@@ -109,7 +109,7 @@ def screen(sent):
 
 
 STEPS = """
-with Bar(1000, "training", unit="images", done={done}, patience=-1) as bar:
+with Bar(1000, "training", unit="images", done={done}, delay=-1) as bar:
     for step in range(8):
         time.sleep(0.05)
         bar.advance(50, f"epoch {{step // 4 + 1}}/2")
@@ -175,7 +175,7 @@ def test_warnings_do_not_tear_the_bar():
 
 
 def test_without_a_unit_there_is_no_speed():
-    program = "for _ in track(((1, i) for i in range(3)), 3, 'counting', patience=-1): pass"
+    program = "for _ in track(((1, i) for i in range(3)), 3, 'counting', delay=-1): pass"
     sent, _ = on_a_terminal("from weiss._base.progress import track\n" + program, both=True)
     assert "counting" in sent
     assert "/s" not in plain(sent)

@@ -16,7 +16,7 @@ from server.served import serving
 from tiny import wait_until
 
 from weiss._base import images
-from weiss._base.decoder import Order, Refused, read_strange
+from weiss._base.decoder import RefusedUpload, UploadSettings, read_upload
 from weiss.server import Limits
 from weiss.server.batching import ClosedError
 from weiss.server.decoders import Workers
@@ -37,7 +37,7 @@ def slow():
 
 def order(**changes):
     given = {"channels": 3, "short_side": 32, "max_pixels": 40_000_000, "max_side": 20_000}
-    return Order(**(given | {"seconds": LONG, "memory": 2**30} | changes))
+    return UploadSettings(**(given | {"seconds": LONG, "memory": 2**30} | changes))
 
 
 def workers(number=1, **changes):
@@ -73,7 +73,7 @@ def test_a_visitor_alone_keeps_one_process(picture):
 def test_a_picture_that_takes_too_long_is_ended_and_the_next_one_is_decoded(slow, picture):
     with workers(seconds=BRIEF) as pool:
         start = time.monotonic()
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RefusedUpload) as refused:
             pool.decode(slow).result(LONG)
         assert refused.value.kind == "slow"
         assert time.monotonic() - start < LONG / 2
@@ -84,7 +84,7 @@ def test_a_picture_that_takes_too_long_is_ended_and_the_next_one_is_decoded(slow
 def test_a_picture_that_needs_too_much_memory_is_refused_and_the_next_one_is_decoded(picture):
     large = encoded(Image.new("RGB", (6000, 6000)), "PNG", compress_level=1)
     with workers(memory=100 * 2**20) as pool:
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RefusedUpload) as refused:
             pool.decode(large).result(LONG)
         assert refused.value.kind == "memory"
         assert pool.decode(picture).result(LONG)[1] == (32, 32)
@@ -100,7 +100,7 @@ def test_a_process_that_dies_of_a_picture_is_replaced(slow, picture):
         answer = pool.decode(slow)
         wait_until(lambda: child.cpu_times().user > used + 0.1)  # in the middle of it
         child.kill()
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RefusedUpload) as refused:
             answer.result(LONG)
         assert refused.value.kind == "broken"
         assert pool.decode(picture).result(LONG)[1] == (32, 32)
@@ -167,12 +167,12 @@ def test_nothing_is_decoded_of_a_picture_that_is_refused(monkeypatch):
     monkeypatch.setattr(ImageFile.ImageFile, "load", load)
     for kind, contents in bombs.items():
         for content in contents:
-            with pytest.raises(Refused) as refused:
-                read_strange(content, order())
+            with pytest.raises(RefusedUpload) as refused:
+                read_upload(content, order())
             assert refused.value.kind == kind
     assert seen == []
-    with pytest.raises(Refused):  # and this is how it would be noticed
-        read_strange(scanned(64, images.MAX_SCANS), order())
+    with pytest.raises(RefusedUpload):  # and this is how it would be noticed
+        read_upload(scanned(64, images.MAX_SCANS), order())
     assert seen
 
 

@@ -1,5 +1,5 @@
-"""What every package stands on: checks, whole files, progress, draws, processes, images.
+"""Argument checks, atomic files, progress bars, random draws, processes, images, downloads.
 
-Nothing in here knows about metric learning, and importing the package itself costs nothing: the
-processes that decode images start from it without torch.
+Nothing here knows about metric learning. Importing the package itself costs nothing: the processes
+that decode images import it without torch.
 """

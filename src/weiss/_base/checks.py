@@ -1,8 +1,7 @@
 """Argument checks and their wording.
 
-Every message says what must hold, what was given, and what to do. ``owner`` is the name a user
-typed (``MeanFieldContrastiveLoss``), so that a traceback deep in a training loop explains itself;
-where that name is not known the owner is empty and left out.
+Every message states what must hold, what was given, and what to do. ``owner`` is the name a user
+typed (``MeanFieldContrastiveLoss``), so that the message names it; it may be empty.
 """
 
 import difflib
@@ -27,7 +26,7 @@ def some(names: Sequence[str], shown: int = 5) -> str:
 
 
 def one_of(name: str, given: object, options: Iterable[str], owner: str) -> str:
-    """Return ``given`` if it is one of ``options``; else say which there are."""
+    """Return ``given`` if it is one of ``options``; else raise with the list of options."""
     options = list(options)
     if isinstance(given, str) and given in options:
         return given
@@ -95,7 +94,7 @@ def _for(owner: str) -> str:
 
 
 def unused(name: str, given: object, why: str, owner: str) -> None:
-    """Refuse an argument of the common signature that this loss cannot give a meaning."""
+    """Refuse an argument of the common signature that has no meaning for this owner."""
     if given is not None:
         raise ValueError(f"{name} must be None for {owner}: {why}")
 
@@ -132,7 +131,7 @@ def embeddings_of_a_batch(given: object, owner: str, embedding_size: int | None 
 
 
 def same_device(embeddings: Tensor, class_vectors: Tensor, owner: str) -> None:
-    """Refuse embeddings that live on another device than the class vectors."""
+    """Refuse embeddings on another device than the class vectors."""
     if embeddings.device != class_vectors.device:
         raise ValueError(
             f"embeddings must be on {class_vectors.device}, where the class vectors of this "
@@ -146,7 +145,7 @@ def labels_of_a_batch(
 ) -> Tensor:
     """Return labels ``(B,)`` as int64, or multi-hot ``(B, C)`` as they are, on the batch's device.
 
-    Only what the host knows without asking the device is checked here: type, shape, dtype, device.
+    Only what needs no synchronisation with the device is checked: type, shape, dtype, device.
     """
     if not isinstance(given, Tensor):
         raise TypeError(
@@ -189,8 +188,8 @@ def labels_of_a_batch(
             f"labels must be integer class indices for {owner}; got torch.bool of shape {shape}. "
             "Convert them with labels.long(), or pass multi-hot labels of shape (batch, classes)."
         )
-    # Data loaders leave labels in main memory, where they can only mean this batch; every other
-    # mixture of devices is a mistake and moving it silently would hide it.
+    # Data loaders leave labels in main memory, so these are moved. Every other mixture of devices
+    # is a mistake, which moving would hide.
     if given.device != embeddings.device and given.device.type != "cpu":
         raise ValueError(
             f"labels must be on {embeddings.device}, where the embeddings are, or on the CPU "

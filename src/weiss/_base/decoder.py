@@ -1,4 +1,4 @@
-"""A decoding process: asked for images on standard input, it answers with their sizes.
+"""The child process that decodes images: it reads requests on standard input and answers them.
 
 This file and `weiss._base.images`, which it needs, import Pillow and nothing else that is large, so
 that a process is ready in a twentieth of a second.
@@ -15,8 +15,8 @@ from typing import IO, Any
 from weiss._base import images
 
 
-class Shared:
-    """A file in memory, mapped, as long as it has to be; both processes have one of the same file.
+class SharedFile:
+    """A file in memory that parent and child map; it grows when more bytes are needed.
 
     Args:
         file: the open file.
@@ -35,27 +35,30 @@ class Shared:
         return memoryview(self._mapped)[:length]
 
 
-def say(pipe: IO[bytes], message: Any, content: bytes = b"") -> None:
-    """Send a message, and bytes behind it; what nobody hears any more is dropped."""
+def send(pipe: IO[bytes], message: Any, content: bytes = b"") -> None:
+    """Write a line of JSON and bytes behind it; ignore a reader that no longer exists."""
     try:
         pipe.write(json.dumps(message).encode() + b"\n")
         pipe.write(content)
         pipe.flush()
     except BrokenPipeError:
-        return  # the answer that never comes tells what happened
+        return  # the sender notices it when no answer comes
 
 
-def serve(channels: str, short_side: str, shared_file: str) -> None:
+def serve_files(channels: str, short_side: str, shared_file: str) -> None:
     """Decode files until standard input ends.
+
+    A request is a list of paths. The answer has for each file its height and width, or what is
+    wrong with it; the pixels lie one after the other in the shared file.
 
     Args:
         channels: 3 for RGB, 1 for grey.
-        short_side: what a longer shorter side is reduced to; 0 keeps it.
+        short_side: reduce a longer shorter side to this; 0 keeps it.
         shared_file: the descriptor of the memory for pixels.
     """
-    questions, answers = _pipes()
-    shared = Shared(os.fdopen(int(shared_file), "r+b", buffering=0))
-    while line := questions.readline():
+    requests, answers = _pipes()
+    shared = SharedFile(os.fdopen(int(shared_file), "r+b", buffering=0))
+    while line := requests.readline():
         sizes: list[tuple[int, int] | str] = []
         pieces = []
         for path in json.loads(line):
@@ -69,15 +72,15 @@ def serve(channels: str, short_side: str, shared_file: str) -> None:
         for piece in pieces:
             space[start : start + len(piece)] = piece
             start += len(piece)
-        say(answers, sizes)
+        send(answers, sizes)
 
 
-class Refused(ValueError):  # noqa: N818 - a stranger's picture is no error of ours
-    """A stranger's picture that is not decoded.
+class RefusedUpload(ValueError):  # noqa: N818 - a refused upload is no error of the program
+    """An untrusted upload that is not decoded.
 
     Args:
-        kind: large, scans, kind (no picture), broken or memory; of a process that ended: slow.
-        words: what of it.
+        kind: large, scans, kind (no image), broken or memory; slow if the process took too long.
+        words: details.
     """
 
     def __init__(self, kind: str, words: str = "") -> None:
@@ -86,16 +89,16 @@ class Refused(ValueError):  # noqa: N818 - a stranger's picture is no error of o
 
 
 @dataclass(frozen=True)
-class Order:
-    """What a process that decodes for strangers is told when it starts.
+class UploadSettings:
+    """How a process decodes untrusted uploads, and what it refuses.
 
     Args:
         channels: 3 for RGB, 1 for grey.
-        short_side: what a longer shorter side is reduced to; None keeps it.
-        max_pixels: width times height of a picture.
-        max_side: the longer side of a picture.
-        seconds: how long a picture may take; a process that takes longer is ended by the system.
-        memory: bytes of memory that the process may ask for, where the system keeps count.
+        short_side: reduce a longer shorter side to this; None keeps it.
+        max_pixels: the largest width times height.
+        max_side: the largest width, and the largest height.
+        seconds: how long an image may take; the system ends a process that takes longer.
+        memory: bytes of memory that the process may use, where the system enforces it.
     """
 
     channels: int
@@ -106,70 +109,73 @@ class Order:
     memory: int
 
 
-def serve_strangers(order: str) -> None:
-    """Decode what strangers have sent until standard input ends, or time runs out.
+def serve_uploads(settings: str) -> None:
+    """Decode untrusted uploads until standard input ends, or time runs out.
 
-    A question is a line with a number of bytes, and these; the answer a line with the size of the
-    picture and that of its pixels, and these. Or it is a line with a word and what is wrong.
+    A request is a line with a number of bytes, and these bytes. The answer is a line with the size
+    of the image and of its pixels, and the pixels; or a line with the kind of refusal and details.
 
     Args:
-        order: an `Order` as JSON.
+        settings: `UploadSettings` as JSON.
     """
-    told = Order(**json.loads(order))
-    questions, answers = _pipes()
-    # Code in C hears no exception and may run for minutes: the system ends all of it.
+    told = UploadSettings(**json.loads(settings))
+    requests, answers = _pipes()
+    # Code in C cannot be interrupted by an exception: the signal ends the whole process.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     _limit_memory(told.memory)
-    while line := questions.readline():
+    while line := requests.readline():
         signal.setitimer(signal.ITIMER_REAL, told.seconds)
         answer: list[Any]
         pixels = b""
         try:
-            answer, pixels = read_strange(questions.read(int(line)), told)
-        except Refused as error:
+            answer, pixels = read_upload(requests.read(int(line)), told)
+        except RefusedUpload as error:
             answer = [error.kind, str(error)]
         except MemoryError:
             answer = ["memory", ""]
         signal.setitimer(signal.ITIMER_REAL, 0)
-        say(answers, answer, pixels)
+        send(answers, answer, pixels)
 
 
-def read_strange(content: bytes, order: Order) -> tuple[list[Any], bytes]:
-    """Return width and height as a file says them, then height and width of its pixels; and these.
+def read_upload(content: bytes, settings: UploadSettings) -> tuple[list[Any], bytes]:
+    """Decode an untrusted upload.
 
     Args:
         content: of the file.
-        order: the channels and the size it is to have, and what is too large.
+        settings: channels and size of the result, and what is too large.
+
+    Returns:
+        Width and height in the file's header, height and width of the pixels; and the pixels.
 
     Raises:
-        Refused: it is too large, no picture or a broken one.
+        RefusedUpload: it is too large, no image or a broken one.
     """
     try:
-        size = images.look(content, max_pixels=order.max_pixels, max_side=order.max_side)
+        size = images.look(content, max_pixels=settings.max_pixels, max_side=settings.max_side)
     except images.TooLargeImageError as error:
-        raise Refused("large", str(error)) from error
+        raise RefusedUpload("large", str(error)) from error
     except images.BadImageError as error:
-        raise Refused("kind") from error
+        raise RefusedUpload("kind") from error
     if (number := images.scans(content)) > images.MAX_SCANS:
-        raise Refused("scans", f"has {number:,}")
+        raise RefusedUpload("scans", f"has {number:,}")
     try:
-        image = images.read(content, order.channels, order.short_side, formats=images.FORMATS)
+        image = images.read(content, settings.channels, settings.short_side, formats=images.FORMATS)
     except images.BadImageError as error:
         is_memory = isinstance(error.__cause__, MemoryError)
-        raise Refused("memory" if is_memory else "broken") from error
+        raise RefusedUpload("memory" if is_memory else "broken") from error
     return [*size, image.height, image.width], image.tobytes()
 
 
 def _pipes() -> tuple[IO[bytes], IO[bytes]]:
-    """Return where questions come from and where answers go."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where it was not started deaf to it already
+    """Return the pipe of requests and the pipe of answers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not look like an answer
     return sys.stdin.buffer, answers
 
 
 def _limit_memory(size: int) -> None:
-    """Let this process ask for so many bytes and no more, where the system keeps count."""
+    """Limit the bytes that this process may use, where the system enforces it."""
     try:
         import resource
 

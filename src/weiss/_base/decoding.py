@@ -1,13 +1,13 @@
-"""Image files decoded by every core, in processes of their own.
+"""A pool of processes that decode images, one for each core.
 
-Why not threads: Pillow holds Python's lock for a sixth of its work, which stops sixteen threads
-from being sixteen times one. Why not `multiprocessing`: it runs a caller's script again in every
+Why not threads: Pillow holds Python's lock for a sixth of its work, so sixteen threads are not
+sixteen times as fast as one. Why not `multiprocessing`: it runs a caller's script again in every
 child unless the script is guarded. A child here is a bare interpreter that imports Pillow, and
 nothing of the caller (`weiss._base.decoder`).
 
-Each child shares a file in memory with this process. It is asked for some images, writes their
+`Decoders` shares a file in memory with each child. A child is asked for some images, writes their
 pixels there one after the other, and answers with their sizes; one JSON line each way. A thread for
-each child waits for the answer and hands the bytes to whoever asked, before it asks for more.
+each child waits for the answer and hands the bytes to a sink, before it asks for more.
 """
 
 import json
@@ -17,19 +17,20 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, TypeVar, cast
 
-from weiss._base.decoder import Shared, say
+from weiss._base.decoder import SharedFile, send
 
+T = TypeVar("T")
 Sink = Callable[[memoryview], int]
-"""Takes the pixels of some images, good until it returns; says at which byte it has put them."""
-PATIENCE = 10.0
-"""Seconds a child may take to end after it was told to."""
+"""Takes the pixels of some images, valid until it returns; returns the byte where it put them."""
+CHUNK = 16
+"""Images a process decodes for one request: enough that messages cost little beside decoding."""
 # With -P a child does not look for modules where it was started; it looks where this process does.
 _CHILD = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
@@ -47,8 +48,8 @@ def usable_cores() -> int:
 def start_child(function: str, *arguments: object, **options: Any) -> "subprocess.Popen[bytes]":
     """Start a process that calls a function of `weiss._base.decoder`, with pipes to it and from it.
 
-    Ctrl-C is for whoever asks, and reaches all of a terminal's processes: the child is deaf to it
-    from its first moment, for what it inherits is this thread's mask of signals.
+    Ctrl-C reaches all processes of a terminal. The child ignores it from its start, because it
+    inherits the signal mask of this thread.
 
     Args:
         function: its name.
@@ -58,13 +59,12 @@ def start_child(function: str, *arguments: object, **options: Any) -> "subproces
     places = [str(Path(__file__).parents[1]), *(place for place in sys.path if place)]
     given = map(str, arguments)
     command = [sys.executable, "-P", "-c", _CHILD, json.dumps(places), function, *given]
-    with _deaf_to_interrupts():
+    with _interrupts_blocked():
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options)
 
 
 @contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """Keep interrupts from this thread and from the processes that it starts."""
+def _interrupts_blocked() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -75,9 +75,92 @@ def _deaf_to_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
+class Child:
+    """A decoding process and, if it decodes files, the memory shared with it."""
+
+    process: "subprocess.Popen[bytes]"
+    shared: SharedFile | None = None
+
+    @property
+    def requests(self) -> IO[bytes]:
+        """The pipe to the process."""
+        return cast(IO[bytes], self.process.stdin)
+
+    @property
+    def answers(self) -> IO[bytes]:
+        """The pipe from the process."""
+        return cast(IO[bytes], self.process.stdout)
+
+    def release(self) -> None:
+        """Wait for the process, which has ended or was killed, and close what belongs to it."""
+        self.process.wait()
+        for pipe in (self.requests, self.answers):
+            with suppress(BrokenPipeError):
+                pipe.close()
+        if self.shared is not None:
+            self.shared.file.close()
+
+
+class PoolClosedError(RuntimeError):
+    """The pool was closed before the work was done."""
+
+
+class ChildPool:
+    """Decoding processes, each with a thread that talks to it alone.
+
+    A process starts when a thread first needs it, and is replaced when it has died.
+
+    Args:
+        num_workers: how many processes at most.
+        start: starts a process.
+    """
+
+    def __init__(self, num_workers: int, start: Callable[[], Child]) -> None:
+        self._start = start
+        self._of_thread = threading.local()
+        self._lock = threading.Lock()
+        self._threads = ThreadPoolExecutor(num_workers, "weiss-decode")
+        self.children: set[Child] = set()
+        self.is_closed = False
+
+    def submit(self, task: Callable[..., T], *arguments: object) -> "Future[T]":
+        """Run a task in one of the threads; it calls `child` for its process."""
+        return self._threads.submit(task, *arguments)
+
+    def child(self) -> Child:
+        """Return the process of this thread.
+
+        Raises:
+            PoolClosedError: the pool is closed, so no process is started.
+        """
+        child: Child | None = getattr(self._of_thread, "child", None)
+        if child is not None and child.process.poll() is None:
+            return child
+        with self._lock:
+            if self.is_closed:
+                raise PoolClosedError("the pool of decoding processes is closed")
+            if child is not None:
+                self.children.discard(child)
+                child.release()
+            child = self._of_thread.child = self._start()
+            self.children.add(child)
+        return child
+
+    def close(self) -> None:
+        """Cancel what has not begun and kill the processes, whatever they are doing."""
+        with self._lock:
+            self.is_closed = True
+        for child in self.children:
+            child.process.kill()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        for child in self.children:
+            child.release()
+
+
+@dataclass
 class Decoded:
-    """What became of some image files.
+    """The result of decoding some image files.
 
     Args:
         starts: for each the first byte of its pixels where the sink put them; -1 if bad.
@@ -85,29 +168,24 @@ class Decoded:
         errors: position among the files -> what is wrong with it.
     """
 
-    starts: list[int]
-    sizes: list[tuple[int, int]]
-    errors: dict[int, str]
+    starts: list[int] = field(default_factory=list)
+    sizes: list[tuple[int, int]] = field(default_factory=list)
+    errors: dict[int, str] = field(default_factory=dict)
 
 
-@dataclass
-class _Child:
-    """A decoding process and the memory shared with it."""
-
-    process: "subprocess.Popen[bytes]"
-    shared: Shared
-
-    @property
-    def questions(self) -> IO[bytes]:
-        return cast(IO[bytes], self.process.stdin)
-
-    @property
-    def answers(self) -> IO[bytes]:
-        return cast(IO[bytes], self.process.stdout)
+def collect(chunks: "Iterable[Future[Decoded]]") -> Decoded:
+    """Wait for chunks of files and return their results as one, in the order of the files."""
+    whole = Decoded()
+    for chunk in chunks:
+        part, first = chunk.result(), len(whole.starts)
+        whole.starts += part.starts
+        whole.sizes += part.sizes
+        whole.errors |= {first + position: error for position, error in part.errors.items()}
+    return whole
 
 
 class Decoders:
-    """A pool of decoding processes.
+    """Processes that decode image files.
 
     Args:
         num_workers: how many processes.
@@ -119,37 +197,19 @@ class Decoders:
         self, num_workers: int, *, channels: int = 3, short_side: int | None = None
     ) -> None:
         self._channels, self._short_side = channels, short_side
-        self._mine = threading.local()
-        self._children: list[_Child] = []
-        self._starting = threading.Lock()
-        self._closed = False
-        # One thread for each child: it talks to that child alone.
-        self._threads = ThreadPoolExecutor(num_workers, "weiss-decode")
+        self.pool = ChildPool(num_workers, self._start)
 
     def submit(self, paths: Sequence[str | Path], sink: Sink) -> "Future[Decoded]":
         """Decode some files and hand their pixels to a sink, which may run in any thread."""
-        return self._threads.submit(self._decode, [os.fspath(path) for path in paths], sink)
+        return self.pool.submit(self._decode, [os.fspath(path) for path in paths], sink)
+
+    def submit_all(self, paths: Sequence[str | Path], sink: Sink) -> "list[Future[Decoded]]":
+        """Decode files in chunks of `CHUNK`, by all processes; see `collect`."""
+        return [self.submit(paths[i : i + CHUNK], sink) for i in range(0, len(paths), CHUNK)]
 
     def close(self) -> None:
-        """Drop what is not begun, and end the processes."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        with self._starting:  # whoever is not there by now never will be
-            self._closed = True
-        for child in self._children:
-            try:
-                child.questions.close()
-            except BrokenPipeError:
-                continue
-        for child in self._children:
-            try:
-                child.process.wait(PATIENCE)
-            except subprocess.TimeoutExpired:
-                child.process.kill()
-                child.process.wait()
-        self._threads.shutdown(wait=True)
-        for child in self._children:
-            child.answers.close()
-            child.shared.file.close()
+        """Cancel what has not begun and end the processes."""
+        self.pool.close()
 
     def __enter__(self) -> "Decoders":
         """Return itself."""
@@ -159,46 +219,40 @@ class Decoders:
         """End the processes."""
         self.close()
 
-    def _child(self) -> _Child:
-        """Return the process of this thread; a new one if it has none."""
-        if not hasattr(self._mine, "child"):
-            with self._starting:
-                if self._closed:
-                    raise CancelledError
-                file = _memory_file()
-                number = file.fileno()
-                process = start_child(
-                    "serve", self._channels, self._short_side or 0, number, pass_fds=[number]
-                )
-                self._mine.child = _Child(process, Shared(file))
-                self._children.append(self._mine.child)
-        return cast(_Child, self._mine.child)
+    def _start(self) -> Child:
+        file = _memory_file()
+        number = file.fileno()
+        side = self._short_side or 0
+        process = start_child("serve_files", self._channels, side, number, pass_fds=[number])
+        return Child(process, SharedFile(file))
 
     def _decode(self, paths: list[str], sink: Sink) -> Decoded:
-        child = self._child()
-        say(child.questions, paths)
+        child = self.pool.child()
+        send(child.requests, paths)
         line = child.answers.readline()
         if not line:
             raise RuntimeError(
                 "a decoding process must answer; it ended with status "
-                f"{child.process.wait()}. Its last words, if any, are above; -9 or -7 mean that "
+                f"{child.process.wait()}. Its error output, if any, is above; -9 or -7 mean that "
                 "memory ran out: use fewer workers, or reduce the images first."
             )
         answers = json.loads(line)
         lengths = [0 if isinstance(a, str) else a[0] * a[1] * self._channels for a in answers]
+        assert child.shared is not None
         start = sink(child.shared.bytes(sum(lengths)))
-        starts, sizes, errors = [], [], {}
+        decoded = Decoded()
         for position, (answer, length) in enumerate(zip(answers, lengths, strict=True)):
-            if isinstance(answer, str):
-                errors[position] = answer
-            starts.append(-1 if isinstance(answer, str) else start)
-            sizes.append((0, 0) if isinstance(answer, str) else (answer[0], answer[1]))
+            is_bad = isinstance(answer, str)
+            if is_bad:
+                decoded.errors[position] = answer
+            decoded.starts.append(-1 if is_bad else start)
+            decoded.sizes.append((0, 0) if is_bad else (answer[0], answer[1]))
             start += length
-        return Decoded(starts, sizes, errors)
+        return decoded
 
 
 def _memory_file() -> IO[bytes]:
-    """Open a file without a name that lives in memory where the system can.
+    """Open a file without a name, in memory where the system can.
 
     Unlike those under ``/dev/shm`` it has no limit but the memory itself.
     """

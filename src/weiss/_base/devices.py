@@ -14,7 +14,7 @@ def refuse_absent_device(asked: str, name: str) -> None:
 
     Args:
         asked: ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:N"`` or ``"mps"``.
-        name: what the setting is called.
+        name: of the setting.
     """
     kind, _, number = asked.partition(":")
     there = {"auto": 1, "cpu": 1, "cuda": torch.cuda.device_count()}
@@ -44,8 +44,8 @@ def resolve_precision(asked: str, device: torch.device) -> str:
 
 
 def autocast(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """Return what makes the context a network computes in."""
+    """Return a function that makes the context a network computes in."""
     if precision == "fp32":
         return nullcontext
-    # Without a cache, which pays only where a weight is used twice, and which graphs do not allow.
+    # Without a cache: it helps only where a weight is used twice, and CUDA graphs forbid it.
     return lambda: torch.autocast(device.type, DTYPES[precision], cache_enabled=False)

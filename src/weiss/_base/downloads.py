@@ -1,8 +1,8 @@
-"""Fetch a file, so that what lies under its name is whole or not there.
+"""Download a file so that it is either complete or absent.
 
-A download grows as ``NAME.part``, with a note beside it of which version of the file it holds. It
-goes on where it stopped, is checked, and only then renamed. Several processes may ask for the same
-file: one works, the others wait.
+A download is written to ``NAME.part``, with a note beside it about the version of the file. It
+resumes where it stopped, is verified, and only then renamed. Several processes may ask for the same
+file: one downloads, the others wait.
 """
 
 import hashlib
@@ -23,22 +23,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 from weiss._base import checks
-from weiss._base.files import alone, replacing
+from weiss._base.files import READ_BYTES, alone, replacing
 from weiss._base.progress import track
 
 SCHEMES = ("http", "https", "ftp", "file")
 TIMEOUT = 30.0  # seconds without a byte
 PAUSES = (1.0, 2.0, 4.0, 8.0)  # seconds before each further try
-BUSY = (408, 429, 500, 502, 503, 504)  # answers of a server that may do better in a moment
-BLOCK = 1 << 20
+BUSY = (408, 429, 500, 502, 503, 504)  # HTTP errors that may be temporary
 
 
 class DownloadError(OSError):
-    """A file could not be fetched; it may still be put in its place by hand."""
+    """A file could not be downloaded; the message says how to get it by hand."""
 
 
 class _LostError(Exception):
-    """The connection broke, or never came about; what has been received is kept."""
+    """The connection broke or could not be made; what has been received is kept."""
 
     def __init__(self, why: object, *, answered: bool = True) -> None:
         super().__init__(why)
@@ -47,12 +46,12 @@ class _LostError(Exception):
 
 @dataclass(frozen=True)
 class Checksum:
-    """A checksum somebody published.
+    """A published checksum.
 
     Args:
         algorithm: ``"md5"`` or ``"sha256"``.
         value: its hexadecimal digits, or the first 8 or more of them.
-        source: who published it, for the message when it does not fit.
+        source: who published it, for the error message.
 
     Example:
         >>> Checksum("md5", "d41d8cd98f00b204e9800998ecf8427e", "RFC 1321").value[:8]
@@ -64,7 +63,7 @@ class Checksum:
     source: str
 
     def __post_init__(self) -> None:
-        """Refuse what is no checksum."""
+        """Refuse an unknown algorithm and wrong digits."""
         checks.one_of("algorithm", self.algorithm, ("md5", "sha256"), "Checksum")
         digits = {"md5": 32, "sha256": 64}[self.algorithm]
         if not re.fullmatch(rf"[0-9a-f]{{8,{digits}}}", self.value):
@@ -77,7 +76,7 @@ class Checksum:
         """Return the digits of a file, as many as `value` has."""
         digest = hashlib.new(self.algorithm, usedforsecurity=False)
         with path.open("rb") as file:
-            blocks = ((len(block), block) for block in iter(lambda: file.read(BLOCK), b""))
+            blocks = ((len(block), block) for block in iter(lambda: file.read(READ_BYTES), b""))
             for block in track(blocks, path.stat().st_size, f"checking {path.name}"):
                 digest.update(block)
         return digest.hexdigest()[: len(self.value)]
@@ -87,7 +86,7 @@ class Checksum:
         return self.found_in(path) == self.value
 
     def verify(self, path: Path, what_to_do: str) -> None:
-        """Refuse a file that has another checksum, and say whose word that is."""
+        """Refuse a file that has another checksum."""
         found = self.found_in(path)
         if found != self.value:
             raise ValueError(
@@ -97,21 +96,21 @@ class Checksum:
 
 
 def fetch(url: str, target: Path, *, checksum: Checksum | None = None, what: str = "") -> Path:
-    """Download a file, or go on with a download that stopped.
+    """Download a file, or resume a download that stopped.
 
     Args:
-        url: an http, https, ftp or file address; only http and https can go on where they stopped.
-        target: where the file will lie. If it is there with the right checksum, or none is known,
-            nothing is fetched; with a wrong one it is moved aside to ``NAME.wrong``.
-        checksum: what the file must have.
-        what: what to call it on the progress bar and in messages; the file's name by default.
+        url: an http, https, ftp or file address; only http and https can resume.
+        target: the path of the file. If it exists with the right checksum, or none is given,
+            nothing is downloaded; with a wrong one it is renamed to ``NAME.wrong``.
+        checksum: the checksum the file must have.
+        what: its name on the progress bar and in messages; the file's name by default.
 
     Returns:
         The target.
 
     Raises:
-        DownloadError: there is no network, or the server does not have it.
-        ValueError: what came has another checksum; it is deleted.
+        DownloadError: there is no network, or the server does not have the file.
+        ValueError: the downloaded file has another checksum; it is deleted.
         OSError: the disk is too full.
     """
     target, what = Path(target), what or Path(target).name
@@ -121,7 +120,7 @@ def fetch(url: str, target: Path, *, checksum: Checksum | None = None, what: str
             f"url must start with one of {', '.join(SCHEMES)} for fetch; got {url!r}. "
             "Pass a path on this machine as file:///..."
         )
-    if _is_there(target, checksum):  # before the lock, which a folder to read only refuses
+    if _is_there(target, checksum):  # before the lock, which needs the right to write
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with alone(target):
@@ -152,7 +151,7 @@ def _is_there(target: Path, checksum: Checksum | None) -> bool:
 def _download(
     url: str, part: Path, note: Path, what: str, target: Path, *, resumable: bool
 ) -> None:
-    """Make `part` whole, in as many tries as it takes while each brings something new."""
+    """Complete `part`, with as many tries as needed while each one receives something new."""
     best, failures, answered = _size(part), 0, False
     while True:
         try:
@@ -164,7 +163,7 @@ def _download(
             answered = answered or lost.answered
             failures = 1 if _size(part) > best else failures + 1
             best = max(best, _size(part))
-            # Without any answer there is no network or no such server: waiting is of no use.
+            # Without any answer there is no network or no such server: waiting does not help.
             if not answered or failures > len(PAUSES):
                 raise DownloadError(
                     f"{what} must be fetched from {url}; that failed: {lost}. "
@@ -184,11 +183,11 @@ def _download(
 
 @contextmanager
 def _open(url: str, part: Path, note: Path, resumable: bool) -> Iterator[tuple[Any, int]]:
-    """Give the server's answer and how many bytes of it are there already.
+    """Yield the server's response and how many bytes of the file are there already.
 
-    The answer is None if all of it is there. Bytes of different versions of a file are never put
-    together: the server is asked to go on only with the version in the note, and its answer is
-    compared with the note, for not every server understands the question.
+    The response is None if all of it is there. Bytes of different versions of a file are never
+    mixed: the server is asked to continue only the version in the note, and its response is
+    compared with the note, because not every server supports that condition.
     """
     known = _known(part, note)
     version = known.get("etag") or known.get("modified")
@@ -213,7 +212,7 @@ def _open(url: str, part: Path, note: Path, resumable: bool) -> Iterator[tuple[A
             yield None, have
             return
         _forget(part, note)
-        raise _LostError("the server's file is shorter than what came of it before") from error
+        raise _LostError("the server's file is shorter than the part received before") from error
     except (OSError, http.client.HTTPException) as error:
         why = error.reason if isinstance(error, urllib.error.URLError) else error
         raise _LostError(why, answered=False) from error
@@ -231,7 +230,7 @@ def _open(url: str, part: Path, note: Path, resumable: bool) -> Iterator[tuple[A
 
 
 def _receive(response: Any, have: int, url: str, part: Path, note: Path, what: str) -> None:
-    """Write the answer behind the bytes that are there, and see that all of it came."""
+    """Append the response to the bytes that are there, and check its length."""
     version = _version(response.headers, have)
     total = version["total"]
     if total is not None:
@@ -253,13 +252,13 @@ def _receive(response: Any, have: int, url: str, part: Path, note: Path, what: s
 
 
 def _blocks(response: Any, have: int) -> Iterator[tuple[int, bytes]]:
-    """Read the answer; what goes wrong here is the connection, not the disk."""
+    """Read the response; an error here is an error of the connection, not of the disk."""
     yield have, b""
     while True:
         try:
-            # read1 gives what has come: a slow line fills the file, and a cut one loses nothing.
+            # read1 returns what has arrived, so a connection that breaks loses nothing.
             read = getattr(response, "read1", response.read)
-            block = read(BLOCK)
+            block = read(READ_BYTES)
         except (OSError, http.client.HTTPException) as error:
             raise _LostError(str(error)) from error
         if not block:
@@ -268,7 +267,7 @@ def _blocks(response: Any, have: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _known(part: Path, note: Path) -> dict[str, Any]:
-    """Return what the note says about the part; nothing if either is not there."""
+    """Return the content of the note; empty if the note or the part is missing."""
     try:
         known = json.loads(note.read_text()) if part.exists() else {}
     except (OSError, ValueError):
@@ -277,10 +276,10 @@ def _known(part: Path, note: Path) -> dict[str, Any]:
 
 
 def _version(headers: Message, have: int) -> dict[str, Any]:
-    """Return what tells one version of a file from another."""
+    """Return the headers that identify a version of a file."""
     etag, length = headers.get("ETag"), headers.get("Content-Length", "")
     return {
-        # A weak tag promises the same meaning, not the same bytes.
+        # A weak tag does not promise the same bytes.
         "etag": None if etag is None or etag.startswith("W/") else etag,
         "modified": headers.get("Last-Modified"),
         "total": _whole(headers) or (have + int(length) if length.isdecimal() else None),
@@ -288,13 +287,13 @@ def _version(headers: Message, have: int) -> dict[str, Any]:
 
 
 def _whole(headers: Message) -> int | None:
-    """Return the length of all of the file, if an answer about a part of it says so."""
+    """Return the length of the whole file from the headers of a partial response."""
     found = re.search(r"/(\d+)$", headers.get("Content-Range", ""))
     return int(found[1]) if found else None
 
 
 def _start(headers: Message) -> int | None:
-    """Return the first byte of a partial answer."""
+    """Return the position of the first byte of a partial response."""
     found = re.match(r"bytes (\d+)-", headers.get("Content-Range", ""))
     return int(found[1]) if found else None
 

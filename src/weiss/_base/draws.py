@@ -1,9 +1,8 @@
-"""Random numbers that are a function of where they are used, and of nothing else.
+"""Random numbers that depend only on where they are used.
 
-A generator with a state gives different numbers after a resume, in another process, or when a
-neighbour draws once more. Here a number is a hash of its address, (seed, use, epoch, position,
-draw) for a crop, so every process and every resumed run sees the same, on every platform and NumPy
-version.
+A generator with a state gives different numbers after a resume, in another process, or after one
+more draw elsewhere. Here a number is a hash of its indices, (seed, use, epoch, position, draw) for
+a crop, so every process and every resumed run sees the same, on every platform and NumPy version.
 
 The hash is the finaliser of SplitMix64 (Steele, Lea, Flood 2014), applied once for each word.
 """
@@ -16,7 +15,7 @@ from weiss._base.arrays import Array
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MASK = 2**64 - 1
-# What numbers are for stands in front of their place, so that two uses never share any.
+# The first index is the use of the numbers, so that two uses never share any.
 ORDER, CLASSES, SMALL, LARGE, CROPS, SPLITS, FOLDS, JITTER, SHEET, QUERIES, STEPS = range(1, 12)
 TRIALS = 12
 
@@ -55,7 +54,7 @@ def permutation(size: int, seed: int, *where: int) -> Array:
 
 
 def seed_at(seed: int, *where: int) -> int:
-    """Return a seed of 63 bits for a generator that somebody else owns.
+    """Return a seed of 63 bits for a generator of another library.
 
     Example:
         >>> from weiss._base.draws import seed_at

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there, and one process at a time to make them."""
+"""Files that are either complete or absent, and locks so that one process at a time makes them."""
 
 import os
 import re
@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+READ_BYTES = 2**20
+"""How much of a file or a connection is read at a time."""
+
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """Give a temporary path beside ``path`` to write to; rename it to ``path`` when all went well.
+    """Yield a temporary path beside ``path`` to write to; rename it to ``path`` on success.
 
     A reader sees the old file or the new one, never half of one. If the body raises, or the process
-    dies, ``path`` is as it was.
+    dies, ``path`` is unchanged.
 
     Args:
         path: the file to make or to replace; its folder is created.
@@ -31,24 +34,24 @@ def replacing(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Containers that share a folder have the same process numbers.
+    # Not the process number: containers that share a folder have the same ones.
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        _keep_name(path.parent)
+        _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def remove_leftovers(folder: Path, names: str = r".+") -> None:
-    """Remove what `replacing` left in a folder, not below it, when its process was killed.
+    """Remove temporary files that `replacing` left in a folder when its process was killed.
 
     Args:
-        folder: which nobody else writes to.
-        names: a pattern of the files that were to be made.
+        folder: no other process writes to it; folders below it are not touched.
+        names: a pattern of the names of the final files.
     """
     pattern = re.compile(rf"\.(?:{names})\.[0-9a-f]{{8}}\.tmp")
     for path in folder.glob(".*.tmp"):
@@ -56,11 +59,11 @@ def remove_leftovers(folder: Path, names: str = r".+") -> None:
             path.unlink(missing_ok=True)
 
 
-def _keep_name(folder: Path) -> None:
-    """Bring a folder's names to the disk: a rename too must survive a power cut."""
+def _sync_folder(folder: Path) -> None:
+    """Write a folder's names to the disk: a rename must survive a power cut."""
     if os.name != "posix":
         return
-    with suppress(OSError):  # a file system that cannot
+    with suppress(OSError):  # some file systems cannot
         opened = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(opened)
@@ -75,15 +78,15 @@ def cache_folder() -> Path:
 
 @contextmanager
 def alone(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Let one process at a time work on a path; a lock ends with its process, however it ends.
+    """Hold a lock on a path; the system releases it when the process ends, however it ends.
 
     Args:
-        path: what is worked on; the lock is a file beside it.
+        path: what is locked; the lock is a file beside it.
         wait: wait for another process to finish, rather than raise BlockingIOError.
     """
     try:
         import fcntl
-    except ImportError:  # not a Unix: go on without
+    except ImportError:  # not a Unix: continue without
         yield
         return
     lock = path.with_name(f".{path.name}.lock")
@@ -95,11 +98,11 @@ def alone(path: Path, *, wait: bool = True) -> Iterator[None]:
             file.close()
             raise
         except OSError:
-            break  # a file system without locks: go on without
+            break  # a file system without locks: continue without
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), os.stat(lock)):
                 break
-        file.close()  # its last owner has removed it in the meantime
+        file.close()  # its last owner removed it in the meantime
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
-"""Image files as arrays: upright, RGB or grey, 8 bits, or a clear word why not (Pillow only here).
+"""Image files as arrays: upright, RGB or grey, 8 bits, or an error with the reason.
 
-This file imports Pillow alone at first, so that a decoding process starts fast; NumPy is imported
-where an array is made.
+This file imports only Pillow, so that a decoding process starts fast; NumPy is imported where an
+array is made.
 """
 
 import io
@@ -24,23 +24,23 @@ SUFFIXES = (
     *(".tif", ".tiff", ".ppm", ".pgm"),
 )
 FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP")
-"""What Pillow may take a stranger's file for: what browsers show. It knows one that starts another
-program (EPS), one whose tiles may be far larger than its image (TIFF), one that it reads letter by
-letter in Python (PPM), and many that nobody sends."""
+"""Formats accepted in untrusted uploads: those that browsers show. Pillow has others that start
+another program (EPS), whose tiles may be far larger than the image (TIFF), or that it reads byte by
+byte in Python (PPM)."""
 OWN_FORMATS = (*FORMATS, "TIFF", "PPM")
-"""What it may take any other file for: those of `SUFFIXES`, whatever the name says."""
+"""Formats accepted in trusted files: those of `SUFFIXES`, whatever the file name is."""
 MAX_SCANS = 100
-"""Scans a stranger's JPEG file may have: a progressive one has about ten, and every one of them
-goes over the whole image, however few bytes it takes."""
+"""Scans of an untrusted JPEG file: a progressive one has about ten, and each of them goes over the
+whole image, however few bytes it takes."""
 MAX_PIXELS = 178_956_970
 """Larger images are refused as decompression bombs: Pillow's own limit for an error."""
 LUMA = (0.299, 0.587, 0.114)
 """Red, green and blue in grey: ITU-R 601, as Pillow turns RGB into "L"."""
 ORIENTATION = 0x0112
 DEPTH_16 = 257.0
-"""65535 / 255: what a step of 8 bits is worth in 16."""
+"""65535 / 255: one step of 8 bits in 16 bits."""
 STRIP = 2**20
-"""Pixels of more than 8 bits that are turned into 8 at a time."""
+"""Pixels of more than 8 bits that are converted at a time."""
 _MARKER = re.compile(rb"\xff[^\x00\xff]")
 _MARKER_AFTER_DATA = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
 _START_OF_SCAN, _END_OF_IMAGE = 0xDA, 0xD9
@@ -52,15 +52,15 @@ class BadImageError(ValueError):
 
 
 class TooLargeImageError(BadImageError):
-    """An image of more pixels than somebody is ready to decode."""
+    """An image of more pixels than the caller allows."""
 
 
 class _Quiet:
-    """Hides Pillow's warnings while anybody decodes.
+    """Hides Pillow's warnings while any thread decodes.
 
-    It warns at half its limit and about odd metadata; the pixels decide here. Warnings are a matter
-    of the whole process, and `warnings.catch_warnings` of several threads undo each other in the
-    wrong order: so the first who decodes hides them, and the last shows them again.
+    Pillow warns at half its limit and about odd metadata. Filters of warnings belong to the whole
+    process, and `warnings.catch_warnings` in several threads restore them in the wrong order: so
+    the first thread that decodes hides the warnings, and the last one restores them.
     """
 
     def __init__(self) -> None:
@@ -97,15 +97,15 @@ def decode(
 ) -> "Array":
     """Read an image as uint8 ``(height, width, channels)``.
 
-    EXIF orientation is applied; transparent pixels are laid over white; CMYK, palettes and other
-    colour spaces become RGB; 16 bits a channel become 8; of an animation the first frame is taken.
+    EXIF orientation is applied; transparent pixels become white; CMYK, palettes and other colour
+    spaces become RGB; 16 bits a channel become 8; of an animation the first frame is read.
 
     Args:
         source: a file, or the bytes of one.
         channels: 3 for RGB, 1 for grey.
         short_side: reduce the shorter side to this many pixels if it is longer, as torchvision's
             ``Resize(short_side)`` does. Never enlarges.
-        formats: what it may be, by Pillow's names.
+        formats: the accepted formats, by Pillow's names.
 
     Returns:
         The pixels.
@@ -132,13 +132,13 @@ def read(
                 _refuse_bomb(image)
                 image.load()
                 return _upright(image, channels, short_side)
-    # Decoders raise whatever they stumble over: OSError, SyntaxError, struct.error, zlib.error.
+    # Decoders raise many kinds of errors: OSError, SyntaxError, struct.error, zlib.error.
     except Exception as error:
         raise BadImageError(f"{name}: {_reason(source, error)}") from error
 
 
 def look(content: bytes, *, max_pixels: int, max_side: int) -> tuple[int, int]:
-    """Return width and height of a stranger's image, from its header alone: nothing is decoded.
+    """Return width and height of an untrusted image from its header; nothing is decoded.
 
     Args:
         content: the bytes of a file in one of `FORMATS`.
@@ -146,7 +146,7 @@ def look(content: bytes, *, max_pixels: int, max_side: int) -> tuple[int, int]:
         max_side: the largest width, and the largest height.
 
     Raises:
-        TooLargeImageError: it says to be larger.
+        TooLargeImageError: its header gives a larger size.
         BadImageError: it is empty or no image of these formats.
     """
     try:
@@ -162,7 +162,7 @@ def look(content: bytes, *, max_pixels: int, max_side: int) -> tuple[int, int]:
 
 
 def _reason(source: str | Path | bytes, error: Exception) -> str:
-    """Say what is wrong with an image that could not be read."""
+    """Return why an image could not be read."""
     if isinstance(error, BadImageError):
         return str(error)
     if isinstance(error, Image.DecompressionBombError):
@@ -177,21 +177,24 @@ def _reason(source: str | Path | bytes, error: Exception) -> str:
 
 
 def upright(image: Image.Image, channels: int = 3) -> "Array":
-    """Return a Pillow image as uint8 ``(height, width, channels)``, turned as its EXIF data say."""
+    """Return a Pillow image as uint8 ``(height, width, channels)``, turned by its EXIF data."""
     return _array(_upright(image, channels, None))
 
 
 def _upright(image: Image.Image, channels: int, short_side: int | None) -> Image.Image:
-    # To look for metadata that are not there costs a JPEG file a twentieth of its decoding.
+    # For a JPEG file, looking for absent metadata costs a twentieth of the decoding.
     plain = image.format == "JPEG" and not {"exif", "xmp"} & image.info.keys()
     if not plain and image.getexif().get(ORIENTATION, 1) != 1:
         from PIL import ImageOps
 
         image = ImageOps.exif_transpose(image)
     image = _eight_bits(image, "RGB" if channels == 3 else "L")
-    if short_side is not None and min(image.size) > short_side:
-        image = image.resize(reduced_size(*image.size, short_side), Image.Resampling.BILINEAR)
-    return image
+    return _reduced(image, short_side)
+
+
+def _reduced(image: Image.Image, short_side: int | None) -> Image.Image:
+    size = reduced_size(*image.size, short_side)
+    return image if size == image.size else image.resize(size, Image.Resampling.BILINEAR)
 
 
 def _array(image: Image.Image) -> "Array":
@@ -203,17 +206,17 @@ def _array(image: Image.Image) -> "Array":
 def reduced(pixels: "Array", short_side: int | None) -> "Array":
     """Return uint8 ``(height, width, channels)`` with a longer shorter side reduced to this."""
     height, width, channels = pixels.shape
-    if short_side is None or min(height, width) <= short_side:
+    if reduced_size(width, height, short_side) == (width, height):
         return pixels
     image = Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels)
-    return _array(image.resize(reduced_size(width, height, short_side), Image.Resampling.BILINEAR))
+    return _array(_reduced(image, short_side))
 
 
 def encode_png(pixels: "Array") -> bytes:
     """Return uint8 ``(height, width, 1 or 3)`` as the bytes of a PNG file.
 
     Args:
-        pixels: what to encode, nothing lost.
+        pixels: what to encode, without loss.
 
     Raises:
         ValueError: another type or shape.
@@ -233,13 +236,15 @@ def encode_png(pixels: "Array") -> bytes:
     return file.getvalue()
 
 
-def reduced_size(width: int, height: int, short_side: int) -> tuple[int, int]:
-    """Return width and height with the shorter side at ``short_side``; the longer rounds down.
+def reduced_size(width: int, height: int, short_side: int | None) -> tuple[int, int]:
+    """Return width and height with a longer shorter side reduced; the longer side rounds down.
 
     Example:
-        >>> reduced_size(500, 333, 256)
-        (384, 256)
+        >>> reduced_size(500, 333, 256), reduced_size(100, 80, 256)
+        ((384, 256), (100, 80))
     """
+    if short_side is None or min(width, height) <= short_side:
+        return width, height
     if width <= height:
         return short_side, int(short_side * height / width)
     return int(short_side * width / height), short_side
@@ -249,12 +254,9 @@ def stored_size(source: Path, short_side: int | None) -> int:
     """Return how many pixels `decode` will give for a file, from its header alone; 0 if unknown."""
     try:
         with _quiet(), Image.open(source, formats=OWN_FORMATS) as image:
-            width, height = image.size
+            return math.prod(reduced_size(*image.size, short_side))
     except Exception:
         return 0
-    if short_side is not None and min(width, height) > short_side:
-        width, height = reduced_size(width, height, short_side)
-    return width * height
 
 
 def _refuse_bomb(image: Image.Image) -> None:
@@ -270,7 +272,7 @@ def _eight_bits(image: Image.Image, mode: str) -> Image.Image:
         return image
     if image.mode.startswith("I") or image.mode == "F":
         image = _from_deep(image)
-    # Colours under full transparency are arbitrary; white is what a page shows there.
+    # Colours under full transparency are arbitrary; a page shows white there.
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
@@ -307,7 +309,7 @@ def _from_deep(image: Image.Image) -> Image.Image:
 
 
 def _strips(image: Image.Image) -> Iterator[tuple[int, "Array"]]:
-    """Give an image some rows at a time, each with the first: 64 bits of all of it is a lot."""
+    """Yield an image some rows at a time, each with its first row, to save memory."""
     import numpy as np
 
     step = max(1, STRIP // image.width)

@@ -1,21 +1,21 @@
-"""Ctrl-C and SIGTERM as a request that a loop can grant when it is ready."""
+"""Ctrl-C and SIGTERM as a request to stop that a loop checks between its steps."""
 
 import signal
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 
 class StoppedError(RuntimeError):
-    """Somebody asked the run to stop; its state is saved."""
+    """The run was asked to stop; its state is saved."""
 
     exit_code = 130
-    """What a program ends with that was told to stop, by the shell's custom."""
+    """The exit code of an interrupted program, as shells use it."""
 
 
 class StopRequest:
-    """Turns Ctrl-C and SIGTERM into a wish that the loop can grant when it is ready.
+    """Turns Ctrl-C and SIGTERM into a flag, ``wanted``, that a loop checks.
 
-    The second Ctrl-C is not waited for.
+    The second signal raises KeyboardInterrupt at once.
     """
 
     def __init__(self) -> None:
@@ -23,26 +23,21 @@ class StopRequest:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopRequest":
-        """Listen, where that is possible: signals reach the main thread only."""
+        """Install the handlers, which is possible in the main thread only."""
         for number in (signal.SIGINT, signal.SIGTERM):
             try:
-                self._before[number] = signal.signal(number, self._heard)
+                self._before[number] = signal.signal(number, self._request)
             except ValueError:
                 break
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Leave signals to those who had them before."""
+    def __exit__(self, *_: object) -> None:
+        """Restore the handlers from before."""
         for number, handler in self._before.items():
-            # None: it was not set from Python, and cannot be given back from it.
+            # None: it was not set from Python and cannot be restored.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
-    def _heard(self, number: int, frame: FrameType | None) -> None:
+    def _request(self, number: int, frame: FrameType | None) -> None:
         if self.wanted:
             raise KeyboardInterrupt
         self.wanted = True

@@ -1,16 +1,17 @@
-"""The few things processes of one run say to each other.
+"""Communication between the processes of one run.
 
 Every process embeds its part of a batch. The parts are joined, so that each process computes the
 loss of the whole batch; gradients then flow back into the part it owns.
 """
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from weiss._base.decoding import usable_cores
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Processes:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the one that writes and speaks."""
+        """Whether this is the process that writes files and prints."""
         return self.rank == 0
 
     @property
@@ -82,7 +83,7 @@ class Processes:
                 parameter.grad /= self.size
 
     def agree(self, tensors: Iterable[Tensor]) -> None:
-        """Give every process the main one's values, in place."""
+        """Copy the main process's values to every process, in place."""
         if self.size == 1:
             return
         for tensor in tensors:
@@ -90,12 +91,12 @@ class Processes:
 
     def agree_on(self, number: int, device: torch.device) -> int:
         """Return the main process's number."""
-        told = torch.tensor([number], device=device)
-        self.agree([told])
-        return int(told.item())
+        shared = torch.tensor([number], device=device)
+        self.agree([shared])
+        return int(shared.item())
 
     def any(self, flag: bool, device: torch.device) -> bool:
-        """Say whether any process says so."""
+        """Return whether the flag is set in any process."""
         if self.size == 1:
             return flag
         flags = torch.tensor([float(flag)], device=device)
@@ -103,19 +104,19 @@ class Processes:
         return bool(flags.item())
 
     def wait(self) -> None:
-        """Wait until every process is here."""
+        """Wait for all processes."""
         if self.size > 1:
             torch.distributed.barrier()
 
 
 def size_of(group: Any = None) -> int:
     """Return the number of processes of a group, of all by default; 1 where there is no group."""
-    return torch.distributed.get_world_size(group) if have_met() else 1
+    return torch.distributed.get_world_size(group) if is_distributed() else 1
 
 
 def rank_in(group: Any = None) -> int:
     """Return which process of a group this is, from 0."""
-    return torch.distributed.get_rank(group) if have_met() else 0
+    return torch.distributed.get_rank(group) if is_distributed() else 0
 
 
 def global_rank(rank: int, group: Any = None) -> int:
@@ -125,8 +126,9 @@ def global_rank(rank: int, group: Any = None) -> int:
 
 def sum_over(tensor: Tensor, group: Any = None) -> Tensor:
     """Return the sum of all processes' tensors of one shape, added up in float32 or better."""
-    # A fresh tensor, in the order of its indices: other processes know nothing of strides.
-    total = torch.empty(tensor.shape, dtype=_summing_dtype(tensor), device=tensor.device)
+    # A new contiguous tensor: strides may differ between processes.
+    dtype = torch.promote_types(tensor.dtype, torch.float32)
+    total = torch.empty(tensor.shape, dtype=dtype, device=tensor.device)
     total.copy_(tensor.detach())
     torch.distributed.all_reduce(total, group=group)
     return total.to(tensor.dtype)
@@ -135,9 +137,9 @@ def sum_over(tensor: Tensor, group: Any = None) -> Tensor:
 def blocks_of_all(
     part: Tensor, sizes: Sequence[int], width: int, group: Any = None
 ) -> Iterator[tuple[int, Tensor]]:
-    """Show every process the rows of all, a block at a time, process after process.
+    """Give every process the rows of all, a block at a time, process after process.
 
-    All processes must go through all blocks: each is a broadcast.
+    All processes must iterate over all blocks: each is a broadcast.
 
     Args:
         part: ``(n, ...)`` this process's rows.
@@ -172,9 +174,8 @@ def gather_batch(
         labels: ``(b,)`` or ``(b, C)``, likewise.
         group: the processes; all by default.
         averaged: gradients of the network are averaged over processes afterwards, as
-            DistributedDataParallel does. What belongs to a batch is the sum of what comes from its
-            parts, so gradients are multiplied by the number of processes here. False if they
-            are added up.
+            DistributedDataParallel does. The gradient of a batch is the sum over its parts, so
+            gradients are multiplied by the number of processes here. False if they are summed.
 
     Returns:
         Embeddings ``(B, D)`` and labels of all processes, in the order of their ranks; what was
@@ -222,28 +223,23 @@ def _gather(part: Tensor, sizes: list[int], group: Any) -> Tensor:
     return torch.cat([rows[:size] for rows, size in zip(parts, sizes, strict=True)])
 
 
-def _summing_dtype(tensor: Tensor) -> torch.dtype:
-    return torch.promote_types(tensor.dtype, torch.float32)
-
-
-def have_met() -> bool:
-    """Say whether processes of a launch have found each other in this program."""
+def is_distributed() -> bool:
+    """Return whether this process belongs to an initialised process group."""
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def is_main_process() -> bool:
-    """Say whether this is the main process of a launch, or the only one."""
-    return not have_met() or torch.distributed.get_rank() == 0
+    """Return whether this is the main process of a launch, or the only one."""
+    return not is_distributed() or torch.distributed.get_rank() == 0
 
 
-def part_processes() -> None:
-    """Take leave of the other processes of a launch, where there are any."""
-    if have_met():
+def leave_process_group() -> None:
+    """Destroy the process group, if there is one."""
+    if is_distributed():
         torch.distributed.destroy_process_group()
 
 
 def share_of_cores(workers: int) -> dict[str, str]:
-    """Return the environment in which each of some processes uses its share of the cores."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    threads = str(max((cores or 1) // workers, 1))
+    """Return environment variables that give each of some processes its share of the cores."""
+    threads = str(max(usable_cores() // workers, 1))
     return {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}

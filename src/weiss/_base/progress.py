@@ -1,9 +1,8 @@
-"""A progress bar that appears when something takes long, and never where nobody looks."""
+"""A progress bar that appears after a delay, and on a terminal only."""
 
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -12,37 +11,31 @@ T = TypeVar("T")
 class Bar:
     """A bar on the terminal: what is done, how fast, how long it will still take.
 
-    It shows itself once `patience` seconds have passed, and not at all if standard error is no
-    terminal.
+    It is not shown if standard error is no terminal.
 
     Args:
         total: what all steps are worth together.
         what: the words before the bar.
-        unit: what is counted; with one, the bar says how many a second.
+        unit: what is counted; with one, the bar shows how many a second.
         done: what was done before, after a restart.
-        patience: seconds until it appears.
+        delay: seconds until it appears.
     """
 
     def __init__(
-        self, total: int, what: str, *, unit: str = "", done: int = 0, patience: float = 2.0
+        self, total: int, what: str, *, unit: str = "", done: int = 0, delay: float = 2.0
     ) -> None:
         self.total, self.what, self.unit = total, what, unit
-        self._begun, self._patience = time.monotonic(), patience
+        self._begun, self._delay = time.monotonic(), delay
         self._before = self._done = done
         self._bar: Any = None
         self._task: Any = None
 
     def __enter__(self) -> "Bar":
-        """Begin; nothing is shown yet."""
+        """Return itself; nothing is shown yet."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Take the bar off the terminal."""
+    def __exit__(self, *_: object) -> None:
+        """Remove the bar from the terminal."""
         if self._bar is not None:
             self._bar.stop()
 
@@ -51,12 +44,12 @@ class Bar:
         self._done += worth
         self.what = self.what if what is None else what
         elapsed = time.monotonic() - self._begun
-        if self._bar is None and sys.stderr.isatty() and elapsed > self._patience:
+        if self._bar is None and sys.stderr.isatty() and elapsed > self._delay:
             self._show()
         if self._bar is not None:
             speed = (self._done - self._before) / max(elapsed, 1e-9)
-            said = f"{speed:,.0f} {self.unit}/s" if self.unit else ""
-            self._bar.update(self._task, completed=self._done, description=self.what, speed=said)
+            shown = f"{speed:,.0f} {self.unit}/s" if self.unit else ""
+            self._bar.update(self._task, completed=self._done, description=self.what, speed=shown)
 
     def say(self, line: str) -> None:
         """Print a line to standard output, above the bar if there is one."""
@@ -77,7 +70,7 @@ class Bar:
             TimeRemainingColumn(),
             console=Console(stderr=True),
             transient=True,
-            # rich would send what is printed to a file or a pipe to the terminal instead.
+            # Otherwise rich redirects what is printed to a file or a pipe to the terminal.
             redirect_stdout=sys.stdout.isatty(),
         )
         self._bar.start()
@@ -85,20 +78,20 @@ class Bar:
 
 
 def track(
-    steps: Iterable[tuple[int, T]], total: int, what: str, *, patience: float = 2.0
+    steps: Iterable[tuple[int, T]], total: int, what: str, *, delay: float = 2.0
 ) -> Iterator[T]:
-    """Pass items on, and show a bar on the terminal once they have taken longer than `patience`.
+    """Yield items, and show a bar on the terminal if they take longer than a delay.
 
     Args:
         steps: pairs of how much an item is worth and the item.
         total: what all items are worth together.
         what: the words before the bar.
-        patience: seconds until the bar appears; quiet if standard error is no terminal.
+        delay: seconds until the bar appears.
 
     Yields:
         The items.
     """
-    with Bar(total, what, patience=patience) as bar:
+    with Bar(total, what, delay=delay) as bar:
         for worth, item in steps:
             yield item
             bar.advance(worth)

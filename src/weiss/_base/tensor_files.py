@@ -1,6 +1,6 @@
-"""Tensors in files: numbers and words only, written whole, and known to be as they were written.
+"""Tensors in safetensors files, replaced atomically and verified by a checksum.
 
-The format is safetensors, which holds nothing that could run. (safetensors only here.)
+The format holds numbers and text only, so nothing in a file can run. (safetensors only here.)
 """
 
 import hashlib
@@ -14,20 +14,20 @@ from torch import Tensor
 from weiss._base.files import replacing
 
 DIGEST = "weiss_digest"
-"""The metadata entry under which a file of ours keeps its checksum."""
+"""The metadata entry with the checksum of a file that `write_tensors` wrote."""
 
 
 class DamagedFileError(ValueError):
-    """A file that is cut off, or not what was once written."""
+    """A file that is cut off, or whose content has changed since it was written."""
 
 
 def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], facts: dict[str, str]) -> None:
-    """Write tensors and words to a file, which is then whole or as it was before.
+    """Write tensors and text to a file; after an error the old file is unchanged.
 
     Args:
         path: the file to make or to replace.
         tensors: by name, on any device.
-        facts: words by name.
+        facts: text by name.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -40,9 +40,9 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], facts: dict[s
         mode = temporary.stat().st_mode
         try:
             save_file(copies, temporary, metadata=facts)
-            temporary.chmod(mode)  # the library's own is for nobody but the owner
+            temporary.chmod(mode)  # the library makes it readable by the owner only
         except SafetensorError as error:
-            # A full disk arrives here as an error of the format, with the number in its words.
+            # The library reports a full disk as an error of the format, with the number as text.
             refused = OSError(f"{path} could not be written: {error}")
             number = re.search(r"os error (\d+)", str(error))
             refused.errno = int(number[1]) if number else None
@@ -59,7 +59,7 @@ def read_tensors(
         is_ours: `write_tensors` wrote it, so that it must have a checksum.
 
     Returns:
-        The tensors by name, on the CPU; and the words that came with them.
+        The tensors by name, on the CPU; and the text by name.
 
     Raises:
         DamagedFileError: the file is cut off, or its content has changed since it was written.

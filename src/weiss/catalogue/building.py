@@ -476,7 +476,7 @@ def _embed_segment(
     """Embed a collection into a segment; return it, the skipped images, and the speed in words."""
     begun = time.monotonic()
     total = len(collection.table)
-    with Bar(total, f"embedding {collection.name}", unit="images", patience=1.0) as bar:
+    with Bar(total, f"embedding {collection.name}", unit="images", delay=1.0) as bar:
         paths, before = embed_collection(
             collection,
             embedder,

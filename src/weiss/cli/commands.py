@@ -224,7 +224,7 @@ def train(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
     """Train; the text is `RECIPE_HELP`."""
-    from weiss._base.processes import part_processes
+    from weiss._base.processes import leave_process_group
     from weiss.runs import recipe_from
     from weiss.training import train as train_one
     from weiss.training import train_seeds
@@ -257,7 +257,7 @@ def train(
         found = train_seeds(asked, out, seeds, workers=workers, resume=resume, quiet=quiet)
         if found and not quiet:
             printing.print_seeds(found, out)
-    part_processes()
+    leave_process_group()
 
 
 @app.command("recipes")

@@ -252,7 +252,7 @@ def evaluate_retrieval(
     )
     steps: Iterator[tuple[int, tuple[Array, Tensor]]] = ((len(b[0]), b) for b in blocks)
     patience = 2.0 if progress and rank == 0 else float("inf")
-    for block, index_qk in track(steps, len(part), "searching", patience=patience):
+    for block, index_qk in track(steps, len(part), "searching", delay=patience):
         hits_qk = relevance.hits(block, index_qk)
         relevant_q = torch.from_numpy(relevance.num_relevant[block]).to(where)
         columns = [metric(hits_qk, relevant_q) for _, metric in wanted.values()]

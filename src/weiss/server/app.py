@@ -19,7 +19,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException as AnyHTTPException
 
-from weiss._base.decoder import Order
+from weiss._base.decoder import UploadSettings
 from weiss._base.decoding import usable_cores
 from weiss._version import __version__
 from weiss.catalogue import Catalogue, Hit, Item, UnknownItemError
@@ -100,7 +100,7 @@ def make_app(
     )
     batcher = Batcher(catalogue, limits, metrics.batch)
     uploads = Places(limits.max_uploads, "uploads")
-    order = Order(
+    order = UploadSettings(
         channels=catalogue.channels,
         # As the network's preprocessing begins: pictures that wait for each other are small.
         short_side=short_side,

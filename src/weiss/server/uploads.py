@@ -14,7 +14,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect
 
 from weiss._base import images
-from weiss._base.decoder import Refused
+from weiss._base.decoder import RefusedUpload
 from weiss.server.decoders import Picture, Workers
 from weiss.server.limits import ENVELOPE, Limits
 
@@ -154,7 +154,7 @@ async def decode_picture(content: bytes, workers: Workers, limits: Limits) -> Pi
         if not done and promised.cancel():
             raise come_back(f"a picture must be decoded within {limits.seconds:g} seconds")
         return await answer
-    except Refused as error:
+    except RefusedUpload as error:
         raise _refusal(error, limits) from None
     finally:
         answer.cancel()
@@ -165,7 +165,7 @@ def come_back(why: str) -> HTTPException:
     return HTTPException(503, f"{why}. Try again in a second.", headers={"Retry-After": "1"})
 
 
-def _refusal(error: Refused, limits: Limits) -> HTTPException:
+def _refusal(error: RefusedUpload, limits: Limits) -> HTTPException:
     """Return status and words for a picture that was not decoded."""
     if error.kind == "large":
         return HTTPException(

@@ -15,7 +15,7 @@ from torch.nn.functional import one_hot
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from weiss._base.devices import refuse_absent_device, resolve_precision
-from weiss._base.processes import Processes, have_met
+from weiss._base.processes import Processes, is_distributed
 from weiss.backbones import Embedder
 from weiss.backbones.by_name import TIMM
 from weiss.losses import MeanFieldLoss, PairLoss, loss_settings
@@ -179,7 +179,7 @@ def make_accelerator(recipe: Recipe, folder: Path) -> Any:
             f"track.with must name trackers that are installed; {', '.join(sorted(absent))} "
             f"{'is' if len(absent) == 1 else 'are'} not. Install: pip install 'weiss[tracking]'"
         )
-    if not have_met():
+    if not is_distributed():
         # It remembers the device of the last run in this process; this one may be for another.
         AcceleratorState._reset_state(reset_partial_state=True)
     # Where there is nothing else "auto" is the CPU, said so that processes find each other there.
