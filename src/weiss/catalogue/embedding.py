@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from weiss._base.arrays import Array
-from weiss._base.decoding import Decoders
+from weiss._base.decoding import Decoders, collect
 from weiss._base.files import replacing
 from weiss._base.images import BadImageError
 from weiss.catalogue.collection import Collection
@@ -39,7 +39,7 @@ from weiss.data.batch_gather import gather
 from weiss.data.cache_choice import Place
 from weiss.data.resample import resample
 from weiss.data.sources import Files, Pixels
-from weiss.data.store import CHUNK, Memory, Store, build_store, file_states, workers_for
+from weiss.data.store import Memory, Store, build_store, file_states, workers_for
 
 Decode = Callable[[Table], tuple[Store, dict[int, str]]]
 """From images to their pixels, and the errors of those that cannot be read."""
@@ -286,18 +286,9 @@ def _decoder_of(
         files = [part.source.file(row) for row in range(len(part))]
         channels = part.source.channels
         memory = Memory(len(files) * 2 * short_side**2 * channels)
-        asked = [
-            (first, decoders.submit(files[first : first + CHUNK], memory.add))
-            for first in range(0, len(files), CHUNK)
-        ]
-        starts, sizes = np.full(len(files), -1), np.zeros((len(files), 2), dtype=np.int64)
-        errors: dict[int, str] = {}
-        for first, future in asked:
-            done = future.result()
-            rows = slice(first, first + len(done.starts))
-            starts[rows], sizes[rows] = done.starts, done.sizes
-            errors |= {first + at: message for at, message in done.errors.items()}
-        return Store(memory.pixels(channels), starts // channels, sizes, IN_MEMORY), errors
+        done = collect(decoders.submit_all(files, memory.add))
+        starts, sizes = np.array(done.starts) // channels, np.array(done.sizes).reshape(-1, 2)
+        return Store(memory.pixels(channels), starts, sizes, IN_MEMORY), done.errors
 
     return decode
 
