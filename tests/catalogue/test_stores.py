@@ -159,6 +159,10 @@ def test_an_id_is_there_once(make):
         store.add(np.array([3, 2]), vectors[:2])
     with pytest.raises(ValueError, match="ids must differ .* 4 occurs more than once"):
         store.add(np.array([4, 4]), vectors[:2])
+    with pytest.raises(ValueError, match="vectors must have unit length"):
+        store.add(np.array([5]), 2 * vectors[:1])
+    with pytest.raises(ValueError, match="queries must have unit length"):
+        store.search(2 * vectors, 1)
     assert len(store) == 2  # a refused call adds nothing
 
 
@@ -173,8 +177,8 @@ NO_EMBEDDINGS = [
 ]
 
 
-def test_what_is_no_embedding_is_refused_in_words(make):
-    store = make()
+def test_what_is_no_embedding_is_refused():
+    store = FaissStore(D)
     for vectors, error, words in NO_EMBEDDINGS:
         with pytest.raises(error, match=f"vectors {words}"):
             store.add(np.arange(2), vectors)
@@ -183,15 +187,15 @@ def test_what_is_no_embedding_is_refused_in_words(make):
     assert len(store) == 0
 
 
-def test_what_is_no_id_is_refused_in_words(make):
-    store, vectors = make(), embeddings(2)
+def test_what_is_no_id_is_refused():
+    store, vectors = FaissStore(D), embeddings(2)
     with pytest.raises(ValueError, match="ids must lie between 0 and .*; got -1"):
         store.add(np.array([0, -1]), vectors)
     with pytest.raises(ValueError, match="ids must lie between 0 and .*; got 18446744073709551615"):
         store.add(np.array([0, 2**64 - 1], np.uint64), vectors)
-    with pytest.raises(TypeError, match="ids must be whole numbers"):
+    with pytest.raises(ValueError, match="ids must be whole numbers .*; got float64"):
         store.add(np.array([0.0, 1.0]), vectors)
-    with pytest.raises(ValueError, match=r"ids must have shape \(n,\)"):
+    with pytest.raises(ValueError, match=r"of shape \(n,\) .* of shape \(1, 1\)"):
         store.remove(np.array([[1]]))
     with pytest.raises(ValueError, match="got 3 ids and 2 vectors"):
         store.add(np.arange(3), vectors)
@@ -329,7 +333,6 @@ def test_a_store_is_exact_until_it_is_large_and_again_when_it_is_small(monkeypat
     assert (store.kind, len(store)) == ("ivf", 500)
     store.remove(np.arange(1))
     assert (store.kind, len(store)) == ("flat", 499)
-    assert store.recall() == 1
     np.testing.assert_array_equal(store.search(vectors[1:500], 1)[0][:, 0], np.arange(1, 500))
 
 
@@ -344,8 +347,7 @@ def test_an_approximate_store_keeps_its_promise_for_new_queries(kind, spread):
         _, similarities = store.search(queries, k)
         share = np.mean(similarities >= exact[:, k - 1 : k] - 1e-6)
         assert share >= 0.98, (k, store.describe())
-        assert store.recall(queries, k) == pytest.approx(share, abs=1e-3)
-    assert store.recall() >= 0.98
+    assert min(store._recalls.values()) >= 0.98
 
 
 def test_a_store_that_grows_into_other_clusters_measures_again():
@@ -358,7 +360,9 @@ def test_a_store_that_grows_into_other_clusters_measures_again():
     store.add(np.arange(2000, 3800), new)  # not yet twice as many: the same lists
     assert store._built == 2000
     assert store._effort(10) > before
-    assert store.recall(new[::10]) >= 0.98
+    exact = np.sort(new[::10] @ np.concatenate([old, new]).T, axis=1)[:, -10:]
+    found = store.search(new[::10], 10)[1]
+    assert np.mean(found >= exact[:, :1] - 1e-6) >= 0.98
 
 
 @pytest.mark.parametrize("kind", ["ivf", "hnsw"])
@@ -375,7 +379,7 @@ def test_copies_of_one_item_neither_break_the_lists_nor_the_measurement():
     ids, similarities = store.search(vectors[:1], 300)
     assert sorted(ids[0].tolist()) == list(range(300))
     np.testing.assert_allclose(similarities, 1, atol=1e-6)
-    assert store.recall() == 1
+    assert set(store._recalls.values()) == {1}
 
 
 def test_another_thread_may_search_while_torch_works():

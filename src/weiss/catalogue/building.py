@@ -37,12 +37,13 @@ from weiss.catalogue.index_folder import (
 from weiss.catalogue.index_store import drop_orphans, drop_store, store_address, update_store
 from weiss.catalogue.item_map import make_map, mean_fields, write_map
 from weiss.catalogue.networks import Network, network_of_run, without_folders
-from weiss.catalogue.records import DamagedIndexError, OtherModelError, UnknownItemError
+from weiss.catalogue.records import OtherModelError, UnknownItemError
 from weiss.catalogue.segments import (
     Block,
     OpenSegment,
     alive_rows,
     all_vectors,
+    ids_by_class,
     open_segments,
     write_segment,
 )
@@ -131,7 +132,7 @@ def build_index(
         _refuse_folder(index, run, data, replace_old)  # another process may have written meanwhile
         drop_orphans(index, address)
         index.sweep()
-        old = _replaced(index)
+        old = index.readable_manifest()
         next_id = old.next_id if old is not None else 0
         embedder = _embedder(network, source, batch_size)
         segment, skipped, speed = _embed_segment(
@@ -266,7 +267,7 @@ def remove_items(
     Args:
         folder: the index folder.
         what: names of items, ids, or ``class:NAME`` for all items of a class.
-        device: not used for now: a threshold is calibrated from the vectors of the index.
+        device: has no effect; nothing is embedded.
         quiet: print nothing.
 
     Raises:
@@ -353,16 +354,9 @@ def complete(
 
 
 def copy_model(run: Run, folder: Path) -> list[str]:
-    """Copy recipe, network, fields, result and card of a run, without paths of the machine.
+    """Copy a run without states and paths of the machine; return the names of the files.
 
     The copy is a run folder: `Run`, `network_of_run` and `weiss export` accept it.
-
-    Args:
-        run: what to copy.
-        folder: the new folder.
-
-    Returns:
-        The names of the files.
     """
     copy = Run(folder)
     nested = without_places(run.recipe())
@@ -444,14 +438,6 @@ def _overlap(one: Path, other: Path) -> str:
     return "hold" if one in other.parents else ""
 
 
-def _replaced(index: IndexFolder) -> Manifest | None:
-    """Return the index that is to be replaced; None if there is none, or if it is damaged."""
-    try:
-        return index.manifest() if index.exists() else None
-    except DamagedIndexError:
-        return None
-
-
 def _embedder(network: Network, run: Run, batch_size: int | None) -> BatchEmbedder:
     assert network.model is not None
     size = batch_size or run.recipe().get("evaluate", {}).get("batch_size") or BATCH
@@ -515,15 +501,13 @@ def _embed_segment(
 
 def _find_ids(what: Sequence[str | int], segments: Sequence[OpenSegment], removed: Array) -> Array:
     """Return the sorted ids of names, ids and ``class:NAME``."""
-    by_name: dict[str, int] = {}
-    by_class: dict[str, list[int]] = {}
-    for segment in segments:
-        for row in alive_rows(segment, removed):
-            item = segment.item(int(row))
-            by_name[item.name] = item.id
-            for name in item.class_names:
-                by_class.setdefault(name, []).append(item.id)
+    by_name = {
+        segment.names[row]: segment.first + int(row)
+        for segment in segments
+        for row in alive_rows(segment, removed)
+    }
     alive = set(by_name.values())
+    by_class = ids_by_class(segments, removed)
     found: set[int] = set()
     for each in map(str, what):
         if each in by_name:
@@ -531,7 +515,7 @@ def _find_ids(what: Sequence[str | int], segments: Sequence[OpenSegment], remove
         elif each.isdecimal() and int(each) in alive:
             found.add(int(each))
         elif each.startswith("class:") and each.removeprefix("class:") in by_class:
-            found.update(by_class[each.removeprefix("class:")])
+            found.update(by_class[each.removeprefix("class:")].tolist())
         else:
             known = [f"class:{name}" for name in by_class] if each.startswith("class:") else by_name
             hint = suggestion(each, known) if len(known) <= MOST_NAMES else ""

@@ -71,13 +71,7 @@ class Calibration:
 
 
 def shortage(labels: Array, held_out: Array, seed: int = 0) -> str:
-    """Return what is missing to calibrate a threshold; empty if nothing is.
-
-    Args:
-        labels: ``(n,)`` int64 classes; -1 for items without one.
-        held_out: ``(C,)`` bool, whether the network never trained on a class.
-        seed: as for `calibrate`.
-    """
+    """Return what is missing to `calibrate` with these arguments; empty if nothing is."""
     rows = _held_out_rows(labels, held_out)
     classes = len(np.unique(labels[rows]))
     if classes < MIN_CLASSES or len(rows) < MIN_ITEMS:
@@ -206,16 +200,10 @@ def nearest_of_both(vectors: Array, labels: Array, queries: Array) -> tuple[Arra
 
 
 def least_threshold(impostors: Array, false_match_rate: float) -> float:
-    """Return the smallest threshold that at most this share of impostors reach.
-
-    Args:
-        impostors: ``(q,)`` similarities.
-        false_match_rate: the share.
+    """Return the smallest threshold that at most this share of impostors ``(q,)`` reach.
 
     Example:
-        >>> least_threshold(np.array([0.1, 0.2, 0.3, 0.4]), 0.25) > 0.3
-        True
-        >>> least_threshold(np.array([0.1, 0.2, 0.3, 0.4]), 0.25) <= 0.4
+        >>> 0.3 < least_threshold(np.array([0.1, 0.2, 0.3, 0.4]), 0.25) <= 0.4
         True
     """
     allowed = int(np.floor(false_match_rate * len(impostors)))
@@ -233,16 +221,7 @@ def index_threshold(
     run: Run | None,
     device: str,
 ) -> tuple[dict[str, Any] | None, str]:
-    """Calibrate the threshold of an index on its own items, else on the test data of its run.
-
-    Args:
-        manifest: the index; its threshold is the old one.
-        vectors: float32 ``(n, D)`` of unit length.
-        class_names: C names.
-        labels: ``(n,)`` int64; -1 for items without a class or with several.
-        model: the index's own copy of the model.
-        run: the run of the model, if its test data may be used.
-        device: where these are embedded.
+    """Calibrate the threshold of an index on its own items, else on the test data of ``run``.
 
     Returns:
         What the manifest keeps, and what it was measured on; or None, and why there is none.

@@ -112,15 +112,10 @@ def embed_collection(
     num_workers: int | None = None,
     advance: Callable[[int], None] = lambda worth: None,
 ) -> tuple[list[Path], int]:
-    """Embed the items of a collection that are not embedded yet.
+    """Embed the items of a collection whose blocks are not in the workspace yet.
 
-    Args:
-        collection: the items.
-        embedder: the network.
-        workspace: the folder of finished blocks. Those of the same collection and network are used;
-            others are deleted.
-        num_workers: decoding processes; one for each core by default.
-        advance: called with the number of items that are done, earlier ones included.
+    Blocks of another collection or network are deleted. ``advance`` is called with the number of
+    items that are done, earlier ones included.
 
     Returns:
         The files of all blocks, in order; and how many items had been embedded earlier.

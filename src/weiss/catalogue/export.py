@@ -305,11 +305,7 @@ def _trial_images(shape: Preprocessing) -> Iterator[Array]:
 
 
 def _card_beside(out: Path) -> Path:
-    """Return the path of the card: ``model.onnx.md``, or a new name beside an edited card.
-
-    Raises:
-        ValueError: a file of that name is no model card.
-    """
+    """Return the path of the card: ``model.onnx.md``, or a new name beside an edited card."""
     card = out.with_name(f"{out.name}.md")
     if not card.exists():
         return card

@@ -136,12 +136,7 @@ class FaissStore:
         return len(places)
 
     def search(self, queries: Array, k: int) -> tuple[Array, Array]:
-        """Find the k most similar items of each query ``(q, D)``.
-
-        Returns:
-            ids int64 ``(q, k)`` and cosine similarities float32 ``(q, k)``, best first, equal ones
-            by id; id -1 and minus infinity where the store has fewer than k items.
-        """
+        """Find the k most similar items of each query ``(q, D)``; see `Store.search`."""
         queries = unit_vectors("queries", queries, self.dimension, "FaissStore")
         k = count("k", k, "FaissStore.search")
         wanted = min(k, len(self))
@@ -150,27 +145,6 @@ class FaissStore:
             return best_first(nothing, nothing, k)
         places, similarities = self._nearest(queries, wanted, self._effort(wanted))
         return best_first(np.where(places < 0, -1, self._ids[places]), similarities, k)
-
-    def recall(self, queries: Array | None = None, k: int = 10) -> float:
-        """Measure the share of the k nearest items that a search finds, against exact search.
-
-        Args:
-            queries: ``(q, D)``; by default a sample of the items, each without itself.
-            k: how many neighbours.
-        """
-        k = count("k", k, "FaissStore.recall")
-        k = min(k, len(self) - (queries is None))
-        if k < 1:
-            return 1.0
-        _, vectors = self.contents()
-        if queries is None:
-            rows = sample(len(vectors), SAMPLE)
-            worst = similarity_at(vectors[rows], vectors, [k + 1])[k + 1]
-            return self._recall_of_items(rows, vectors, worst, k, self._effort(k))
-        queries = unit_vectors("queries", queries, self.dimension, "FaissStore")
-        worst = similarity_at(queries, vectors, [k])[k]
-        ids, similarities = self.search(queries, k)
-        return share_found(similarities, ids >= 0, worst, k)
 
     def contents(self) -> tuple[Array, Array]:
         """Return a copy of all ids int64 ``(n,)`` and vectors float32 ``(n, D)``."""
@@ -429,13 +403,7 @@ def sample(size: int, most: int) -> Array:
 
 
 def similarity_at(queries: Array, vectors: Array, ranks: Sequence[int]) -> dict[int, Array]:
-    """Return the similarity of the item at each rank, ``(q,)`` each; rank 1 is the most similar.
-
-    Args:
-        queries: ``(q, D)``.
-        vectors: ``(n, D)``, all items.
-        ranks: between 1 and n.
-    """
+    """Return the similarity ``(q,)`` of the item at each rank, by comparing all vectors."""
     found = {rank: np.empty(len(queries), np.float32) for rank in ranks}
     rows = max(1, SIMILARITIES_AT_ONCE // len(vectors))
     for start in range(0, len(queries), rows):
@@ -448,15 +416,9 @@ def similarity_at(queries: Array, vectors: Array, ranks: Sequence[int]) -> dict[
 
 
 def share_found(similarities: Array, is_counted: Array, worst: Array, k: int) -> float:
-    """Return the share of the k nearest items that were found.
+    """Return the share of the k nearest items among those found, ``(q, m)``.
 
-    An item as similar as the k-th nearest is one of them, so that copies count.
-
-    Args:
-        similarities: ``(q, m)`` of the items that were found.
-        is_counted: bool ``(q, m)``, false where nothing was found and for the query itself.
-        worst: ``(q,)``, the similarity of the k-th nearest item.
-        k: how many there are to find.
+    An item as similar as the k-th nearest, ``worst`` ``(q,)``, is one of them: copies count.
     """
     is_right = is_counted & (similarities >= worst[:, None] - ROUNDING)
     return float(np.minimum(is_right.sum(1), k).mean() / k)
@@ -480,12 +442,7 @@ def write_store(
 
 
 def read_facts(path: Path, *, everything: bool = True) -> tuple[dict[str, Any], Array]:
-    """Return the facts and the ids int64 ``(n,)`` of a store after comparing a checksum.
-
-    Args:
-        path: the file.
-        everything: compare both checksums, not only that of ids, facts and the beginning.
-    """
+    """Return facts and ids int64 ``(n,)``; compare one checksum, or with ``everything`` both."""
     refused = ValueError(
         f"{path.name} must be a store written by Weiss; it is cut off, changed or something else. "
         "Make the index again, or bring the file back from a copy."

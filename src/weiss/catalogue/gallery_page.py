@@ -35,13 +35,7 @@ MORE_CSS = """
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """A picture and what was found for it.
-
-    Attributes:
-        name: what to call the picture.
-        pixels: uint8 ``(height, width, 1 or 3)``.
-        hits: best first.
-    """
+    """A picture, uint8 ``(height, width, 1 or 3)``, and its hits, best first."""
 
     name: str
     pixels: Array
@@ -67,13 +61,7 @@ def verdict(hits: Sequence[Hit], threshold: Threshold | None) -> str:
 
 
 def write_gallery(path: str | Path, catalogue: Catalogue, searches: Sequence[Search]) -> None:
-    """Write a page with each picture and what was found for it.
-
-    Args:
-        path: the HTML file; its folder is made.
-        catalogue: where it was found, for the small pictures.
-        searches: what was asked and found.
-    """
+    """Write an HTML page of searches in a catalogue."""
     sections = "".join(_section(catalogue, search) for search in searches)
     title = _text(f"Search in {catalogue.name}")
     lead = f"{len(catalogue):,} images, nearest first by the cosine of their embeddings."

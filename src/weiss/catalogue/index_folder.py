@@ -157,11 +157,7 @@ class Manifest:
 
 
 class IndexFolder:
-    """The folder of an index.
-
-    Args:
-        folder: its path; it may not exist yet.
-    """
+    """The folder of an index, which may not exist yet."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -169,6 +165,13 @@ class IndexFolder:
     def exists(self) -> bool:
         """Return whether there is an index here."""
         return (self.folder / MANIFEST).is_file()
+
+    def readable_manifest(self) -> Manifest | None:
+        """Return the manifest; None if there is no index, or if it is damaged."""
+        try:
+            return self.manifest() if self.exists() else None
+        except DamagedIndexError:
+            return None
 
     def path(self, name: str) -> Path:
         """Return the path of a file of the index."""
@@ -220,14 +223,7 @@ class IndexFolder:
         return manifest
 
     def reading(self, read: Callable[[Manifest], T]) -> tuple[Manifest, T]:
-        """Read files of the index; start again if the index was changed meanwhile.
-
-        Args:
-            read: opens the files that it needs.
-
-        Returns:
-            The manifest, and the result of ``read`` for it.
-        """
+        """Return the manifest and ``read(manifest)``; start again if it was changed meanwhile."""
         manifest = self.manifest()
         for _ in range(RETRIES):
             try:
@@ -294,13 +290,7 @@ class IndexFolder:
         return {"bytes": path.stat().st_size, "sha256": _sha256(path)}
 
     def switch(self, manifest: Manifest, card: str, skipped: str) -> None:
-        """Replace the manifest, and after it card and list.
-
-        Args:
-            manifest: the new state.
-            card: the same for people.
-            skipped: what could not be read, a line each.
-        """
+        """Replace the manifest, then the card and the list of skipped images."""
         words = {"format": FORMAT} | {
             each.name: getattr(manifest, each.name) for each in fields(manifest)
         }
@@ -319,11 +309,9 @@ class IndexFolder:
         """
         own = "|".join((MANIFEST, CARD, SKIPPED, NOTE)).replace(".", r"\.")
         remove_leftovers(self.folder, f"{own}|{FILE_NAME.pattern}")
-        try:
-            manifest = self.manifest() if self.exists() else None
-        except DamagedIndexError:
-            return  # it is unknown which files belong to it
-        kept = set[str]()
+        manifest, kept = self.readable_manifest(), set[str]()
+        if manifest is None and self.exists():
+            return  # damaged: it is unknown which files belong to it
         if manifest is not None:
             size = int(manifest.model["embedding_size"])
             kept = {name.partition("/")[0] for name in manifest.files}

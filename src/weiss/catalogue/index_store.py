@@ -18,20 +18,13 @@ from weiss._base.checks import one_of
 from weiss.catalogue.faiss_store import KINDS, FaissStore
 from weiss.catalogue.index_folder import IndexFolder, Manifest, collection_line
 from weiss.catalogue.milvus_store import MILVUS, MilvusStore, public_address, refuse_address
-from weiss.catalogue.records import DamagedIndexError
 from weiss.catalogue.stores import Store
 
 
 def store_address(index: IndexFolder, address: str, kind: str) -> str:
-    """Return the address of a store in the form that the manifest keeps.
+    """Check the address that the user gave; return it in the form that the manifest keeps.
 
-    Args:
-        index: the index folder. A Milvus file lies in it; a bare name means a file there.
-        address: as the user gave it.
-        kind: of a faiss index.
-
-    Raises:
-        ValueError: the store or kind is unknown, or the address must not be written down.
+    A Milvus file lies in the index folder, and a bare name means a file there.
     """
     one_of("--kind", kind, KINDS, "weiss index")
     if address == "faiss":
@@ -79,15 +72,11 @@ def drop_store(index: IndexFolder, manifest: Manifest) -> None:
 def drop_orphans(index: IndexFolder, address: str = "") -> None:
     """Delete collections that a killed change has left; call it before `IndexFolder.sweep`.
 
-    Args:
-        index: the index folder.
-        address: of a server that is used anyway; other servers that the note names are left alone.
+    Of the servers in the note only the one that is used anyway, ``address``, is contacted.
     """
-    try:
-        manifest = index.manifest() if index.exists() else None
-    except DamagedIndexError:
-        return
-    used = ""
+    manifest, used = index.readable_manifest(), ""
+    if manifest is None and index.exists():
+        return  # damaged
     if manifest is not None:
         used = collection_line(manifest.store, int(manifest.model["embedding_size"]))
         address = address or manifest.store["address"]

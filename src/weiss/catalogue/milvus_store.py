@@ -75,12 +75,7 @@ class MilvusStore:
         return int(rows[0]["count(*)"])
 
     def add(self, ids: Array, vectors: Array) -> None:
-        """Add items; if the store has one of the ids already, none is added.
-
-        Args:
-            ids: int64 ``(n,)``.
-            vectors: float32 ``(n, D)`` of unit length.
-        """
+        """Add vectors ``(n, D)`` under ids ``(n,)``; if it has one of them, none is added."""
         ids, vectors = new_items(ids, vectors, self.dimension, "MilvusStore")
         refuse_known(self._known(ids), "MilvusStore")
         batch = max(1, min(ITEMS_AT_ONCE, MOST_BYTES // (4 * self.dimension)))
@@ -108,12 +103,7 @@ class MilvusStore:
         return len(known)
 
     def search(self, queries: Array, k: int) -> tuple[Array, Array]:
-        """Find the k most similar items of each query ``(q, D)``; k is at most 16,384.
-
-        Returns:
-            ids int64 ``(q, k)`` and cosine similarities float32 ``(q, k)``, best first, equal ones
-            by id; id -1 and minus infinity where the store has fewer than k items.
-        """
+        """Find the k most similar items of each query ``(q, D)``; see `Store.search`."""
         queries = unit_vectors("queries", queries, self.dimension, "MilvusStore")
         k = count("k", k, "MilvusStore.search")
         if k > MOST_FOUND:
@@ -139,11 +129,7 @@ class MilvusStore:
         return best_first(ids, similarities, k)
 
     def describe(self, num_items: int | None = None) -> str:
-        """Return one line: the kind of the store, why it was chosen, and its settings.
-
-        Args:
-            num_items: the number to name; by default the items it has now.
-        """
+        """Return one line: the kind of the store, why it was chosen, and its settings."""
         count = len(self) if num_items is None else num_items
         return (
             f"Milvus at {public_address(self.address)}, collection {self.collection}: {count:,} "

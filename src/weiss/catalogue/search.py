@@ -26,7 +26,7 @@ from weiss.catalogue.records import (
     Threshold,
     UnknownItemError,
 )
-from weiss.catalogue.segments import OpenSegment, alive_rows, open_segments
+from weiss.catalogue.segments import OpenSegment, alive_rows, ids_by_class, open_segments
 from weiss.catalogue.stores import Store
 
 
@@ -68,7 +68,10 @@ class Catalogue:
         self._folder, self._manifest, self._network = folder, manifest, network
         self._segments, self._removed, self._store, self._map = segments, removed, store, map
         self._firsts = np.array([segment.first for segment in segments], dtype=np.int64)
-        self._ids, self._by_class = _directory(segments, removed)
+        self._ids = np.concatenate(
+            [segment.first + alive_rows(segment, removed) for segment in segments]
+        )
+        self._by_class = ids_by_class(segments, removed)
         self._embedding, self._searching = threading.Lock(), threading.Lock()
         self.name = manifest.name
         self.embedding_size = int(manifest.model["embedding_size"])
@@ -287,17 +290,3 @@ def _refuse_other_model(network: Network, manifest: Manifest, onnx: str | Path |
         f"another (fingerprint {network.fingerprint[:12]}, not {must[:12]}). Export the model of "
         "the index: weiss export RUN --out FILE.onnx"
     )
-
-
-def _directory(segments: Sequence[OpenSegment], removed: Array) -> tuple[Array, dict[str, Array]]:
-    """Return all ids, sorted; and the ids of each class, classes by name."""
-    ids: list[Array] = []
-    by_class: dict[str, list[int]] = {}
-    for segment in segments:
-        rows = alive_rows(segment, removed)
-        ids.append(segment.first + rows.astype(np.int64))
-        for row in rows.tolist():
-            for label in segment.labels[row]:
-                by_class.setdefault(segment.class_names[label], []).append(segment.first + row)
-    listed = {name: np.array(by_class[name], dtype=np.int64) for name in sorted(by_class)}
-    return np.concatenate(ids), listed

@@ -30,10 +30,9 @@ TINY = 4096
 
 
 def make_thumbnail(pixels: Array) -> tuple[bytes, int, int]:
-    """Return the thumbnail of an image, uint8 ``(height, width, 1 or 3)``.
+    """Return the thumbnail of an image, uint8 ``(height, width, 1 or 3)``, as bytes to keep.
 
-    Returns:
-        The bytes to keep; and their height and width if they are pixels, 0 and 0 for a JPEG file.
+    Also their height and width if they are pixels, 0 and 0 for a JPEG file.
     """
     height, width, channels = pixels.shape
     if pixels.nbytes <= TINY and max(height, width) <= THUMBNAIL_SIDE:
@@ -123,19 +122,9 @@ def write_segment(
     names: Sequence[str],
     classes: Sequence[tuple[str, ...]],
 ) -> Segment:
-    """Write the files of a segment.
+    """Write the files of a segment of ``count`` items; return the entry for the manifest.
 
-    Args:
-        folder: the index folder.
-        first: the id of the first item.
-        blocks: in order, n items together.
-        count: n.
-        embedding_size: D.
-        names: of all rows of the table.
-        classes: the class names of all rows of the table.
-
-    Returns:
-        The entry for the manifest.
+    Blocks refer by their rows to ``names`` and ``classes``, which have all rows of the table.
     """
     segment = Segment(first, count, *(folder.new_name(kind) for kind in KINDS))
     places, rows, digests = [], [], []
@@ -222,11 +211,7 @@ class OpenSegment:
 
 
 def open_segments(folder: IndexFolder, manifest: Manifest) -> tuple[list[OpenSegment], Array]:
-    """Open all segments of an index.
-
-    Returns:
-        The segments by ascending ids; and the sorted removed ids.
-    """
+    """Return all segments of an index by ascending ids, and the sorted removed ids."""
     size = int(manifest.model["embedding_size"])
     segments = [OpenSegment(folder, segment, size) for segment in manifest.segments]
     removed = np.zeros(0, dtype=np.int64)
@@ -239,6 +224,16 @@ def alive_rows(segment: OpenSegment, removed: Array) -> Array:
     """Return the rows of a segment that are not removed."""
     ids = np.arange(segment.first, segment.first + segment.count)
     return np.flatnonzero(~np.isin(ids, removed))
+
+
+def ids_by_class(segments: Sequence[OpenSegment], removed: Array) -> dict[str, Array]:
+    """Return the sorted ids of each class that has items, classes by name."""
+    by_class: dict[str, list[int]] = {}
+    for segment in segments:
+        for row in alive_rows(segment, removed).tolist():
+            for label in segment.labels[row]:
+                by_class.setdefault(segment.class_names[label], []).append(segment.first + row)
+    return {name: np.array(by_class[name], dtype=np.int64) for name in sorted(by_class)}
 
 
 def all_vectors(segments: Sequence[OpenSegment], removed: Array) -> tuple[Array, Array]:

@@ -45,17 +45,9 @@ class Store(Protocol):
 
 
 def unit_vectors(name: str, given: object, dimension: int, owner: str) -> Array:
-    """Return vectors as contiguous float32 ``(n, D)`` if each has unit length.
+    """Return vectors of unit length as contiguous float32 ``(n, D)``; refuse all others.
 
-    Args:
-        name: the argument, for messages.
-        given: ``(n, D)``, floating point.
-        dimension: D.
-        owner: the store, for messages.
-
-    Raises:
-        TypeError: not numbers.
-        ValueError: another shape, a NaN, or a length that is not one.
+    ``name`` is the argument and ``owner`` the store, for messages.
     """
     vectors = np.asarray(given)
     if not np.issubdtype(vectors.dtype, np.floating):
@@ -88,23 +80,15 @@ def unit_vectors(name: str, given: object, dimension: int, owner: str) -> Array:
 
 
 def item_ids(given: object, owner: str) -> Array:
-    """Return ids as int64 ``(n,)`` if they are whole numbers of at least zero, each once.
-
-    The id -1 means "no item" in the result of a search.
-
-    Raises:
-        TypeError: not whole numbers.
-        ValueError: another shape, a negative id, or the same id twice.
-    """
+    """Return ids as int64 ``(n,)`` if they are different and at least 0; -1 means "no item"."""
     ids = np.asarray(given)
     if ids.size == 0:
         ids = ids.astype(np.int64)
-    if not np.issubdtype(ids.dtype, np.integer):
-        raise TypeError(
-            f"ids must be whole numbers for {owner}; got {ids.dtype}. Pass an int64 array."
+    if not np.issubdtype(ids.dtype, np.integer) or ids.ndim != 1:
+        raise ValueError(
+            f"ids must be whole numbers of shape (n,) for {owner}; got {ids.dtype} of shape "
+            f"{ids.shape}. Pass an int64 array."
         )
-    if ids.ndim != 1:
-        raise ValueError(f"ids must have shape (n,) for {owner}; got {ids.shape}. Flatten them.")
     if ids.size and (int(ids.min()) < 0 or int(ids.max()) > np.iinfo(np.int64).max):
         wrong = int(ids.min()) if int(ids.min()) < 0 else int(ids.max())
         raise ValueError(
@@ -144,15 +128,9 @@ def refuse_known(known: Array, owner: str) -> None:
 
 
 def best_first(ids: Array, similarities: Array, k: int) -> tuple[Array, Array]:
-    """Sort the results of a search: most similar first, then by id; pad them to k columns.
+    """Sort the results ``(q, m)`` of a search: most similar first, then by id; pad to ``(q, k)``.
 
-    Args:
-        ids: int64 ``(q, m)`` with m at most k; negative where nothing was found.
-        similarities: float32 ``(q, m)``.
-        k: columns of the result.
-
-    Returns:
-        ids int64 ``(q, k)`` and similarities float32 ``(q, k)``, within -1 and 1.
+    Negative ids mean that nothing was found; they become -1 with similarity minus infinity.
     """
     # Rounding can carry a product of unit vectors above one.
     similarities = np.where(ids < 0, -np.inf, np.clip(similarities, -1, 1))

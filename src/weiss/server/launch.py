@@ -87,12 +87,7 @@ def serve(
 
 
 def settings(app: Any, limits: Limits | None = None) -> "uvicorn.Config":
-    """Return the configuration of uvicorn for an application.
-
-    Args:
-        app: of `make_app`.
-        limits: the time limit of a connection; `Limits()` if None.
-    """
+    """Return the configuration of uvicorn for an application of `make_app`."""
     import uvicorn
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -171,10 +166,7 @@ def settings(app: Any, limits: Limits | None = None) -> "uvicorn.Config":
 def greeting(host: str, port: int, address: str | None = None) -> str:
     """Return the address of the server, how to stop it, and a warning if others can reach it.
 
-    Args:
-        host: as the user gave it.
-        port: the port.
-        address: the resolved address; `host` itself if None.
+    ``address`` is the resolved ``host``.
 
     Example:
         >>> print(greeting("::1", 8000))
@@ -216,15 +208,7 @@ def is_loopback(host: str) -> bool:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that listens at an address.
-
-    Args:
-        host: the address.
-        port: 0 for any free one.
-
-    Raises:
-        ValueError: another program has it, or it is no address of this machine.
-    """
+    """Return a socket that listens at an address; port 0 means any free one."""
     if not 0 <= port < 2**16:
         raise ValueError(f"port must lie from 0 to 65535; got {port}. The usual one is 8000.")
     listener = None

@@ -40,15 +40,7 @@ class Metrics:
             Gauge(name, meaning, registry=own).set_function(value)
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count an answered request.
-
-        Args:
-            method: of the request.
-            route: the pattern that it matched, never the path itself: patterns are few, and hold no
-                secrets.
-            status: of the answer.
-            seconds: from its first line to the end of the answer.
-        """
+        """Count an answered request; ``route`` is a pattern: paths would be many, and private."""
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 

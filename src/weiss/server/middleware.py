@@ -42,14 +42,7 @@ log = logging.getLogger(__name__)
 
 
 class Guard:
-    """The outermost layer of the application.
-
-    Args:
-        app: the inner application.
-        metrics: counts the requests.
-        hosts: names, without ports, that the Host header may have; None for any.
-        allowed: names of a proxy, whose pages may also send uploads.
-    """
+    """The outermost layer of the application; ``hosts`` and ``allowed`` as for `make_app`."""
 
     def __init__(
         self,

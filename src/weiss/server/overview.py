@@ -18,12 +18,7 @@ DIGITS = 4
 
 
 class Overview:
-    """Classes and map of a catalogue.
-
-    Args:
-        catalogue: an opened index, which never changes.
-        thumbnail: item id -> the address of its thumbnail.
-    """
+    """Classes and map of a catalogue; ``thumbnail`` gives the address of an item's thumbnail."""
 
     def __init__(self, catalogue: Catalogue, thumbnail: Callable[[int], str]) -> None:
         self._catalogue, self._thumbnail = catalogue, thumbnail

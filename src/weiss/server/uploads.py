@@ -84,10 +84,6 @@ class _Form:
 async def read_file(request: Request, limits: Limits) -> bytes:
     """Return the uploaded file of a request.
 
-    Args:
-        request: with an unread body.
-        limits: of size and time.
-
     Raises:
         HTTPException: 408 too slow, 413 too large, 415 no form, 400 no file in it or cut short.
     """
@@ -141,11 +137,6 @@ async def _collect(pieces: AsyncIterator[bytes], boundary: bytes) -> bytes:
 
 async def decode_picture(content: bytes, decoders: UploadDecoders, limits: Limits) -> Picture:
     """Return the pixels of an uploaded picture, and its width and height in the file.
-
-    Args:
-        content: of the file.
-        decoders: the processes that decode it.
-        limits: of size and time.
 
     Raises:
         HTTPException: 413 too large, 415 no image, 400 damaged, 408 too slow to decode, 503 no
