@@ -10,7 +10,7 @@ from glyph_catalogue import built
 from PIL import Image
 from shipped import make_exports, random_run
 
-from weiss._base.images import LUMA, decode
+from weiss._base.images import LUMA
 from weiss._base.processes import Processes
 from weiss._base.tensor_files import read_tensors, write_tensors
 from weiss.catalogue.networks import Preprocessing, fingerprint_of, network_of_file, network_of_run
@@ -67,24 +67,6 @@ def test_prepare_gives_the_numbers_of_the_pipeline_that_evaluates(run, pictures,
     prepared = network_of_run(run).prepare(in_order)
     assert prepared.dtype == np.float32
     assert np.array_equal(prepared, batch.images.numpy())
-
-
-def test_prepare_agrees_with_pillow_to_a_grey_level(pictures):
-    shape = Preprocessing(channels=3, size=48, resize=64, short_side=256)
-    for pixels, found in zip(pictures, shape.prepare(pictures), strict=True):
-        image = Image.fromarray(pixels)
-        if min(image.size) < 20:
-            continue  # enlarged so much that rounding twice shows
-        for side in (256, 64):
-            if side == 64 or min(image.size) > 256:
-                width, height = image.size
-                short = min(width, height)
-                image = image.resize(
-                    (side * width // short, side * height // short), Image.Resampling.BILINEAR
-                )
-        left, top = round((image.width - 48) / 2), round((image.height - 48) / 2)
-        cut = np.asarray(image)[top : top + 48, left : left + 48]
-        assert np.abs(cut.transpose(2, 0, 1) - found).max() <= 1.01
 
 
 def test_a_picture_is_prepared_alike_alone_and_in_company(run, pictures):
@@ -322,9 +304,3 @@ def test_a_device_that_is_not_there_is_refused(run, onnx_file, monkeypatch):
         network_of_file(onnx_file, "cuda")
     with pytest.raises(ValueError, match="'auto', 'cpu', 'cuda' for an ONNX file; got 'mps'"):
         network_of_file(onnx_file, "mps")
-
-
-def test_a_decoded_file_goes_straight_in(run, tmp_path):
-    Image.fromarray(picture(60, 80)).save(tmp_path / "a.png")
-    network = network_of_run(Run(run.folder))
-    assert network.embed_pixels([decode(tmp_path / "a.png")]).shape == (1, 16)
