@@ -229,7 +229,7 @@ def test_a_store_outside_of_the_folder_is_named_when_it_is_opened(index):
         (lambda words: words.update(extra=1), "is damaged: TypeError"),
         (lambda words: words.update(format=99), "must have format 2"),
         (lambda words: words["files"].pop(words["map"]), "which is no file of an index"),
-        (lambda words: words["segments"][0].update(count=7), "does not fit its manifest"),
+        (lambda words: words["segments"][0].update(count=7), "does not fit the manifest"),
         (
             lambda words: words["model"].pop("fingerprint"),
             "the index cannot be used: 'fingerprint'",

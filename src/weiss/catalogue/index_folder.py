@@ -31,14 +31,14 @@ import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from weiss._base.checks import some, suggestion
 from weiss._base.files import alone, remove_leftovers, replacing
 from weiss.catalogue.milvus_store import MILVUS, refuse_address
-from weiss.catalogue.records import DamagedIndexError
+from weiss.catalogue.records import REPAIR, DamagedIndexError, damaged
 
 T = TypeVar("T")
 MANIFEST, CARD, SKIPPED, BUILDING = "index.json", "card.md", "skipped.txt", ".building"
@@ -50,7 +50,6 @@ SMALL = 4 * 2**20
 RETRIES = 10
 """How often a reader starts again because the index has changed meanwhile."""
 LOCK = f".{MANIFEST}.lock"
-REPAIR = "Copy the index again, or make it again: weiss index RUN IMAGES --out INDEX --replace"
 SUFFIXES = {
     "items": ".json",
     "vectors": ".npy",
@@ -195,9 +194,7 @@ class IndexFolder:
         except (FileNotFoundError, NotADirectoryError):
             raise FileNotFoundError(self._absent()) from None
         except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise DamagedIndexError(
-                f"{MANIFEST} of the index is damaged: {error}. {REPAIR}"
-            ) from None
+            raise damaged(MANIFEST, error) from None
         try:
             if found.pop("format") != FORMAT:
                 raise DamagedIndexError(
@@ -208,17 +205,12 @@ class IndexFolder:
             manifest = Manifest(segments=segments, **found)
             named = [*manifest.named(), *manifest.files]
         except (KeyError, TypeError, AttributeError) as error:
-            raise DamagedIndexError(
-                f"{MANIFEST} of the index is damaged: {type(error).__name__} {error}. {REPAIR}"
-            ) from None
+            raise damaged(MANIFEST, f"{type(error).__name__} {error}") from None
         wrong = [name for name in named if not NAMED.fullmatch(str(name))]
         wrong += [] if MODEL_NAME.fullmatch(str(manifest.model["folder"])) else ["its model"]
         wrong = wrong or sorted(set(named) - set(manifest.files))
         if wrong:
-            raise DamagedIndexError(
-                f"{MANIFEST} of the index is damaged: it names {wrong[0]!r}, which is no file of "
-                f"an index. {REPAIR}"
-            )
+            raise damaged(MANIFEST, f"it names {wrong[0]!r}, which is no file of an index")
         _refuse_store(manifest.store)
         return manifest
 
@@ -260,10 +252,7 @@ class IndexFolder:
                     f"was cut off or changed. {REPAIR}"
                 )
             if (everything or size <= SMALL) and _sha256(path) != must["sha256"]:
-                raise DamagedIndexError(
-                    f"{name} of the index is damaged: its content does not match its checksum. "
-                    f"{REPAIR}"
-                )
+                raise damaged(name, "its content does not match its checksum")
 
     def new_name(self, kind: str) -> str:
         """Return a new name, for example ``vectors-1b7f09d2.npy``, and note it."""
@@ -291,10 +280,7 @@ class IndexFolder:
 
     def switch(self, manifest: Manifest, card: str, skipped: str) -> None:
         """Replace the manifest, then the card and the list of skipped images."""
-        words = {"format": FORMAT} | {
-            each.name: getattr(manifest, each.name) for each in fields(manifest)
-        }
-        words["segments"] = [asdict(segment) for segment in manifest.segments]
+        words = {"format": FORMAT, **asdict(manifest)}
         # Encoded before the first file is replaced: text that cannot be encoded must fail here.
         texts = {MANIFEST: json.dumps(words, indent=1) + "\n", CARD: card, SKIPPED: skipped}
         contents = {name: text.encode("utf-8") for name, text in texts.items()}
@@ -396,11 +382,9 @@ def _refuse_store(store: dict[str, Any]) -> None:
         try:
             refuse_address(address)
         except ValueError as error:
-            raise DamagedIndexError(
-                f"{MANIFEST} of the index is damaged: {error} {REPAIR}"
-            ) from None
+            raise damaged(MANIFEST, error) from None
         return
-    raise DamagedIndexError(f"{MANIFEST} of the index is damaged: it names no store. {REPAIR}")
+    raise damaged(MANIFEST, "it names no store")
 
 
 def collection_line(store: dict[str, Any], dimension: int) -> str:

@@ -17,7 +17,7 @@ from torch import nn
 
 from weiss._base import draws
 from weiss._base.arrays import Array
-from weiss.catalogue.records import DamagedIndexError, printable
+from weiss.catalogue.records import damaged, printable
 from weiss.runs import recipe_from_dict
 from weiss.runs.folder import Run
 from weiss.theory.distances import unit
@@ -175,4 +175,4 @@ def read_map(path: Path) -> Map:
         raise
     # A damaged archive raises errors of many types.
     except Exception as error:
-        raise DamagedIndexError(f"{path.name} of the index is damaged ({error}).") from error
+        raise damaged(path.name, error) from error

@@ -8,6 +8,8 @@ from typing import Any
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """Characters that move a cursor or break a line, and bytes of a file name that are no UTF-8."""
 
+REPAIR = "Copy the index again, or make it again: weiss index RUN IMAGES --out INDEX --replace"
+
 
 def printable(name: str) -> str:
     r"""Return the name of an item, class or collection without control characters.
@@ -29,6 +31,12 @@ class UnknownItemError(KeyError):
 
 class DamagedIndexError(ValueError):
     """A file of an index is missing, cut off or changed; the message names the file."""
+
+
+def damaged(name: str, why: object) -> DamagedIndexError:
+    """Return the error for a damaged file of an index."""
+    reason = str(why).rstrip(".")
+    return DamagedIndexError(f"{name} of the index is damaged: {reason}. {REPAIR}")
 
 
 class OtherModelError(ValueError):

@@ -13,12 +13,13 @@ import numpy as np
 from weiss._base.arrays import Array
 from weiss._base.checks import count as a_count
 from weiss._base.devices import refuse_absent_device
-from weiss.catalogue.index_folder import REPAIR, IndexFolder, Manifest
+from weiss.catalogue.index_folder import IndexFolder, Manifest
 from weiss.catalogue.index_store import open_store
 from weiss.catalogue.item_map import Map, read_map
 from weiss.catalogue.milvus_store import MilvusStore
 from weiss.catalogue.networks import Network, network_of_file, network_of_run
 from weiss.catalogue.records import (
+    REPAIR,
     DamagedIndexError,
     Hit,
     Item,

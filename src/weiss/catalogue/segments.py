@@ -19,7 +19,7 @@ from weiss._base.arrays import Array
 from weiss._base.files import replacing
 from weiss._base.images import encode_png
 from weiss.catalogue.index_folder import IndexFolder, Manifest, Segment
-from weiss.catalogue.records import DamagedIndexError, Item
+from weiss.catalogue.records import Item, damaged
 
 KINDS = ("items", "vectors", "digests", "thumbnails", "places")
 """The files of a segment."""
@@ -202,7 +202,7 @@ class OpenSegment:
         start, length, height, width = (int(number) for number in self._places[row])
         kept = self._bytes[start : start + length].tobytes()
         if start < 0 or len(kept) != length or (height and length % (height * width)):
-            raise DamagedIndexError("a thumbnail of the index lies outside of its file.")
+            raise damaged(f"thumbnail {row}", "it lies outside of its file")
         return thumbnail_file(kept, height, width)
 
     def thumbnail_type(self, row: int) -> str:
@@ -258,9 +258,9 @@ def _read_items(path: Path, segment: Segment) -> dict[str, Any]:
     except FileNotFoundError:
         raise
     except (ValueError, KeyError, TypeError) as error:
-        raise DamagedIndexError(f"{path.name} of the index is damaged ({error}).") from error
+        raise damaged(path.name, error) from error
     if not fits:
-        raise DamagedIndexError(f"{path.name} of the index does not fit its manifest.")
+        raise damaged(path.name, "it does not fit the manifest")
     return words
 
 
@@ -271,10 +271,8 @@ def _array(path: Path, shape: tuple[int, ...] | None, kind: str) -> Array:
     except FileNotFoundError:
         raise
     except (ValueError, OSError, EOFError) as error:
-        raise DamagedIndexError(f"{path.name} of the index is damaged ({error}).") from error
+        raise damaged(path.name, error) from error
     if found.dtype != np.dtype(f"<{kind}") or (shape is not None and found.shape != shape):
-        raise DamagedIndexError(
-            f"{path.name} of the index must hold {kind} of shape {shape}; it holds {found.dtype} "
-            f"of shape {found.shape}."
-        )
+        why = f"it must hold {kind} of shape {shape}; it holds {found.dtype} of {found.shape}"
+        raise damaged(path.name, why)
     return found
