@@ -32,9 +32,9 @@ from PIL import Image
 from record import RESULTS, hardware, keep
 
 from weiss._base.decoding import usable_cores
-from weiss.data.cache_choice import Place
+from weiss.data.cache import build_store
 from weiss.data.sources import Files
-from weiss.data.store import Store, build_store
+from weiss.data.store import Storage, Store
 from weiss.data.table import Table
 
 SHORT_SIDE = 256
@@ -136,7 +136,7 @@ def run(root: Path, names: list[str], arguments: argparse.Namespace) -> None:
 
     def weiss() -> Store:
         store, errors = build_store(
-            table, Place("memory", "measured"), short_side=SHORT_SIDE, num_workers=cores
+            table, Storage("memory", "measured"), short_side=SHORT_SIDE, num_workers=cores
         )
         assert not errors
         return store

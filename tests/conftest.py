@@ -42,15 +42,15 @@ def unrendered(monkeypatch):
 @pytest.fixture
 def decoded(monkeypatch):
     """How many images each decoding of a whole table in this process had."""
-    from weiss.data import store
+    from weiss.data import cache
 
-    counts, real = [], store._decode_all
+    counts, real = [], cache.decode_table
 
     def decode(sink, table, *more):
         counts.append(len(table))
         return real(sink, table, *more)
 
-    monkeypatch.setattr(store, "_decode_all", decode)
+    monkeypatch.setattr(cache, "decode_table", decode)
     return counts
 
 

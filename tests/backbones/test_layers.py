@@ -57,10 +57,10 @@ def gradients(model, images):
 SIZES = {"resnet18": 1 + 2 * 8 + 3, "resnet50 v1": 53, "resnet50 v1.5": 53, "bn_inception": 69}
 
 
-@pytest.mark.parametrize("kind", list(SIZES))
+@pytest.mark.parametrize("kind", ["resnet18", "resnet50 v1.5", "bn_inception"])
 def test_folded_layers_give_the_same_embeddings_and_gradients(folding_here, kind):
     model = network(kind)
-    images = 255 * torch.rand(3, 3, 64, 70, dtype=torch.float64)
+    images = 255 * torch.rand(2, 3, 40, 46, dtype=torch.float64)
     folded_embeddings, folded = gradients(model, images)
     assert len(folding_here) == SIZES[kind]
     model.trunk.folds = False
@@ -95,7 +95,7 @@ def test_a_warm_up_costs_no_graph(folding_here):
 
 
 def test_bfloat16_is_as_near_to_float64_as_without_folding(folding_here):
-    model = network("resnet50 v1")
+    model = network("resnet18")
     images = 255 * torch.rand(4, 3, 64, 64, dtype=torch.float64)
     model.trunk.folds = False
     with torch.no_grad():
@@ -110,7 +110,7 @@ def test_bfloat16_is_as_near_to_float64_as_without_folding(folding_here):
         plain = error(folds=False)
         before = len(folding_here)
         folded = error(folds=True)
-    assert len(folding_here) == before + 53
+    assert len(folding_here) == before + SIZES["resnet18"]
     assert folded < 1.5 * plain < 0.1
 
 
@@ -127,7 +127,7 @@ def test_batch_statistics_are_not_folded(folding_here):
 
 
 class Noisy(nn.BatchNorm2d):
-    """A normalisation that does something else besides."""
+    """A subclass may do something else."""
 
 
 @pytest.mark.parametrize(
@@ -252,12 +252,8 @@ def test_tracers_see_the_plain_layers_and_stages_stand_alone():
         assert trunk.layer1(torch.rand(1, 64, 8, 8)).shape == (1, 64, 8, 8)
 
 
-def test_nothing_is_folded_on_a_cpu(monkeypatch):
+def test_nothing_is_folded_on_a_cpu_and_stages_and_blocks_can_be_hooked(monkeypatch):
     monkeypatch.setattr(layers, "_convolved", lambda *_: pytest.fail("folded"))
-    assert network("resnet18")(torch.rand(1, 3, 32, 32, dtype=torch.float64)).shape == (1, 16)
-
-
-def test_stages_and_blocks_can_be_hooked():
     trunk = ResNet(18, num_classes=0).eval()
     seen = []
     for name in ("layer4", "layer4.1"):

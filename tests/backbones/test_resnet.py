@@ -5,15 +5,14 @@ import torch
 
 from weiss.backbones import ResNet
 
-DEPTHS = [18, 34, 50, 101]
-
 
 def shapes(network):
     return [(name, value.shape) for name, value in network.state_dict().items()]
 
 
-@pytest.mark.parametrize("version", ["v1", "v1.5"])
-@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize(
+    ("depth", "version"), [(18, "v1"), (34, "v1.5"), (50, "v1"), (50, "v1.5"), (101, "v1.5")]
+)
 def test_names_shapes_and_their_order_are_torchvisions(torchvision, depth, version):
     with torch.device("meta"):
         theirs = getattr(torchvision.models, f"resnet{depth}")()
@@ -34,7 +33,7 @@ def pair(torchvision, depth, version):
     return ours, theirs, torch.randn(1, 3, 43, 40, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("depth", [18, 50])  # the others differ in their names only, tested above
 def test_v1_5_gives_torchvisions_scores(torchvision, depth):
     ours, theirs, images = pair(torchvision, depth, "v1.5")
     with torch.no_grad():
@@ -51,12 +50,11 @@ def test_v1_strides_in_the_first_convolution_and_is_another_network(torchvision)
         assert (ours(images) - v1_5).norm() > 0.01 * v1_5.norm()
 
 
-@pytest.mark.parametrize("depth", [18, 34])
-def test_without_bottlenecks_both_versions_are_one_network(torchvision, depth):
-    ours, theirs, images = pair(torchvision, depth, "v1")
+def test_without_bottlenecks_both_versions_are_one_network(torchvision):
+    ours, theirs, images = pair(torchvision, 18, "v1")
     with torch.no_grad():
         torch.testing.assert_close(ours(images), theirs(images), rtol=1e-9, atol=1e-9)
-    assert ours.architecture == ResNet(depth, "v1.5").architecture == f"ResNet-{depth}"
+    assert ours.architecture == "ResNet-18"
 
 
 def test_a_depth_or_version_that_is_none_is_refused():

@@ -123,12 +123,12 @@ def test_imagenet_means_timms_own_weights(timm, monkeypatch):
     assert asked == [(CNN, True), (CNN, False)]
 
 
-def test_weights_that_cannot_be_had_say_what_to_do(timm, monkeypatch):
+def test_weights_that_cannot_be_loaded_say_what_to_do(timm, monkeypatch):
     def create_model(name, **arguments):
         raise OSError("We have no connection")
 
     monkeypatch.setattr(timm, "create_model", create_model)
-    with pytest.raises(RuntimeError, match="could not be had: We have no connection.*weights=PATH"):
+    with pytest.raises(RuntimeError, match="could not be loaded: We have no .*weights=PATH"):
         TimmNetwork(CNN, pretrained=True)
 
 

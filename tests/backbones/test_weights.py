@@ -1,7 +1,6 @@
-"""Weights arrive whole, or not at all and with a word on why."""
+"""Weights are loaded completely, or not at all and with the reason."""
 
-import http.server
-import threading
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -83,24 +82,36 @@ def test_half_precision_is_cast_to_the_precision_of_the_module(tmp_path, dtype):
     assert {p.dtype for p in network.parameters()} == {dtype}
 
 
+def classifying(num_classes):
+    network = nn.Sequential()
+    network.add_module("body", nn.Linear(3, 5))
+    if num_classes:
+        network.add_module("fc", nn.Linear(5, num_classes))
+    return network
+
+
 def test_a_classifier_is_loaded_where_there_is_one(tmp_path):
-    one, other = ResNet(18), ResNet(18)
+    one, other, headless = classifying(9), classifying(9), classifying(0)
     path = saved(tmp_path, one.state_dict())
     load_weights(other, path)
     assert same(other, one.state_dict())
-    headless = ResNet(18, num_classes=0)
     load_weights(headless, path)
-    assert same(headless, headless.state_dict() | {"conv1.weight": one.conv1.weight})
-    with pytest.raises(
-        ValueError, match=r"of another shape.*fc.weight is \(1000, 512\), must be \(7"
-    ):
-        load_weights(ResNet(18, num_classes=7), path)
+    assert same(headless, one.body.state_dict(prefix="body."))
+    with pytest.raises(ValueError, match=r"of another shape.*fc.weight is \(9, 5\), must be \(7"):
+        load_weights(classifying(7), path)
+
+
+def of_shapes(network):
+    """Weights of these names and shapes that take no memory."""
+    return {k: torch.zeros((), dtype=v.dtype).expand(v.shape) for k, v in state(network).items()}
 
 
 def test_weights_of_another_network_are_refused_by_their_keys(tmp_path):
-    path = saved(tmp_path, ResNet(18).state_dict(), "resnet18.pth")
+    with torch.device("meta"):
+        given, network = ResNet(18), BNInception(num_classes=0)
+    path = saved(tmp_path, of_shapes(given), "resnet18.pth")
     with pytest.raises(ValueError, match="weights must be those of BN-Inception, 483 ") as caught:
-        load_weights(BNInception(num_classes=0), path)
+        load_weights(network, path)
     text = str(caught.value)
     assert "resnet18.pth" in text
     assert "414 missing (conv1_7x7_s2.weight, conv1_7x7_s2.bias, conv1_7x7_s2_bn.weight" in text
@@ -109,9 +120,11 @@ def test_weights_of_another_network_are_refused_by_their_keys(tmp_path):
 
 
 def test_weights_of_another_depth_are_refused_by_their_shapes(tmp_path):
-    path = saved(tmp_path, ResNet(34).state_dict())
+    with torch.device("meta"):
+        given, network = ResNet(34), ResNet(50)
+    path = saved(tmp_path, of_shapes(given))
     with pytest.raises(ValueError, match="85 missing .*32 of another shape") as caught:
-        load_weights(ResNet(50), path)
+        load_weights(network, path)
     assert "layer1.0.conv1.weight is (64, 64, 3, 3), must be (64, 64, 1, 1)" in str(caught.value)
 
 
@@ -152,11 +165,10 @@ def test_resnet_weights_of_the_other_version_are_refused(tmp_path, stated, built
 
 @pytest.mark.parametrize("stated", ["ResNet-18 v1", "ResNet-18 v1.5", "resnet18", ""])
 def test_resnet_weights_of_one_version_load_into_networks_that_have_only_one(tmp_path, stated):
-    network = ResNet(18, num_classes=0)
-    weights = state(network)
-    weights["conv1.weight"].zero_()
+    weights, network = state(small(1)), small(2)
+    network.architecture = "ResNet-18"
     load_weights(network, saved(tmp_path, weights, "a.safetensors", metadata={"arch": stated}))
-    assert not network.conv1.weight.any()
+    assert same(network, weights)
 
 
 def written(path, content):
@@ -232,68 +244,31 @@ def test_a_file_that_holds_no_weights_is_refused_by_name(tmp_path, mistake):
     assert not (tmp_path / "was here").exists()
 
 
-def test_what_a_file_says_about_itself_is_read_too(tmp_path):
+def test_the_metadata_of_a_file_are_read_too(tmp_path):
     path = saved(tmp_path, {"a": torch.ones(2)}, "a.safetensors", metadata={"arch": "mine"})
     weights, metadata = read_weights(path)
     assert list(weights) == ["a"]
     assert metadata == {"arch": "mine"}
 
 
-@pytest.fixture
-def server(tmp_path):
-    """A loopback web server; gives its folder, its address and the paths asked for."""
-    folder, asked = tmp_path / "served", []
-    folder.mkdir()
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *arguments):
-            super().__init__(*arguments, directory=str(folder))
-
-        def do_GET(self):
-            asked.append(self.path)
-            super().do_GET()
-
-        def log_message(self, *arguments):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as web:
-        thread = threading.Thread(target=web.serve_forever)
-        thread.start()
-        yield folder, f"http://127.0.0.1:{web.server_port}", asked
-        web.shutdown()
-        thread.join()
-
-
-def test_weights_come_from_an_address_once(tmp_path, server):
-    folder, address, asked = server
-    weights = state(small(1))
-    digest = Checksum("sha256", "0" * 8, "").found_in
-    path = saved(folder, weights, "small-01.pth")
-    checksum = Checksum("sha256", digest(path), "this test")
-    for _ in range(2):
-        network = small(2)
-        load_weights(network, f"{address}/small-01.pth", checksum=checksum, cache=tmp_path / "c")
-        assert same(network, weights)
-    assert asked == ["/small-01.pth"]
-    kept = tmp_path / "c" / address.removeprefix("http://").replace(":", "/") / "small-01.pth"
-    assert kept.read_bytes() == path.read_bytes()
-
-
-def test_a_download_with_another_checksum_is_refused(tmp_path, server):
-    folder, address, _ = server
-    saved(folder, state(small(1)), "small.pth")
-    network = small(2)
+def test_weights_are_downloaded_once_and_verified(tmp_path):
+    weights, network = state(small(1)), small(2)
     before = state(network)
-    checksum = Checksum("sha256", "01234567", "the file's name")
-    with pytest.raises(ValueError, match="sha256 01234567, published by the file's name"):
-        load_weights(network, f"{address}/small.pth", checksum=checksum, cache=tmp_path / "c")
-    assert same(network, before)
-
-
-def test_an_address_that_is_not_there_says_so(tmp_path, server):
-    _, address, _ = server
-    with pytest.raises(OSError, match=f"pretrained weights must be fetched from {address}/no.pth"):
-        load_weights(small(), f"{address}/no.pth", cache=tmp_path / "c")
+    path = saved(tmp_path, weights)
+    checksum = Checksum("sha256", hashlib.sha256(path.read_bytes()).hexdigest(), "this test")
+    other = Checksum("sha256", "01234567", "the file's name")
+    with serving(Site(path.read_bytes(), name="small-01.pth")) as site:
+        with pytest.raises(ValueError, match="sha256 01234567, published by the file's name"):
+            load_weights(network, site.url, checksum=other, cache=tmp_path / "c")
+        assert same(network, before)
+        for _ in range(2):
+            load_weights(network, site.url, checksum=checksum, cache=tmp_path / "c")
+            assert same(network, weights)
+        assert len(site.asked) == 2
+        with pytest.raises(OSError, match=f"pretrained weights must be fetched from {site.url}x"):
+            load_weights(small(), f"{site.url}x", cache=tmp_path / "c")
+    cached = tmp_path / "c" / site.url.removeprefix("http://").replace(":", "/")
+    assert cached.read_bytes() == path.read_bytes()
 
 
 def test_different_addresses_have_different_places_inside_the_cache(tmp_path, monkeypatch):

@@ -26,8 +26,8 @@ def test_numbers_are_uniform_and_neighbours_independent_along_every_axis(axis):
     n = np.arange(20_000)
     first, second = {
         "seed": lambda: (
-            np.array([draws.uniform(int(s), 0, 0) for s in n[:4000]]),
-            np.array([draws.uniform(int(s) + 1, 0, 0) for s in n[:4000]]),
+            np.array([draws.uniform(int(s), 0, 0) for s in n[:1500]]),
+            np.array([draws.uniform(int(s) + 1, 0, 0) for s in n[:1500]]),
         ),
         "epoch": lambda: (draws.uniform(0, n, 0, 0), draws.uniform(0, n + 1, 0, 0)),
         "position": lambda: (draws.uniform(0, 0, n, 0), draws.uniform(0, 0, n + 1, 0)),
@@ -61,7 +61,7 @@ def test_a_permutation_holds_everything_once_and_differs_by_place():
 
 
 def test_every_order_of_three_is_as_likely():
-    orders = [tuple(draws.permutation(3, 7, k)) for k in range(6000)]
+    orders = [tuple(draws.permutation(3, 7, k)) for k in range(3000)]
     counts = np.unique(orders, axis=0, return_counts=True)[1]
     assert len(counts) == 6
     assert stats.chisquare(counts).pvalue > 1e-3

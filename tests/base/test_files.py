@@ -68,11 +68,9 @@ def held_by_another_process(path):
 
 def test_a_second_process_is_refused_at_once(tmp_path):
     with held_by_another_process(tmp_path / "run") as process:
-        begun = time.monotonic()
         for _ in range(3):
             with pytest.raises(BlockingIOError), alone(tmp_path / "run", wait=False):
                 pytest.fail("two at a time")
-        assert time.monotonic() - begun < 10  # who waits would wait for ever
         assert process.poll() is None
         with alone(tmp_path / "other", wait=False):
             pass  # another path is another matter
@@ -89,17 +87,7 @@ def test_a_process_that_was_killed_holds_nothing(tmp_path):
         assert list(tmp_path.iterdir()) == []
 
 
-def test_a_process_that_ended_well_leaves_nothing(tmp_path):
-    with held_by_another_process(tmp_path / "run") as process:
-        process.stdin.close()
-        assert process.wait(30) == 0
-        assert list(tmp_path.iterdir()) == []
-        with alone(tmp_path / "run", wait=False):
-            pass
-        process.stdin = None
-
-
-def test_who_waits_comes_next(tmp_path):
+def test_a_waiting_thread_gets_the_lock_next(tmp_path):
     order = []
 
     def wait_for_it():
@@ -116,7 +104,7 @@ def test_who_waits_comes_next(tmp_path):
     assert order == ["first", "second"]
 
 
-def test_who_waited_is_alone_though_the_lock_was_removed_before_it(tmp_path):
+def test_a_waiting_thread_holds_the_lock_though_its_file_was_removed(tmp_path):
     found = []
 
     def wait_for_it():

@@ -15,7 +15,7 @@ from weiss._base.processes import Processes
 from weiss._base.tensor_files import read_tensors, write_tensors
 from weiss.catalogue.networks import Preprocessing, fingerprint_of, network_of_file, network_of_run
 from weiss.data import CentreCrop, Pipeline, from_arrays
-from weiss.data.assembly import Assembly
+from weiss.data.own_data import Assembly
 from weiss.runs import Run, embed_runs, recipe_from_dict
 from weiss.runs.experiment import open_data, open_pipeline
 

@@ -15,10 +15,10 @@ COUNTING = """
 import sys
 
 from weiss.cli import main
-from weiss.data import store
+from weiss.data import cache
 
 log, _, _, *words = sys.argv[1:]  # LOG -m weiss join-in
-real = store._decode_all
+real = cache.decode_table
 
 
 def decode(sink, table, *more):
@@ -27,7 +27,7 @@ def decode(sink, table, *more):
     return real(sink, table, *more)
 
 
-store._decode_all = decode
+cache.decode_table = decode
 sys.argv[1:] = words
 main()
 """

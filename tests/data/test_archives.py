@@ -240,7 +240,7 @@ def test_a_disk_too_full_is_noticed_and_freed(tmp_path, monkeypatch):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from weiss import archives
+from weiss.data import archives
 blocks = archives._blocks
 def killing(archive, content):
     yield from blocks(archive, content)

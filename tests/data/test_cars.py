@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from miniature import car_box, car_names, write_cars_new, write_cars_old, write_mat
 
-from weiss.data.cars import CARS
+from weiss.data.official_sets import CARS
 
 
 def test_the_old_form(tmp_path):

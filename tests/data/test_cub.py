@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from miniature import write_cub, write_lines
 
-from weiss.data.cub import CUB
 from weiss.data.official import missing_files
+from weiss.data.official_sets import CUB
 
 
 def test_the_first_half_of_the_classes_trains(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 from miniature import write_inshop, write_lines
 
-from weiss.data.inshop import INSHOP, INSHOP_JOINED
+from weiss.data.official_sets import INSHOP, INSHOP_JOINED
 
 
 @pytest.mark.parametrize("list_in", ["Eval", "Anno", "."])

@@ -20,8 +20,7 @@ from weiss.data import (
     from_arrays,
     open_table,
 )
-from weiss.data.assembly import Assembly
-from weiss.data.batch_gather import gather
+from weiss.data.own_data import Assembly
 
 CROP = RandomCrop(24, seed=2)
 CENTRE = CentreCrop(24, 28)
@@ -68,7 +67,7 @@ def test_gathering_images_first_changes_nothing(table):
     # What a GPU is served from main memory: a small store of the batch's images alone.
     pipeline = Pipeline(table, keep="memory", short_side=32)
     (batch,) = pipeline.evaluation(CENTRE, rows=np.array([7, 3, 29]))
-    gathered = gather(pipeline._store, batch.items)
+    gathered = pipeline._store.gather(batch.items)
     assert len(gathered.starts) == 3
     assert torch.equal(
         pipeline._cropped(gathered, batch.items, CENTRE.windows).images, batch.images
@@ -225,7 +224,7 @@ def test_arrays_are_served_as_they_are_wherever_they_should_be_kept(keep):
     want = next(Pipeline(table, keep="memory", short_side=32).evaluation(CENTRE))
     pipeline = Pipeline(table, keep=keep, short_side=32)
     assert torch.equal(next(pipeline.evaluation(CENTRE)).images, want.images)
-    assert pipeline.place.name == "memory"
+    assert pipeline.storage.name == "memory"
 
 
 def test_rows_of_another_table_are_refused(spoiled):

@@ -52,7 +52,7 @@ def test_places_give_the_same_bits(table):
 
 def test_images_that_fit_the_gpu_are_kept_there(table):
     pipeline = Pipeline(table, device="cuda")
-    assert pipeline.place.name == "gpu"
+    assert pipeline.storage.name == "gpu"
     assert "decoded on the GPU" in pipeline.describe()
     assert "the GPU has" in pipeline.describe()
 

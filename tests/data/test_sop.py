@@ -3,7 +3,7 @@
 import pytest
 from miniature import write_lines, write_sop
 
-from weiss.data.sop import SOP
+from weiss.data.official_sets import SOP
 
 
 def test_the_two_lists_are_the_two_splits(tmp_path):

@@ -11,12 +11,12 @@ import torch
 from miniature import write_image
 
 from weiss._base import images
-from weiss.data import cache_choice
-from weiss.data import store as stores
-from weiss.data.cache_choice import Place, available_memory, choose_place, estimated_bytes
+from weiss._base.devices import available_memory
+from weiss.data import cache as caches
+from weiss.data.cache import build_store, choose_storage, estimated_bytes
 from weiss.data.pipeline import Pipeline
 from weiss.data.sources import Files, HubImages, Pixels
-from weiss.data.store import BadImagesError, Memory, build_store
+from weiss.data.store import BadImagesError, Memory, Storage
 from weiss.data.table import Table
 
 CPU = torch.device("cpu")
@@ -42,7 +42,7 @@ def test_a_store_holds_what_decoding_gives(tmp_path, place, num_workers, channel
     files = Files(tmp_path, [f"{i}.jpg" for i in range(6)], channels)
     table = table_of(tmp_path, source=files)
     store, errors = build_store(
-        table, Place(place, ""), short_side=24, num_workers=num_workers, cache=tmp_path / "cache"
+        table, Storage(place, ""), short_side=24, num_workers=num_workers, cache=tmp_path / "cache"
     )
     assert errors == {}
     for row in range(6):
@@ -58,32 +58,32 @@ def test_bad_images_are_collected_and_the_others_kept(tmp_path, num_workers):
     table = table_of(tmp_path)
     (tmp_path / "2.jpg").write_bytes(b"")
     (tmp_path / "4.jpg").unlink()
-    store, errors = build_store(table, Place("memory", ""), num_workers=num_workers)
+    store, errors = build_store(table, Storage("memory", ""), num_workers=num_workers)
     assert list(errors) == [2, 4]
     assert "2.jpg: is empty" in errors[2]
     np.testing.assert_array_equal(image_of(store, 5), images.decode(tmp_path / "5.jpg"))
     with pytest.raises(BadImagesError, match=r"(?s)2 of 6 are not:.*2.jpg.*4.jpg.*--skip-bad"):
-        stores.refuse_bad(errors, 6)
+        raise BadImagesError(errors, 6)
 
 
 def test_a_long_list_of_bad_images_is_cut_but_counted():
     errors = {i: f"{i}.jpg: is empty" for i in range(40)}
     with pytest.raises(BadImagesError, match=r"(?s)40 of 99.*9.jpg.*and 30 more") as caught:
-        stores.refuse_bad(errors, 99)
+        raise BadImagesError(errors, 99)
     assert caught.value.errors == errors
 
 
 def test_a_store_on_disk_is_decoded_once_and_again_when_a_file_changes(tmp_path, monkeypatch):
     table, cache = table_of(tmp_path), tmp_path / "cache"
-    build_store(table, Place("disk", ""), cache=cache)
+    build_store(table, Storage("disk", ""), cache=cache)
     decoded = []
-    real = stores._decode_all
-    monkeypatch.setattr(stores, "_decode_all", lambda *a: decoded.append(1) or real(*a))
-    build_store(table, Place("disk", ""), cache=cache)
+    real = caches.decode_table
+    monkeypatch.setattr(caches, "decode_table", lambda *a: decoded.append(1) or real(*a))
+    build_store(table, Storage("disk", ""), cache=cache)
     assert decoded == []
     write_image(tmp_path / "3.jpg", 1, 99, size=(50, 50))
     os.utime(tmp_path / "3.jpg", ns=(1, 1))
-    store, _ = build_store(table, Place("disk", ""), cache=cache)
+    store, _ = build_store(table, Storage("disk", ""), cache=cache)
     assert decoded == [1]
     assert store.sizes[3].tolist() == [50, 50]
 
@@ -93,8 +93,8 @@ def test_an_interrupted_store_on_disk_is_made_again(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(json, "dumps", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            build_store(table, Place("disk", ""), cache=cache, num_workers=0)
-    store, errors = build_store(table, Place("disk", ""), cache=cache)
+            build_store(table, Storage("disk", ""), cache=cache, num_workers=0)
+    store, errors = build_store(table, Storage("disk", ""), cache=cache)
     assert errors == {}
     assert len(store.starts) == 6
 
@@ -102,7 +102,7 @@ def test_an_interrupted_store_on_disk_is_made_again(tmp_path, monkeypatch):
 def test_a_store_without_a_readable_image_is_empty(tmp_path):
     source = Files(tmp_path, ["none.jpg"])
     table = Table("toy", source, np.array([0]), ("a",), np.array(["train"]))
-    store, errors = build_store(table, Place("memory", ""))
+    store, errors = build_store(table, Storage("memory", ""))
     assert store.sizes.tolist() == [[0, 0]]
     assert list(errors) == [0]
 
@@ -124,23 +124,23 @@ def test_a_full_disk_says_so_and_leaves_nothing(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(stores.os, "write", full)
+    monkeypatch.setattr(caches.os, "write", full)
     with pytest.raises(OSError, match="No space left"):
-        build_store(table, Place("disk", ""), cache=cache, num_workers=1)
+        build_store(table, Storage("disk", ""), cache=cache, num_workers=1)
     assert [p for p in cache.rglob("*") if p.is_file()] == []
 
 
 def test_images_in_memory_are_not_copied():
     pixels = np.zeros((3, 4, 4, 3), dtype=np.uint8)
     table = Table("toy", Pixels(pixels), np.zeros(3, int), ("a",), np.full(3, "train"))
-    store, _ = build_store(table, Place("memory", ""))
+    store, _ = build_store(table, Storage("memory", ""))
     pixels[2] = 7
     assert (image_of(store, 2) == 7).all()
 
 
 def test_the_estimate_is_close_to_the_size(tmp_path):
     table = table_of(tmp_path, count=20)
-    store, _ = build_store(table, Place("memory", ""), short_side=24)
+    store, _ = build_store(table, Storage("memory", ""), short_side=24)
     real = int(store.num_pixels().sum()) * 3
     assert abs(estimated_bytes(table, 24) - real) < 0.05 * real
 
@@ -149,10 +149,8 @@ class Fits:
     """A machine with this much free memory and disk."""
 
     def __init__(self, monkeypatch, memory, disk):
-        monkeypatch.setattr(cache_choice, "available_memory", lambda: memory)
-        monkeypatch.setattr(
-            cache_choice.shutil, "disk_usage", lambda _: type("U", (), {"free": disk})
-        )
+        monkeypatch.setattr(caches, "available_memory", lambda: memory)
+        monkeypatch.setattr(caches.shutil, "disk_usage", lambda _: type("U", (), {"free": disk}))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +161,7 @@ def test_the_fastest_place_that_fits_is_chosen_and_says_why(
     tmp_path, monkeypatch, memory, disk, want
 ):
     Fits(monkeypatch, memory, disk)
-    place = choose_place(table_of(tmp_path), None, CPU, tmp_path)
+    place = choose_storage(table_of(tmp_path), None, CPU, tmp_path)
     assert place.name == want
     assert place.why.startswith("needs about 0.0 MB")
 
@@ -178,15 +176,15 @@ def test_only_files_are_kept_on_disk(tmp_path):
     pixels = Pixels(np.zeros((1, 2, 2), np.uint8))
     table = Table("toy", pixels, np.zeros(1, int), ("a",), np.full(1, "train"))
     with pytest.raises(ValueError, match="must be files to be kept on disk"):
-        stores.fingerprint(table, None)
+        caches.fingerprint(table, None)
 
 
 def test_several_builders_of_one_store_on_disk_decode_it_once_and_right(tmp_path, monkeypatch):
     table, cache, decoded = table_of(tmp_path, count=12), tmp_path / "cache", []
-    real = stores._decode_all
-    monkeypatch.setattr(stores, "_decode_all", lambda *a: decoded.append(1) or real(*a))
+    real = caches.decode_table
+    monkeypatch.setattr(caches, "decode_table", lambda *a: decoded.append(1) or real(*a))
     with ThreadPoolExecutor(4) as threads:
-        place = Place("disk", "")
+        place = Storage("disk", "")
         built = list(threads.map(lambda _: build_store(table, place, cache=cache)[0], range(4)))
     assert decoded == [1]
     for store in built:
@@ -197,19 +195,19 @@ def test_several_builders_of_one_store_on_disk_decode_it_once_and_right(tmp_path
 
 def test_an_index_is_good_for_its_own_pixels_only(tmp_path, monkeypatch):
     # Without a lock, as on a file system that has none: another builder comes in between.
-    monkeypatch.setattr(stores, "alone", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(caches, "alone", lambda _: contextlib.nullcontext())
     table, cache = table_of(tmp_path), tmp_path / "cache"
-    real, inside = stores._decode_all, []
+    real, inside = caches.decode_table, []
 
     def interrupted(*arguments):
         found = real(*arguments)
         if not inside:
             inside.append(1)
-            build_store(table.take(np.arange(6)), Place("disk", ""), cache=cache, num_workers=0)
+            build_store(table.take(np.arange(6)), Storage("disk", ""), cache=cache, num_workers=0)
         return found
 
-    monkeypatch.setattr(stores, "_decode_all", interrupted)
-    store, _ = build_store(table, Place("disk", ""), cache=cache, num_workers=2)
+    monkeypatch.setattr(caches, "decode_table", interrupted)
+    store, _ = build_store(table, Storage("disk", ""), cache=cache, num_workers=2)
     for row in range(6):
         np.testing.assert_array_equal(image_of(store, row), images.decode(tmp_path / f"{row}.jpg"))
 
@@ -217,7 +215,7 @@ def test_an_index_is_good_for_its_own_pixels_only(tmp_path, monkeypatch):
 def test_a_hub_data_set_that_does_not_fit_memory_is_streamed(monkeypatch):
     Fits(monkeypatch, 1, 10**12)
     table = hub_table()
-    assert choose_place(table, None, CPU).name == "stream"
+    assert choose_storage(table, None, CPU).name == "stream"
 
 
 def hub_table(broken=()):
@@ -241,7 +239,7 @@ def test_a_broken_row_of_a_hub_data_set_is_a_bad_image(keep):
 @pytest.mark.parametrize("damage", ["pixels", "index", "no pixels"])
 def test_a_damaged_store_on_disk_is_made_again(tmp_path, damage):
     table, cache = table_of(tmp_path), tmp_path / "cache"
-    build_store(table, Place("disk", ""), cache=cache)
+    build_store(table, Storage("disk", ""), cache=cache)
     (pixels,), (index,) = cache.rglob("pixels-*.bin"), cache.rglob("index.json")
     if damage == "pixels":
         os.truncate(pixels, 1000)
@@ -249,7 +247,7 @@ def test_a_damaged_store_on_disk_is_made_again(tmp_path, damage):
         index.write_text('{"pixels": 1')
     else:
         pixels.unlink()
-    store, _ = build_store(table, Place("disk", ""), cache=cache)
+    store, _ = build_store(table, Storage("disk", ""), cache=cache)
     for row in range(6):
         np.testing.assert_array_equal(image_of(store, row), images.decode(tmp_path / f"{row}.jpg"))
 
@@ -263,11 +261,11 @@ def test_an_image_that_could_not_be_read_once_is_tried_again(tmp_path, monkeypat
 
     with monkeypatch.context() as patch:
         patch.setattr(images, "read", failing)
-        _, errors = build_store(table, Place("disk", ""), cache=cache, num_workers=0)
+        _, errors = build_store(table, Storage("disk", ""), cache=cache, num_workers=0)
         assert list(errors) == [2]
-        _, errors = build_store(table, Place("disk", ""), cache=cache, num_workers=0)
+        _, errors = build_store(table, Storage("disk", ""), cache=cache, num_workers=0)
         assert list(errors) == [2]
-    store, errors = build_store(table, Place("disk", ""), cache=cache, num_workers=0)
+    store, errors = build_store(table, Storage("disk", ""), cache=cache, num_workers=0)
     assert errors == {}
     np.testing.assert_array_equal(image_of(store, 2), images.decode(tmp_path / "2.jpg"))
 
@@ -279,6 +277,6 @@ def test_names_that_are_no_text_can_be_kept_on_disk(tmp_path):
     table = Table("toy", Files(tmp_path, [name]), np.array([0]), ("a",), np.array(["train"]))
     for workers in (0, 1):
         _, errors = build_store(
-            table, Place("disk", ""), cache=tmp_path / f"c{workers}", num_workers=workers
+            table, Storage("disk", ""), cache=tmp_path / f"c{workers}", num_workers=workers
         )
         assert errors == {}

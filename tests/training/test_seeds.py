@@ -21,7 +21,7 @@ from typed import weiss
 from typer.testing import CliRunner
 
 from weiss import cli
-from weiss.data import store
+from weiss.data import cache
 from weiss.runs import Run
 from weiss.training import train, train_seeds
 
@@ -60,8 +60,8 @@ def test_seeds_begin_with_the_recipes_own(stripes, tmp_path):
 
 
 def test_seeds_one_after_the_other_decode_their_images_once(stripes, tmp_path, monkeypatch):
-    decoded, real = [], store._decode_all
-    monkeypatch.setattr(store, "_decode_all", lambda *a: decoded.append(1) or real(*a))
+    decoded, real = [], cache.decode_table
+    monkeypatch.setattr(cache, "decode_table", lambda *a: decoded.append(1) or real(*a))
     train_seeds(tiny_recipe(stripes, train__epochs=1), tmp_path, 3, quiet=True)
     assert decoded == [1]
 

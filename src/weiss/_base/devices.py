@@ -1,9 +1,11 @@
-"""Devices and precisions: which ones this machine has, and the autocast context of each."""
+"""Devices, precisions and free memory of this machine."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
 from weiss._base import checks
@@ -49,3 +51,32 @@ def autocast(precision: str, device: torch.device) -> Callable[[], AbstractConte
         return nullcontext
     # Without a cache: it helps only where a weight is used twice, and CUDA graphs forbid it.
     return lambda: torch.autocast(device.type, DTYPES[precision], cache_enabled=False)
+
+
+def available_memory() -> int:
+    """Return the bytes of memory that are free to use, a container's limit included."""
+    free = int(psutil.virtual_memory().available)
+    group = Path("/sys/fs/cgroup")
+    for limit, used, statistics, cached in (
+        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+        (
+            "memory/memory.limit_in_bytes",
+            "memory/memory.usage_in_bytes",
+            "memory/memory.stat",
+            "total_inactive_file",
+        ),
+    ):
+        try:
+            left = int((group / limit).read_text()) - int((group / used).read_text())
+            # Cached files count as used, but the system frees them when memory is needed.
+            rows = (line.split() for line in (group / statistics).read_text().splitlines())
+            left += sum(int(value) for key, value in rows if key == cached)
+            free = min(free, left)
+        except (OSError, ValueError):
+            continue  # no such control group, or no limit ("max")
+    return max(free, 0)
+
+
+def gigabytes(size: float) -> str:
+    """Return a size as text: 2.9 GB, 45 MB."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

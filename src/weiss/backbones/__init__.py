@@ -1,4 +1,4 @@
-"""Networks that turn images into embeddings: by name, with pretrained weights, ready to train."""
+"""Networks that embed images: by name, with pretrained weights."""
 
 from weiss.backbones.bn_inception import BNInception
 from weiss.backbones.by_name import BACKBONES, BackboneEntry, PublicWeights, make_backbone

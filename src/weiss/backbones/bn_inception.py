@@ -1,17 +1,17 @@
-"""BN-Inception, the paper's network, from a table.
+"""BN-Inception, the paper's network, built from a table.
 
-    Ioffe, Szegedy: Batch normalization (2015), in the form of the Caffe model that everyone uses.
+    Ioffe, Szegedy: Batch normalization (2015), in the form of the common Caffe model.
 
-A convolution here is convolution (with a bias), batch normalisation, ReLU. An inception block sends
-its input through up to four branches and puts their outputs side by side:
+A convolution here is convolution (with a bias), batch normalisation, ReLU. An inception block
+applies up to four branches to its input and concatenates their outputs:
 
     1x1
     3x3_reduce (1x1) -> 3x3
     double_3x3_reduce (1x1) -> double_3x3_1 (3x3) -> double_3x3_2 (3x3)
     pool (3x3) -> pool_proj (1x1)
 
-A block that halves the map (3c, 4e) has no 1x1 branch, and its pool is passed through as it is.
-Parameters are named as in the public weights: ``inception_3a_double_3x3_1.weight`` and
+A block that halves the map (3c, 4e) has no 1x1 branch, and its pool is not projected. Parameters
+are named as in the public weights: ``inception_3a_double_3x3_1.weight`` and
 ``inception_3a_double_3x3_1_bn.weight``.
 """
 
@@ -27,7 +27,7 @@ from weiss.backbones.trunk import InputSpec, Trunk
 
 
 class Block(NamedTuple):
-    """Output channels of an inception block's convolutions; 0 for one that is not there."""
+    """Output channels of an inception block's convolutions; 0 for an absent one."""
 
     plain: int
     reduce: int
@@ -120,7 +120,7 @@ class BNInception(Trunk):
         return layers(x, getattr(self, name), getattr(self, f"{name}_bn"))
 
     def _add_block(self, name: str, block: Block, inputs: int) -> int:
-        """Add a block's convolutions and return how many channels it gives."""
+        """Add a block's convolutions and return its number of output channels."""
         if block.plain:
             self._add(f"{name}_1x1", inputs, block.plain, 1)
         self._add(f"{name}_3x3_reduce", inputs, block.reduce, 1)
@@ -143,19 +143,17 @@ class BNInception(Trunk):
                 y = self._convolve(f"{name}_{step}", y, layers)
             branches.append(y)
         if not block.project:
-            # The convolutions round up; the pool does so for odd maps only with a cell to spare.
-            # Zero changes no maximum, for x went through ReLU.
-            spare = (0, x.shape[3] % 2, 0, x.shape[2] % 2)
-            branches.append(_halved(functional.pad(x, spare) if any(spare) else x))
-        elif block.pool == "avg":
-            y = functional.avg_pool2d(x, 3, stride=1, padding=1)
-            branches.append(self._convolve(f"{name}_pool_proj", y, layers))
+            # The convolutions round up; for odd maps the pool does so only with padding. Zeros
+            # change no maximum, because x comes from a ReLU.
+            padding = (0, x.shape[3] % 2, 0, x.shape[2] % 2)
+            branches.append(_halved(functional.pad(x, padding) if any(padding) else x))
         else:
-            y = functional.max_pool2d(x, 3, stride=1, padding=1)
+            pool = functional.avg_pool2d if block.pool == "avg" else functional.max_pool2d
+            y = pool(x, 3, stride=1, padding=1)
             branches.append(self._convolve(f"{name}_pool_proj", y, layers))
         return torch.cat(branches, dim=1)
 
 
 def _halved(x: Tensor) -> Tensor:
-    """Pool by maximum to half the size, with windows that stick out, as Caffe counts them."""
+    """Pool by maximum to half the size, rounded up, as Caffe does."""
     return functional.max_pool2d(x, 3, stride=2, ceil_mode=True)

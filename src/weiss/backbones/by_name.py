@@ -26,12 +26,12 @@ OWNER = "make_backbone"
 
 @dataclass(frozen=True)
 class PublicWeights:
-    """Where weights can be had.
+    """Where public weights are.
 
     Attributes:
         address: http(s).
-        sha256: how the checksum of the file begins, in hexadecimal digits.
-        source: who says so.
+        sha256: the first hexadecimal digits of the file's checksum.
+        source: who published the checksum.
     """
 
     address: str
@@ -41,15 +41,15 @@ class PublicWeights:
 
 @dataclass(frozen=True)
 class BackboneEntry:
-    """What must be known about a backbone before it is built.
+    """A backbone with a name.
 
     Attributes:
-        title: the name people use.
-        build: makes the trunk from further arguments; a trunk without a classifier.
-        needs_weights: whether starting from random weights must be asked for.
-        input: what it wants; None where that depends on the arguments.
+        title: the usual name.
+        build: makes the trunk, without a classifier, from further arguments.
+        needs_weights: whether ``weights`` must be given.
+        input: its input; None where that depends on the arguments.
         imagenet: public weights, if any are known.
-        arguments: what ``build`` takes.
+        arguments: of ``build``.
     """
 
     title: str
@@ -92,7 +92,7 @@ BACKBONES: dict[str, BackboneEntry] = {
     "resnet34": _resnet(34, "v1.5", _RESNET34),
     "resnet50": _resnet(50, "v1.5", _torchvision(50, "0676ba61")),
     "resnet101": _resnet(101, "v1.5", _torchvision(101, "63fe2227")),
-    # Without bottlenecks v1 is v1.5; the names are there so that all four can be compared.
+    # Without bottlenecks v1 is v1.5; both names exist so that all depths have them.
     "resnet18_v1": _resnet(18, "v1", _RESNET18),
     "resnet34_v1": _resnet(34, "v1", _RESNET34),
     "resnet50_v1": _resnet(50, "v1", None),
@@ -125,12 +125,12 @@ def make_backbone(
     Args:
         name: a key of `BACKBONES`, or ``"timm:NAME"`` for a network of timm.
         embedding_size: D.
-        weights: where the trunk starts: a file, an http(s) address, ``"imagenet"`` for the public
-            weights, or ``"scratch"`` for random ones. Networks for photographs must be told.
-        pooling: ``"avg"``, ``"max"``, ``"avg+max"`` or ``"gem"``; None for what is usual behind
-            the network: ``"avg+max"`` for BN-Inception, as in the paper, and ResNet; ``"avg"`` for
-            the small one, timm's own (``"own"``) for timm.
-        head: ``"linear"``, or ``"relu"`` with a layer in front as in the paper's MLRC runs.
+        weights: the trunk's initial weights: a file, an http(s) address, ``"imagenet"`` for the
+            public ones, or ``"scratch"`` for random ones. Required for networks for photographs.
+        pooling: ``"avg"``, ``"max"``, ``"avg+max"`` or ``"gem"``; None for the usual one of the
+            network: ``"avg+max"`` for BN-Inception, as in the paper, and ResNet; ``"avg"`` for the
+            small one, timm's own (``"own"``) for timm.
+        head: ``"linear"``, or ``"relu"`` with a hidden layer as in the paper's MLRC runs.
         freeze_bn: ``"none"``, ``"statistics"`` or ``"all"``; see `Embedder.freeze_batch_norm`.
         cache: folder for downloaded weights.
         **arguments: of the network: ``num_features`` for ``"features"``, ``channels`` and
@@ -187,8 +187,8 @@ def _trunk(name: str, start: str | None, arguments: dict[str, Any]) -> Trunk:
     if entry.build is Vectors:
         if "num_features" not in arguments:
             raise TypeError(
-                "num_features must be given for 'features': how long the vectors are. "
-                "Pass num_features=2048, say."
+                "num_features must be given for 'features': the length of the vectors. "
+                "Pass for example num_features=2048."
             )
         why = "there is no network to load them into."
         checks.unused("weights", None if start == SCRATCH else start, why, repr(name))
@@ -199,14 +199,14 @@ def _refuse_no_weights(name: str, start: str | None, offered: str) -> None:
     if start is None:
         choices = ", ".join(["a file", "an http(s) address", *([offered] if offered else [])])
         raise ValueError(
-            f"weights must be given for {name!r}: from random weights a network for photographs "
+            f"weights must be given for {name!r}: with random weights a network for photographs "
             f"learns little from a few thousand of them. Pass {choices}, "
-            f"or {SCRATCH!r} if random weights are what you want."
+            f"or {SCRATCH!r} to start from random weights."
         )
 
 
 def _source(name: str, start: str) -> tuple[str, "Checksum | None"]:
-    """Return the file or address that ``weights`` means, and what it must match."""
+    """Return the file or address that ``weights`` means, and its checksum."""
     if start != IMAGENET:
         return start, None
     public = BACKBONES[name].imagenet

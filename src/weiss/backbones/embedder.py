@@ -1,4 +1,4 @@
-"""The whole way from pixels to an embedding on the sphere.
+"""From pixels to an embedding of unit length.
 
     images -> conversion -> trunk -> pooling -> head -> unit length
 
@@ -21,21 +21,22 @@ FREEZING = ("none", "statistics", "all")
 
 
 class Embedder(nn.Module):
-    """A trunk with pooling and a head, taking pixels and giving embeddings of unit length.
+    """A trunk with pooling and a head, from pixels to embeddings of unit length.
 
     Args:
         trunk: the network; see `weiss.backbones.Trunk`.
         embedding_size: D.
-        pooling: a name of `weiss.backbones.POOLINGS`; None for what is usual behind this trunk.
-            A trunk that gives vectors takes none.
+        pooling: a name of `weiss.backbones.POOLINGS`; None for the usual one of this trunk. Must
+            be None for a trunk that returns vectors.
         head: ``"linear"``, one linear layer; or ``"relu"``, a linear layer to F features and a
-            ReLU in front of it, which the paper inserts in its MLRC runs (the width is ours: the
-            paper gives none). Weights are Kaiming's by fan-out, biases zero.
-        freeze_bn: what of the trunk's batch normalisation stands still, see `freeze_batch_norm`.
+            ReLU before it, as in the paper's MLRC runs (the paper does not give the width). Weights
+            are initialised by Kaiming's method (fan-out), biases are zero.
+        freeze_bn: the part of the trunk's batch normalisation that is frozen, see
+            `freeze_batch_norm`.
 
     Attributes:
-        input: the `InputSpec` of the trunk. Whoever feeds the model needs only its sizes:
-            colour order, mean and std are dealt with here.
+        input: the `InputSpec` of the trunk. Only its sizes matter to the caller: colour order, mean
+            and std are applied here.
         embedding_size: D.
         freeze_bn: as given, or as last set by `freeze_batch_norm`.
 
@@ -78,12 +79,12 @@ class Embedder(nn.Module):
 
     @property
     def input(self) -> InputSpec:
-        """What the trunk was made for."""
+        """The input of the trunk."""
         return self.trunk.input
 
     @property
     def architecture(self) -> str:
-        """The trunk's name for itself."""
+        """The name of the trunk's architecture."""
         return self.trunk.architecture
 
     def forward(self, images: Tensor) -> Tensor:
@@ -100,43 +101,43 @@ class Embedder(nn.Module):
         return functional.normalize(raw.to(torch.promote_types(raw.dtype, torch.float32)), dim=1)
 
     def features(self, images: Tensor) -> Tensor:
-        """Return the pooled features ``(B, F)`` in front of the head."""
+        """Return the pooled features ``(B, F)`` before the head."""
         pooled: Tensor = self.pooling(self.trunk(self.conversion(images)))
         return pooled
 
     def head_parameters(self) -> Iterator[nn.Parameter]:
-        """Yield what starts afresh and warms up alone: the head, and the pooling's exponent."""
+        """Yield the new parameters, which a warm-up trains alone: those of head and pooling."""
         yield from self.pooling.parameters()
         yield from self.head.parameters()
 
     def trunk_parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters of the trunk that may train.
 
-        Those of batch normalisation frozen by ``"all"`` are left out, so that a warm-up which
-        freezes these and sets them free again cannot set free the others.
+        Those of batch normalisation frozen by ``"all"`` are left out, so that a warm-up that
+        freezes and unfreezes the trunk does not unfreeze them.
         """
         frozen = {id(p) for p in self._affine()} if self.freeze_bn == "all" else set()
         yield from (p for p in self.trunk.parameters() if id(p) not in frozen)
 
     def freeze_batch_norm(self, what: str) -> None:
-        """Set what of the trunk's batch normalisation stands still; `train` keeps to it.
+        """Set which part of the trunk's batch normalisation is frozen; `train` keeps it frozen.
 
         Args:
             what: ``"none"``; ``"statistics"``, the running mean and variance, which then normalise
-                in training too, while the affine parameters train; or ``"all"``, these as well.
+                in training too, while the affine parameters train; or ``"all"``, both.
         """
         before = self.freeze_bn
         self.freeze_bn = checks.one_of("freeze_bn", what, FREEZING, "Embedder")
-        # Left alone otherwise: somebody else may hold the whole trunk still, for a warm-up.
+        # Unchanged otherwise: a warm-up may have frozen the whole trunk.
         if "all" in (before, self.freeze_bn):
             for parameter in self._affine():
                 parameter.requires_grad_(self.freeze_bn != "all")
-                # An optimiser moves whatever has a gradient, be it an old one.
+                # An optimiser updates a parameter with any gradient, even an old one.
                 parameter.grad = None
         self.train(self.training)
 
     def train(self, mode: bool = True) -> "Embedder":
-        """Set training mode, but for batch normalisation that is frozen."""
+        """Set training mode, except for frozen batch normalisation."""
         super().train(mode)
         if self.freeze_bn == "all":
             for parameter in self._affine():
@@ -159,7 +160,7 @@ def _pooling(trunk: Trunk, name: str | None) -> nn.Module:
         checks.unused(
             "pooling",
             name,
-            f"{trunk.architecture or type(trunk).__name__} gives vectors and no maps. Leave it out",
+            f"{trunk.architecture or type(trunk).__name__} returns vectors, no maps. Leave it out",
             "Embedder",
         )
         return nn.Identity()

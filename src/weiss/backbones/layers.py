@@ -1,14 +1,14 @@
-"""A convolution, batch normalisation, a sum and a ReLU: one layer, computed as one on a GPU.
+"""A convolution, batch normalisation, a sum and a ReLU, computed as one layer on a GPU.
 
-Batch normalisation that stands still, by running statistics mu and v rather than the batch's, is an
-affine map of each channel, and an affine map behind a convolution is another convolution:
+Frozen batch normalisation, by running statistics mu and v rather than the batch's, is an affine map
+of each channel, and an affine map after a convolution is another convolution:
 
     norm(conv(x; W) + a) = conv(x; s W) + t,   s = g / sqrt(v + eps),   t = b + s (a - mu)
 
-Parameters and what is learned stay the same; the maps are read and written less often. That matters
-because such networks spend their time on memory: of the kernels of a training step of ResNet-50 on
-an H200 (batch 120, bfloat16; benchmarks/results) convolutions and products took 7.6 ms, and
-normalisation and the passes element by element around it 26.0 ms.
+Parameters and results stay the same; the maps are read and written less often. That matters because
+such networks are limited by memory: of the kernels of a training step of ResNet-50 on an H200
+(batch 120, bfloat16; benchmarks/results) convolutions and products took 7.6 ms, and normalisation
+and elementwise operations 26.0 ms.
 
 Dimensions: B batch, K inputs and C outputs of a layer, h, w of its map.
 """
@@ -23,18 +23,18 @@ from torch.nn import functional
 from torch.nn.modules import module as modules
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-"""Where a module keeps what wants to see its inputs, outputs or gradients."""
+"""Attributes of a module with hooks on its inputs, outputs or gradients."""
 
 
 class Layers:
-    """Computes the layers of a network, folded where that is the same.
+    """Computes the layers of a network, folded where the result is the same.
 
-    Made anew for each pass: parameters move, and modes change, between passes.
+    A new one for each pass: parameters and modes change between passes.
 
     Args:
-        pairs: every convolution of the network with the normalisation behind it.
-        fold: whether to fold if it can be done; see `can_be_folded`.
-        autocast_for: the kind of device whose autocast decides about precision.
+        pairs: every convolution of the network with the normalisation after it.
+        fold: whether to fold if possible; see `can_be_folded`.
+        autocast_for: the device type whose autocast decides about precision.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class Layers:
         if not listed or not can_be_folded(listed):
             return
         self._dtype = listed[0][0].weight.dtype
-        # As autocast does, which leaves float64 alone.
+        # As autocast, which does not change float64.
         if torch.is_autocast_enabled(autocast_for) and self._dtype != torch.float64:
             self._dtype = torch.get_autocast_dtype(autocast_for)
-        # Not in float16: the gradient of a shift, a sum over all places, would overflow.
+        # Not in float16: the gradient of a shift, a sum over all positions, would overflow.
         if self._dtype != torch.float16:
             self._folded = _scales_and_shifts(listed, self._dtype)
 
@@ -67,9 +67,9 @@ class Layers:
         Args:
             x: ``(B, K, H, W)``.
             conv: the convolution.
-            norm: the normalisation behind it.
+            norm: the normalisation after it.
             add: ``(B, C, h, w)``, what is added; None for nothing.
-            relu: whether negative numbers become zero.
+            relu: whether to apply the ReLU.
         """
         if not self._folded:
             y: Tensor = norm(conv(x))
@@ -85,7 +85,7 @@ class Layers:
         return folded
 
     def projected(self, x: Tensor, shortcut: nn.Sequential) -> Tensor:
-        """Return a convolution and a normalisation of x that are a module of their own."""
+        """Apply a module that is a convolution and a normalisation."""
         if not self._folded:
             plain: Tensor = shortcut(x)
             return plain
@@ -94,11 +94,11 @@ class Layers:
 
 
 PLAIN = Layers((), fold=False, autocast_for="cpu")
-"""Layers one by one."""
+"""Layers that are not folded."""
 
 
 def pair_of(shortcut: nn.Sequential) -> tuple[Any, Any]:
-    """Return the two layers of a shortcut; twice itself, which cannot be folded, if it is more."""
+    """Return the two layers of a shortcut; if it has more, itself twice, which is not folded."""
     is_plain = type(shortcut) is nn.Sequential and len(shortcut) == 2 and not are_hooked([shortcut])
     return (shortcut[0], shortcut[1]) if is_plain else (shortcut, shortcut)
 
@@ -106,8 +106,8 @@ def pair_of(shortcut: nn.Sequential) -> tuple[Any, Any]:
 def layers_of(pairs: Iterable[tuple[nn.Conv2d, nn.Module]], images: Tensor, wanted: bool) -> Layers:
     """Return how the layers of a network are computed for some images.
 
-    Folded on a GPU only, where it is faster. A compiler or an exporter sees the plain layers, of
-    which it knows more.
+    Folded on a GPU only, where it is faster. A compiler or an exporter sees the plain layers, which
+    it can optimise itself.
     """
     if not isinstance(images, Tensor) or torch._C._get_tracing_state() is not None:
         return PLAIN  # torch.fx, torch.jit
@@ -117,7 +117,7 @@ def layers_of(pairs: Iterable[tuple[nn.Conv2d, nn.Module]], images: Tensor, want
 
 
 def can_be_folded(pairs: list[tuple[nn.Conv2d, nn.Module]]) -> bool:
-    """Say whether every normalisation stands still and nothing else happens in the layers."""
+    """Return whether every normalisation is frozen and nothing else happens in the layers."""
     epsilons = {getattr(norm, "eps", None) for _, norm in pairs}
     seen = (module for pair in pairs for module in pair)
     is_plain = all(_is_plain(conv, norm) for conv, norm in pairs)
@@ -125,14 +125,14 @@ def can_be_folded(pairs: list[tuple[nn.Conv2d, nn.Module]]) -> bool:
 
 
 def are_hooked(given: Iterable[nn.Module]) -> bool:
-    """Say whether somebody wants to see what goes through some of these modules, or through all."""
+    """Return whether any of these modules has hooks, or there are global hooks."""
     if any(getattr(modules, f"_global{name}", None) for name in HOOKS):
         return True
     return any(getattr(module, name) for module in given for name in HOOKS)
 
 
 def _is_plain(conv: nn.Module, norm: nn.Module) -> bool:
-    """Say whether these are what they look like: no subclass, no batch statistics."""
+    """Return whether these are plain modules: no subclass, no batch statistics."""
     return (
         type(conv) is nn.Conv2d
         and type(norm) is nn.BatchNorm2d
@@ -151,7 +151,7 @@ def _scales_and_shifts(
 ) -> dict[tuple[nn.Module, nn.Module], tuple[Tensor, Tensor]]:
     """Return s ``(C,)`` and t ``(C,)`` of every layer, t in the precision of the layers.
 
-    All layers at once: a hundred small kernels take longer than their work.
+    All layers at once: a hundred small kernels cost more than their work.
     """
     norms: list[Any] = [norm for _, norm in pairs]
     sizes = [norm.num_features for norm in norms]
@@ -174,7 +174,7 @@ def _scales_and_shifts(
 
 
 def _scaled(weight: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return s W ``(C, K, k, k)`` in a precision, by one kernel."""
+    """Return s W ``(C, K, k, k)`` in a precision, computed by one kernel."""
     folded = torch.empty_like(weight, dtype=dtype)
     return torch.mul(weight.detach(), scale.detach().view(-1, 1, 1, 1), out=folded)
 
@@ -262,9 +262,9 @@ class _Folded(torch.autograd.Function):
 
 
 def _has_one_kernel(x: Tensor) -> bool:
-    """Say whether cuDNN has one kernel from the convolution to the ReLU, and may use it.
+    """Return whether cuDNN has one kernel from the convolution to the ReLU, and may use it.
 
-    torch takes no notice of its settings for determinism there.
+    torch ignores its settings for determinism there.
     """
     settings = torch.backends.cudnn
     return (

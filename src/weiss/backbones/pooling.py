@@ -1,4 +1,4 @@
-"""From maps to one vector: average, maximum, both, or something learned in between.
+"""From maps to one vector: average, maximum, both, or a learned generalised mean.
 
 Legend: B batch, F features, h and w height and width of the map.
 """
@@ -57,7 +57,7 @@ class GeneralisedMeanPooling(nn.Module):
         dtype = torch.promote_types(maps.dtype, torch.float32)
         p = self.p.to(dtype).clamp(min=1.0)
         x_BFhw = maps.to(dtype).clamp(min=self.eps)
-        # The value does not depend on the unit, so neither does the gradient: no path through it.
+        # The value does not depend on the unit, so the gradient needs no path through it.
         unit_BF = x_BFhw.detach().amax(dim=(2, 3))
         mean_BF = (x_BFhw / unit_BF[:, :, None, None]).pow(p).mean(dim=(2, 3))
         return (unit_BF * mean_BF.pow(1.0 / p)).to(maps.dtype)

@@ -1,12 +1,12 @@
-"""ResNet-18, 34, 50 and 101, in both places people put the stride.
+"""ResNet-18, 34, 50 and 101, in both versions of the stride.
 
     He, Zhang, Ren, Sun: Deep residual learning for image recognition (2016).
 
 The first block of the stages 2 to 4 halves the map. In a bottleneck (1x1, 3x3, 1x1) the paper does
-so in the first 1x1 convolution, which skips three quarters of its input: **v1**. Nearly everyone
-since does it in the 3x3 convolution: **v1.5**. Both have the same parameters under the same names,
-so the weights of one load into the other and give features that are merely worse; `architecture`
-tells them apart. ResNet-18 and 34 have no bottlenecks and are the same network in both.
+so in the first 1x1 convolution, which skips three quarters of its input: **v1**. Most others do it
+in the 3x3 convolution: **v1.5**. Both have the same parameters with the same names, so the weights
+of one load into the other and give worse features; `architecture` distinguishes them. ResNet-18 and
+34 have no bottlenecks and are the same network in both.
 
 Parameters are named as in torchvision, so its public weights load strictly.
 """
@@ -116,7 +116,7 @@ class _Stage(nn.Sequential):
 
 
 class _Basic(nn.Module):
-    """Two 3x3 convolutions around which the input is led."""
+    """Two 3x3 convolutions with a shortcut."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class _Basic(nn.Module):
 
 
 class _Bottleneck(nn.Module):
-    """A 3x3 convolution between two 1x1 ones, around which the input is led."""
+    """A 3x3 convolution between two 1x1 ones, with a shortcut."""
 
     def __init__(self, inputs: int, width: int, stride: int, version: str) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class _Bottleneck(nn.Module):
 
 
 def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
-    """Return the projection of a block's input, or None where it fits as it is."""
+    """Return the projection of a block's input, or None where none is needed."""
     if inputs == outputs and stride == 1:
         return None
     projection = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
@@ -170,5 +170,5 @@ def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
 
 
 def _around(x: Tensor, shortcut: nn.Sequential | None, layers: Layers) -> Tensor:
-    """Return a block's input as it is added to what the block makes of it."""
+    """Return a block's input as it is added to its output."""
     return x if shortcut is None else layers.projected(x, shortcut)

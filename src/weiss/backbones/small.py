@@ -1,8 +1,8 @@
-"""A small network for glyphs: 32 x 32 grey, quick on two CPU cores.
+"""A small network for glyphs: 32 x 32 grey, fast on two CPU cores.
 
-Half the resolution at once, then three stages of one residual block each at 16, 8 and 4 pixels.
-About 0.3 million parameters and 12 million multiplications an image: what matters for a laptop is
-that the first, large maps are few and thin.
+The first layer halves the resolution; then three stages of one residual block each at 16, 8 and 4
+pixels. About 0.3 million parameters and 12 million multiplications an image; it is fast because the
+first, large maps are few and have few channels.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class SmallNetwork(Trunk):
         if not isinstance(widths, Sequence) or isinstance(widths, str):
             raise TypeError(
                 f"widths must be a list with one number a stage for SmallNetwork; got {widths!r}. "
-                "Pass [32, 64, 128], say."
+                "Pass for example [32, 64, 128]."
             )
         widths = [checks.count("every width", width, "SmallNetwork") for width in widths]
         if not widths:
@@ -66,7 +66,7 @@ class SmallNetwork(Trunk):
 
 
 class _Stage(nn.Module):
-    """Two 3x3 convolutions and a way around them."""
+    """Two 3x3 convolutions with a shortcut."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class _Stage(nn.Module):
         )
         self.around: nn.Module = nn.Identity()
         if inputs != width or stride != 1:
-            # Averaging first keeps every pixel on the way around, unlike a 1x1 with a stride.
+            # Averaging first uses every pixel, unlike a 1x1 convolution with a stride.
             self.around = nn.Sequential(
                 nn.AvgPool2d(stride, ceil_mode=True) if stride > 1 else nn.Identity(),
                 nn.Conv2d(inputs, width, 1, bias=False),

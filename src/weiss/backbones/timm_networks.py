@@ -1,7 +1,7 @@
-"""Every network of timm by its name, as a trunk (timm only here, and only when it is used).
+"""Every network of timm by its name, as a trunk (timm is imported only here, when it is used).
 
-timm brings torchvision, whose compiled part must fit the installed torch: both failures to import
-are told apart from a wrong name.
+timm needs torchvision, whose compiled part must fit the installed torch: both import errors have
+messages of their own.
 """
 
 import math
@@ -19,9 +19,9 @@ class TimmNetwork(Trunk):
 
     Args:
         name: its name in timm, for example ``"vit_small_patch14_dinov2.lvd142m"``.
-        pretrained: take timm's own weights, which needs the network once.
-        own_pooling: end in the network's own pooling (a class token, an attention) and give
-            vectors; otherwise give maps. Tokens become a map of one column, class tokens left out.
+        pretrained: use timm's own weights, which are downloaded once.
+        own_pooling: use the network's own pooling (a class token, an attention) and return
+            vectors; otherwise return maps. Tokens become a map of one column, without class tokens.
         **arguments: further arguments of ``timm.create_model``, for example ``img_size=384``.
 
     Attributes:
@@ -47,7 +47,7 @@ class TimmNetwork(Trunk):
         for fixed in {"num_classes", "global_pool", "in_chans", "features_only"} & set(arguments):
             raise ValueError(
                 f"{fixed} must be left to the backbone for timm:{name}; got {arguments[fixed]!r}. "
-                "Say pooling=..., and pass images with 3 or 1 channels: grey is repeated."
+                "Pass pooling=..., and images with 3 or 1 channels: grey is repeated."
             )
         if not own_pooling:
             arguments["global_pool"] = ""
@@ -58,7 +58,7 @@ class TimmNetwork(Trunk):
             getattr(self.network, "head_hidden_size", None) or self.network.num_features
         )
         self._prefix_tokens = int(getattr(self.network, "num_prefix_tokens", 0))
-        # timm's configuration is that of the weights; the size may be the caller's.
+        # timm's configuration is that of the weights; the caller may set the size.
         size = {key: arguments[key] for key in ("img_size",) if key in arguments}
         config = timm.data.resolve_model_data_config(self.network, args=size)
         self.input = _spec(config, name)
@@ -103,11 +103,11 @@ def _built(timm: ModuleType, name: str, pretrained: bool, arguments: dict[str, A
     except TypeError as error:
         raise TypeError(f"timm:{name} does not take these arguments: {error}.") from error
     except Exception as error:
-        # The hub's errors are of many kinds, with and without a network.
+        # The hub raises many kinds of errors.
         if not pretrained:
             raise
         raise RuntimeError(
-            f"pretrained weights of timm:{name} could not be had: {error}. Without a network "
+            f"pretrained weights of timm:{name} could not be loaded: {error}. Without a network "
             "fetch the file elsewhere and pass weights=PATH; weights='scratch' starts from "
             "random ones."
         ) from error
@@ -120,7 +120,7 @@ def _spec(config: dict[str, Any], name: str) -> InputSpec:
             f"the input must be square; timm:{name} wants {height} x {width}. "
             "Choose another network."
         )
-    # timm rounds down; its bicubic interpolation is not followed, all resizing here is bilinear.
+    # timm rounds down. All resizing here is bilinear, also where timm uses bicubic.
     resize = math.floor(width / config["crop_pct"])
     mean, std = tuple(config["mean"]), tuple(config["std"])
     return InputSpec(channels=channels, size=width, resize=resize, mean=mean, std=std)

@@ -1,4 +1,4 @@
-"""What a network says about itself: the input it wants, and the features it gives.
+"""The interface of a network: its input and its features.
 
 Legend: B batch, H height, W width, F features.
 """
@@ -21,12 +21,12 @@ class InputSpec:
     """The input of a network: ``(x / scale - mean) / std`` of pixels x in 0..255.
 
     Attributes:
-        kind: ``"images"``, or ``"vectors"``, which are handed on as they are.
+        kind: ``"images"``, or ``"vectors"``, which are not converted.
         channels: 3 for colour, 1 for grey; the length of a vector.
         size: height and width of the images in evaluation; None for vectors.
         resize: short side of an image before its centre is cropped to ``size``.
-        bgr: whether the network wants blue first. ``mean`` and ``std`` are in its order.
-        scale: what pixels are divided by.
+        bgr: whether blue is the first channel. ``mean`` and ``std`` are in the same order.
+        scale: pixels are divided by it.
         mean: one number a channel.
         std: one number a channel.
     """
@@ -41,7 +41,7 @@ class InputSpec:
     std: tuple[float, ...] = IMAGENET_STD
 
     def __post_init__(self) -> None:
-        """Refuse what does not fit together."""
+        """Refuse values that do not agree."""
         wanted = self.channels if self.kind == "images" else 0
         if not len(self.mean) == len(self.std) == wanted:
             raise ValueError(
@@ -62,20 +62,20 @@ class InputSpec:
 class Trunk(nn.Module):
     """A network without its classifier, for `weiss.backbones.Embedder`.
 
-    ``forward`` takes what `InputConversion` makes of images by ``input`` and gives maps
+    ``forward`` takes images that `InputConversion` has converted by ``input`` and returns maps
     ``(B, F, h, w)``, or vectors ``(B, F)`` if ``pooled``.
 
     Attributes:
-        input: what the network wants.
+        input: the input of the network.
         num_features: F.
-        pooling: the pooling of `weiss.backbones.POOLINGS` that is usual behind this network.
-        pooled: whether ``forward`` gives vectors.
-        architecture: a name that tells it from networks with the same parameters.
-        folds: whether batch normalisation that stands still becomes part of the convolution in
-            front of it on a GPU, see `weiss.backbones.layers`; for networks that can. Set it to
-            False for gradients of gradients, for `torch.func` and for reentrant checkpointing.
-        is_static: whether every pass does the same operations whatever the numbers, none of them
-            random, so that it can be recorded and replayed.
+        pooling: the usual pooling of this network, a name of `weiss.backbones.POOLINGS`.
+        pooled: whether ``forward`` returns vectors.
+        architecture: a name that distinguishes it from networks with the same parameters.
+        folds: whether frozen batch normalisation becomes part of the convolution before it on a
+            GPU, see `weiss.backbones.layers`; for networks that can. Set it to False for gradients
+            of gradients, for `torch.func` and for reentrant checkpointing.
+        is_static: whether every pass does the same operations for any input, none of them random,
+            so that it can be captured in a CUDA graph.
     """
 
     input: InputSpec
@@ -88,7 +88,7 @@ class Trunk(nn.Module):
 
 
 class Vectors(Trunk):
-    """No network at all: features that somebody else computed.
+    """No network: precomputed features.
 
     Args:
         num_features: F, the length of a vector.
@@ -103,18 +103,18 @@ class Vectors(Trunk):
         self.input = InputSpec.vectors(self.num_features)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Return ``(B, F)`` as it came."""
+        """Return the vectors ``(B, F)``."""
         return vectors
 
 
 class InputConversion(nn.Module):
-    """From pixels, as decoding gives them, to what a network was trained on.
+    """From pixels in 0..255 to the input of a network.
 
-    It belongs to the network and not to the data: whoever feeds or ships the model hands it plain
-    pixels. Grey images become colour by repetition, colour images grey by `LUMA`.
+    It is part of the model, so that its callers pass plain pixels. Grey images become colour by
+    repetition, colour images grey by `LUMA`.
 
     Args:
-        spec: what the network wants.
+        spec: the input of the network.
     """
 
     mean: Tensor
@@ -125,8 +125,8 @@ class InputConversion(nn.Module):
     def __init__(self, spec: InputSpec) -> None:
         super().__init__()
         self.spec = spec
-        # In units of pixels, so that one subtraction and one division do. Not in the state dict:
-        # they follow from the kind of network.
+        # In units of pixels, so that one subtraction and one division suffice. Not in the state
+        # dict, because they follow from the network.
         numbers = {
             "mean": [m * spec.scale for m in spec.mean],
             "std": [s * spec.scale for s in spec.std],
@@ -138,7 +138,7 @@ class InputConversion(nn.Module):
         self.register_buffer("like", torch.zeros(()), persistent=False)
 
     def _apply(self, *arguments: Any, **options: Any) -> "InputConversion":
-        """Follow the module to devices and dtypes, but keep the numbers of pixels precise."""
+        """Move to devices and dtypes, but keep mean, std and luma in float32 or better."""
         exact = {name: getattr(self, name) for name in ("mean", "std", "luma")}
         super()._apply(*arguments, **options)  # type: ignore[no-untyped-call]
         for name, value in exact.items():
@@ -177,7 +177,7 @@ class InputConversion(nn.Module):
 
 
 def check_input(given: object, spec: InputSpec) -> None:
-    """Refuse what cannot be a batch for this network, by what the host knows of it."""
+    """Refuse what cannot be a batch for this network, by type, shape and dtype."""
     if spec.kind == "vectors":
         wanted, fits = f"vectors (batch, {spec.channels})", 2
     else:

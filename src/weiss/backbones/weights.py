@@ -1,8 +1,8 @@
-"""Weights from a file or an address into a network: all of them, or a word on what does not fit.
+"""Weights from a file or an address into a network: all of them, or an error.
 
 A file is recognised by its first bytes, not by its name. Nothing in it is ever run: safetensors
-holds numbers only, and PyTorch files are read with ``weights_only``. Nothing is copied into the
-network before everything has been checked.
+holds numbers only, and PyTorch files are read with ``weights_only``. Everything is checked before
+anything is copied into the network.
 """
 
 import hashlib
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 CLASSIFIERS = ("fc", "last_linear")
 """Names of the classifier in public ResNet and BN-Inception weights."""
 WRAPPERS = ("state_dict", "model_state_dict", "model")
-"""Keys under which training programs file the weights among other things."""
+"""Keys of the weights in files of training programs."""
 PREFIXES = ("module.", "_orig_mod.", "model.")
-"""What data parallelism, torch.compile and trainers put in front of every name."""
+"""Prefixes of every name by data parallelism, torch.compile and trainers."""
 COUNTER = "num_batches_tracked"
-"""Batch normalisation's count of batches: absent in old files, and of no consequence."""
+"""Batch normalisation's count of batches: absent in old files, and not needed."""
 SHOWN = 3
 
 
@@ -44,21 +44,21 @@ def load_weights(
 ) -> None:
     """Load weights into a module; every name and every shape must agree.
 
-    What is forgiven, because it is common and harmless: names wrapped as in `WRAPPERS` and
-    `PREFIXES`, another floating-point precision, vectors stored as ``(1, n)``, a missing
+    Accepted, because it is common and harmless: names wrapped as in `WRAPPERS` and `PREFIXES`,
+    another floating-point precision, vectors stored as ``(1, n)``, a missing
     ``num_batches_tracked``, and the classifier where the module has none.
 
     Args:
-        module: what to load into; its dtype and device stay.
+        module: the network; its dtype and device stay.
         source: a safetensors or PyTorch file, or its http(s) address.
-        classifiers: names of layers that the file may have and the module may not.
-        checksum: what a download must match.
+        classifiers: names of layers that the file may have and the module may lack.
+        checksum: of a download.
         cache: folder for downloads; ``weiss/weights`` in the user's cache folder if None.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: the file is no weights file, or holds weights of another architecture. The
-            module is as it was.
+            module is unchanged.
     """
     path = _local_file(str(source), checksum, cache)
     try:
@@ -66,7 +66,7 @@ def load_weights(
     except ValueError as error:
         if not is_address(str(source)):
             raise
-        # Not to be found in the cache again: the next call asks the server again.
+        # So that the next call downloads it again.
         path.unlink(missing_ok=True)
         raise ValueError(f"{error} It came from {source} and was deleted.") from error
     _refuse_other_version(module, metadata, path)
@@ -74,7 +74,7 @@ def load_weights(
 
 
 def is_address(source: str) -> bool:
-    """Say whether this is an http(s) address rather than a file."""
+    """Return whether this is an http(s) address rather than a file."""
     return source.lower().startswith(("http://", "https://"))
 
 
@@ -90,9 +90,9 @@ def _local_file(source: str, checksum: "Checksum | None", cache: str | Path | No
 def _cached_name(address: str) -> Path:
     """Return the path below the cache: readable, and different for different addresses."""
     parts = urlsplit(address)
-    # Neither a password nor a way out of the folder: letters, digits, _ and -, dots inside.
-    said = [parts.hostname or "", str(parts.port or ""), *parts.path.split("/")]
-    steps = [re.sub(r"[^\w.-]|^\.+", "_", step) for step in said if step.strip(".")]
+    # No password, and no path outside the folder: letters, digits, _ and -, dots inside.
+    given = [parts.hostname or "", str(parts.port or ""), *parts.path.split("/")]
+    steps = [re.sub(r"[^\w.-]|^\.+", "_", step) for step in given if step.strip(".")]
     name = steps.pop() if len(steps) > 1 else "weights"
     if parts.query:
         name = f"{hashlib.sha256(parts.query.encode()).hexdigest()[:8]}-{name}"
@@ -106,7 +106,7 @@ def read_weights(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         path: a safetensors file, or a PyTorch file with a state dict in it.
 
     Returns:
-        The tensors by name, on the CPU; and what the file says about itself (safetensors only).
+        The tensors by name, on the CPU; and the metadata of the file (safetensors only).
     """
     path = Path(path)
     if not path.exists():
@@ -148,7 +148,7 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def _read_pytorch(path: Path) -> dict[str, Tensor]:
     try:
-        # By the open file, for torch would go by the name.
+        # An open file, because torch would interpret the name.
         with path.open("rb") as file:
             found: Any = torch.load(file, map_location="cpu", weights_only=True)
     except (
@@ -178,11 +178,11 @@ def _read_pytorch(path: Path) -> dict[str, Tensor]:
             f"{'an empty one' if isinstance(found, Mapping) else type(found).__name__}. "
             "Save model.state_dict()."
         )
-    strange = [str(name) for name, value in found.items() if not isinstance(value, Tensor)]
-    if strange:
+    others = [str(name) for name, value in found.items() if not isinstance(value, Tensor)]
+    if others:
         raise ValueError(
             f"weights must be a state dict, tensors by name; in {path} these are no tensors: "
-            f"{some(strange, SHOWN)}. Save model.state_dict() alone, or under the key 'state_dict'."
+            f"{some(others, SHOWN)}. Save model.state_dict() alone, or under the key 'state_dict'."
         )
     return {str(name): value for name, value in found.items()}
 
@@ -196,22 +196,22 @@ def _damaged(path: Path, error: Exception) -> ValueError:
 
 
 def _refuse_other_version(module: nn.Module, metadata: Mapping[str, str], path: Path) -> None:
-    """Refuse ResNet weights of v1 in v1.5 and the reverse, where the file says what it is."""
+    """Refuse ResNet weights of v1 in v1.5 and the reverse, where the metadata tell."""
     pattern = re.compile(r"ResNet-?(\d+)[ _-]v(1\.5|1)(?![\d.])", re.IGNORECASE)
     stated = pattern.search(metadata.get("arch", ""))
     wanted = pattern.search(str(getattr(module, "architecture", "")))
     if stated and wanted and stated[2] != wanted[2]:
         raise ValueError(
-            f"weights must be those of {wanted[0]}; {path} says it holds {metadata['arch']!r}. "
-            "Names and shapes agree, so it would load, and the features would be wrong without a "
-            f"word. Use the backbone 'resnet{stated[1]}{'_v1' if stated[2] == '1' else ''}'."
+            f"weights must be those of {wanted[0]}; {path} is of {metadata['arch']!r}. "
+            "Names and shapes agree, so it would load, but the features would be wrong. "
+            f"Use the backbone 'resnet{stated[1]}{'_v1' if stated[2] == '1' else ''}'."
         )
 
 
 def _copy(
     module: nn.Module, weights: dict[str, Tensor], classifiers: Sequence[str], path: Path
 ) -> None:
-    """Load checked weights; compare everything before anything is copied."""
+    """Check all weights, then load them."""
     own = module.state_dict()
     weights = _trunk_of(_without_prefix(weights, own), own)
     for layer in classifiers:
@@ -254,7 +254,7 @@ def _copy(
 
 
 def _without_prefix(weights: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Take off what all names of the file begin with and no name of the module does."""
+    """Remove prefixes that all names of the file have and no name of the module has."""
     for prefix in PREFIXES * 2:
         is_wrapped = all(name.startswith(prefix) for name in weights)
         if is_wrapped and not any(name.startswith(prefix) for name in own):
@@ -263,7 +263,7 @@ def _without_prefix(weights: dict[str, Tensor], own: Mapping[str, Tensor]) -> di
 
 
 def _trunk_of(weights: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Take the trunk out of the weights of an Embedder, to start another one from it."""
+    """Return the trunk's part of the weights of an Embedder, without its prefix."""
     inside = {
         name.removeprefix("trunk."): value
         for name, value in weights.items()
@@ -274,5 +274,5 @@ def _trunk_of(weights: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str
 
 
 def _kind(tensor: Tensor) -> str:
-    """Describe what must agree: the shape, and whether it is floating point."""
+    """Return what must agree as text: the shape, and whether it is floating point."""
     return f"{tuple(tensor.shape)}{'' if tensor.is_floating_point() else ' of whole numbers'}"

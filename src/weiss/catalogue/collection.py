@@ -15,7 +15,7 @@ from weiss._base.arrays import Array
 from weiss._base.checks import some
 from weiss.catalogue.records import printable
 from weiss.data import DATASETS, Assembly, Table, open_table
-from weiss.data.own import EMPTY, images_below
+from weiss.data.own_data import EMPTY, images_below
 from weiss.data.sources import Files, Vectors
 
 NO_CLASS = ""

@@ -35,17 +35,16 @@ from weiss.catalogue.networks import Preprocessing
 from weiss.catalogue.records import printable
 from weiss.catalogue.segments import THUMBNAIL_SIDE, TINY, Block, make_thumbnail
 from weiss.data import CentreCrop, Table
-from weiss.data.batch_gather import gather
-from weiss.data.cache_choice import Place
+from weiss.data.cache import build_store, file_states
 from weiss.data.resample import resample
 from weiss.data.sources import Files, Pixels
-from weiss.data.store import Memory, Store, build_store, file_states, workers_for
+from weiss.data.store import Memory, Storage, Store, workers_for
 
 Decode = Callable[[Table], tuple[Store, dict[int, str]]]
 """From images to their pixels, and the errors of those that cannot be read."""
 PIECE_ITEMS, BLOCK_ITEMS = 512, 2048
 """Items that are decoded together; items in one file."""
-IN_MEMORY = Place("memory", "a piece at a time")
+IN_MEMORY = Storage("memory", "a piece at a time")
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class BatchEmbedder:
         for start in range(0, len(store.starts), self.batch_size):
             part = store.take(np.arange(start, min(start + self.batch_size, len(store.starts))))
             if self.device.type != "cpu":
-                part = gather(part, np.arange(len(part.starts)))
+                part = part.gather(np.arange(len(part.starts)))
             found.append(self.model(self._crops(part)))
         return np.asarray(torch.cat(found).float().cpu().numpy())
 
@@ -282,7 +281,7 @@ def _decoder_of(
         channels = part.source.channels
         memory = Memory(len(files) * 2 * short_side**2 * channels)
         done = collect(decoders.submit_all(files, memory.add))
-        starts, sizes = np.array(done.starts) // channels, np.array(done.sizes).reshape(-1, 2)
+        starts, sizes = np.array(done.starts) // channels, np.array(done.sizes)
         return Store(memory.pixels(channels), starts, sizes, IN_MEMORY), done.errors
 
     return decode

@@ -26,8 +26,8 @@ from weiss._base.tensor_files import DIGEST, DamagedFileError, read_tensors
 from weiss._version import __version__
 from weiss.backbones import Embedder
 from weiss.data import DATASETS, CentreCrop
-from weiss.data.batch_gather import laid_out
 from weiss.data.resample import resample
+from weiss.data.store import store_of
 from weiss.runs import Recipe, recipe_from_dict
 from weiss.runs.experiment import KEPT_SIDE, with_sizes
 from weiss.runs.folder import LOSS, Run, build_backbone
@@ -127,7 +127,7 @@ class Preprocessing:
         has_colour = any(one.shape[2] == 3 for one in shown)
         if has_colour:
             shown = [np.repeat(one, 3, axis=2) if one.shape[2] == 1 else one for one in shown]
-        store = laid_out(shown)
+        store = store_of(shown)
         windows = CentreCrop(self.size, self.resize).windows(store.sizes)
         batch = resample(store.pixels, store.starts, store.sizes[:, 1], windows)
         if has_colour and self.channels == 1:

@@ -24,8 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from weiss._base import checks
-from weiss._base.devices import refuse_absent_device
-from weiss.data.cache_choice import available_memory, gigabytes
+from weiss._base.devices import available_memory, gigabytes, refuse_absent_device
 from weiss.losses import LOSSES, MeanFieldLoss, PairLoss, make_loss
 from weiss.theory.distances import unit
 

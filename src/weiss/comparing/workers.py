@@ -25,7 +25,7 @@ from weiss.comparing.ledger import Claim, Ledger, StorageError
 from weiss.comparing.liveness import BEAT_SECONDS, Heartbeat
 from weiss.comparing.plan import Plan, check_count
 from weiss.comparing.units import Result, Unit, note_failure, results_on_disk
-from weiss.data import stores_kept
+from weiss.data import reuse_decoded_images
 from weiss.training.resuming import BusyFolderError
 
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
@@ -54,14 +54,14 @@ def work(
         say: takes a line for people now and then.
         is_wanted: asked before each unit; False ends the work as Ctrl-C does.
         among_others: other processes on this machine do the same work; one of them decodes images
-            for all (see `weiss.data.stores_kept`).
+            for all (see `weiss.data.reuse_decoded_images`).
 
     Raises:
         StoppedError: Ctrl-C or SIGTERM; the unit in hand has saved its state and is given back.
     """
     wait = FIRST_WAIT
     busy: dict[str, float] = {}  # units that others turned out to be at: until when to leave them
-    with StopRequest() as stop, stores_kept(shared=among_others):
+    with StopRequest() as stop, reuse_decoded_images(shared=among_others):
         storage = _Patience(ledger, stop, say)
         while True:
             if stop.wanted or not is_wanted():

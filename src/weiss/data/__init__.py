@@ -1,13 +1,12 @@
 """Data: tables of (item, class, split), how they are split and sampled, and images in batches."""
 
-from weiss.data.assembly import Assembly
-from weiss.data.by_name import DATASETS, open_table
+from weiss.data.cache import reuse_decoded_images
 from weiss.data.check import Findings, check_table
 from weiss.data.crops import CentreCrop, RandomCrop
-from weiss.data.decoded_cache import stores_kept
+from weiss.data.datasets import DATASETS, open_table
 from weiss.data.glyphs import glyphs
 from weiss.data.official_sets import OFFICIAL
-from weiss.data.own import from_arrays, from_folder, from_hub, from_list
+from weiss.data.own_data import Assembly, from_arrays, from_folder, from_hub, from_list
 from weiss.data.pipeline import Batch, Pipeline
 from weiss.data.prepare import prepare
 from weiss.data.samplers import PerClass, Sampler, Shuffled, share_of
@@ -40,8 +39,8 @@ __all__ = [
     "leave_fold_out",
     "open_table",
     "prepare",
+    "reuse_decoded_images",
     "share_of",
-    "stores_kept",
     "stratify",
     "train_on_all",
 ]

@@ -1,7 +1,7 @@
-"""Unpack an archive, so that what appears is whole and nothing lands outside.
+"""Unpack an archive completely or not at all, and nothing outside the folder.
 
-Entries go into a hidden folder first and are moved into place when all of them could be read. No
-entry is written through a link, nor any link made: what is unpacked cannot lead elsewhere.
+Entries are written to a hidden folder first and moved into place when all of them could be read.
+No entry is written through a link, and no link is made: nothing can point outside.
 """
 
 import lzma
@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO, Literal, NoReturn
 
+from weiss._base.files import READ_BYTES
 from weiss._base.progress import track
 
-BLOCK = 1 << 20
 TarMode = Literal["r:", "r:gz", "r:bz2", "r:xz"]
-# How to read a tar, by its first two bytes; left to guess, tarfile's errors fill five lines.
+# The mode for a tar by its first two bytes; if tarfile guesses, its errors fill five lines.
 COMPRESSED: dict[bytes, TarMode] = {b"\x1f\x8b": "r:gz", b"BZ": "r:bz2", b"\xfd7": "r:xz"}
-# What the readers of the standard library raise on bytes that are no archive, or not all of one.
+# Errors of the standard library for a file that is no archive, or an incomplete one.
 DAMAGE = (
     tarfile.TarError,
     zipfile.BadZipFile,
@@ -52,17 +52,17 @@ class _Entry:
 def unpack(archive: Path, folder: Path) -> None:
     """Unpack a tar (also gz, bz2, xz) or a zip into a folder.
 
-    An archive that cannot be read, or with an entry that would land outside, leaves nothing behind;
-    neither does a process that is killed, but for a hidden folder that the next call removes. Files
-    of the same names are replaced, others stay. Permissions, owners and times are not restored; a
-    link becomes a copy of the file it points to. Not for two processes at a time.
+    An archive that cannot be read, or with an entry outside the folder, leaves nothing behind; a
+    process that is killed leaves only a hidden folder that the next call removes. Files of the same
+    names are replaced, others stay. Permissions, owners and times are not restored; a link becomes
+    a copy of the file it points to. Not for two processes at a time.
 
     Args:
         archive: the archive.
-        folder: where its entries go; made if it is not there.
+        folder: where its entries go; created if needed.
 
     Raises:
-        ValueError: the archive is damaged, not complete, or holds what may not be unpacked.
+        ValueError: the archive is damaged, incomplete, or has a forbidden entry.
         OSError: the disk is too full.
     """
     archive, folder = Path(archive), Path(folder)
@@ -101,7 +101,7 @@ def _extract(archive: Path, folder: Path) -> None:
             with place.open("wb") as file:
                 for block in _blocks(archive, entry.content):
                     file.write(block)
-    # Last of all, when the files they point to are there and nothing more is written.
+    # Links come last, when the files they point to are complete.
     for place, entry in links.items():
         origin = _inside(folder, entry.link, entry, archive)
         if not origin.is_file():
@@ -111,7 +111,7 @@ def _extract(archive: Path, folder: Path) -> None:
 
 
 def _inside(folder: Path, name: str, entry: _Entry, archive: Path) -> Path:
-    """Return where a name lands, which must be below the folder, on every operating system."""
+    """Return the path of a name, which must be below the folder on every operating system."""
     if PurePosixPath(name).is_absolute() or PureWindowsPath(name).anchor or "\0" in name:
         _refuse(archive, entry, f"would land outside: {name!r} is absolute")
     if ".." in name.replace("\\", "/").split("/"):
@@ -127,7 +127,7 @@ def _refuse(archive: Path, entry: _Entry, why: str) -> NoReturn:
 
 
 def _entries(archive: Path) -> Iterator[tuple[int, _Entry]]:
-    """Give the entries in order, each with the bytes of the archive it is worth."""
+    """Yield the entries in order, each with its number of bytes in the archive."""
     with archive.open("rb") as file:
         start = file.read(2)
         file.seek(0)
@@ -163,12 +163,12 @@ def _of_tar(archive: Path, file: IO[bytes], mode: TarMode) -> Iterator[tuple[int
 
 
 def _end_of_tar(tar: tarfile.TarFile) -> None:
-    """Refuse a tar that stops between two entries: tarfile takes that for its end."""
+    """Refuse a tar that stops between two entries, which tarfile accepts."""
     assert tar.fileobj is not None
     tar.fileobj.seek(tar.offset)
     if tar.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
         raise tarfile.ReadError("the end is missing")
-    while tar.fileobj.read(BLOCK):  # to the checksum at the end of what is compressed
+    while tar.fileobj.read(READ_BYTES):  # up to the checksum of the compressed data
         pass
 
 
@@ -201,9 +201,9 @@ def _of_zip(archive: Path, file: IO[bytes]) -> Iterator[tuple[int, _Entry]]:
 
 
 def _beside(name: str, link: str) -> str:
-    """Return what a symbolic link means, counted from the top of the archive.
+    """Return the target of a symbolic link, relative to the top of the archive.
 
-    Without links among the folders, and there are none, ``a/../b`` is ``b``.
+    No folder is a link, so ``a/../b`` is ``b``.
     """
     if PurePosixPath(link).is_absolute():
         return link
@@ -213,7 +213,7 @@ def _beside(name: str, link: str) -> str:
 def _blocks(archive: Path, content: IO[bytes]) -> Iterator[bytes]:
     while True:
         with _reading(archive):
-            block = content.read(BLOCK)
+            block = content.read(READ_BYTES)
         if not block:
             return
         yield block
@@ -221,7 +221,7 @@ def _blocks(archive: Path, content: IO[bytes]) -> Iterator[bytes]:
 
 @contextmanager
 def _reading(archive: Path) -> Iterator[None]:
-    """Say of what goes wrong in here that the archive is at fault."""
+    """Turn errors of the readers into one about the archive."""
     try:
         yield
     except DAMAGE as error:
@@ -232,7 +232,7 @@ def _reading(archive: Path) -> Iterator[None]:
 
 
 def _move(origin: Path, folder: Path) -> None:
-    """Move what is in one folder into another, in as few steps as there are: each is atomic."""
+    """Move the content of one folder into another; each step is atomic."""
     for entry in sorted(os.scandir(origin), key=lambda entry: entry.name):
         place = folder / entry.name
         if entry.is_dir() and place.is_dir():

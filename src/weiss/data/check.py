@@ -1,8 +1,8 @@
-"""Look at all of a data set before anything trains on it.
+"""Check a data set before training.
 
-Counts against the official ones, files that are missing or cannot be read, classes too small to
-search, classes on both sides of the split, and images that are on both sides: photographs that
-appear twice, perhaps reduced or saved again, flatter every score.
+It compares the counts with the official ones and finds files that are missing or cannot be read,
+classes too small to search, classes on both sides of the split, and images on both sides: a
+photograph that appears twice, perhaps reduced or saved again, improves every score wrongly.
 """
 
 from dataclasses import dataclass, field
@@ -14,24 +14,25 @@ from torch import Tensor
 from weiss._base.arrays import Array
 from weiss._base.checks import some
 from weiss._base.images import LUMA
-from weiss.data.cache_choice import Place
+from weiss.data.cache import build_store
 from weiss.data.crops import Windows
 from weiss.data.official import OfficialSet
 from weiss.data.resample import resample
 from weiss.data.sources import Vectors
-from weiss.data.store import Store, build_store
+from weiss.data.store import Storage, Store
 from weiss.data.table import TESTING, Table
 from weiss.evaluation.neighbours import default_budget, nearest_neighbours
 
 THUMBNAIL = 16
 """Images are compared as grey thumbnails of this side."""
 SHORT_SIDE = 32
-"""What images are reduced to while they are decoded for that."""
+"""Their shorter side is reduced to this when they are decoded for that."""
 NEARLY_SAME = 0.98
 """Correlation of two thumbnails from which they count as nearly the same image. Between the halves
 of CUB-200-2011 one photograph is there twice, at 1.00; the next most alike pair, at 0.94, are two
 birds."""
-BLOCK = 4096
+AT_ONCE = 4096
+"""Images whose thumbnails are computed together."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,11 @@ class Pair:
 
 @dataclass
 class Findings:
-    """What a check found.
+    """The result of a check.
 
     Args:
-        table: what was checked; less what was left out.
-        problems: what must be mended before training, in words.
+        table: what was checked, without what was left out.
+        problems: what must be fixed before training.
         remarks: what is worth knowing.
         unreadable: what is wrong with each image that cannot be read.
         pairs: nearly the same images on both sides of the split, most alike first.
@@ -81,10 +82,10 @@ def check_table(
     """Check a table, and its images if wanted.
 
     Args:
-        table: what `open_table` gave.
-        official: what it must agree with, for a published data set.
+        table: from `open_table`.
+        official: the description of a published data set, which it must agree with.
         images: decode every image, and compare those of training and testing.
-        skip_bad: look at what is left when unreadable images are left out.
+        skip_bad: check what remains when unreadable images are left out.
         num_workers: decoding processes; by default one for each usable core.
 
     Returns:
@@ -133,7 +134,7 @@ def _check_classes(table: Table, found: Findings) -> None:
 def _check_images(found: Findings, skip_bad: bool, num_workers: int | None) -> None:
     table = found.table
     store, errors = build_store(
-        table, Place("memory", "to look at"), short_side=SHORT_SIDE, num_workers=num_workers
+        table, Storage("memory", "to check"), short_side=SHORT_SIDE, num_workers=num_workers
     )
     found.unreadable = list(errors.values())
     good = np.setdiff1d(np.arange(len(table)), np.array(list(errors), dtype=int))
@@ -161,8 +162,8 @@ def thumbnails(store: Store, items: Array) -> Tensor:
     The inner product of two is their correlation. An image of one colour has none: all zeros.
     """
     parts = []
-    for i in range(0, len(items), BLOCK):
-        part = store.take(items[i : i + BLOCK])
+    for i in range(0, len(items), AT_ONCE):
+        part = store.take(items[i : i + AT_ONCE])
         whole = Windows(
             start=np.zeros_like(part.sizes),
             scale=part.sizes / THUMBNAIL,
@@ -172,11 +173,11 @@ def thumbnails(store: Store, items: Array) -> Tensor:
             size=THUMBNAIL,
         )
         shown = resample(part.pixels, part.starts, part.sizes[:, 1], whole)
-        # As Pillow makes grey of RGB, so that a grey copy of a coloured image is like it.
+        # The weights of Pillow, so that a grey copy of a coloured image is similar to it.
         grey = torch.tensor(LUMA if shown.shape[1] == 3 else (1.0,))
         flat = (shown * grey[:, None, None]).sum(dim=1).flatten(1)
         flat = flat - flat.mean(dim=1, keepdim=True)
-        # Less contrast than one grey level tells nothing.
+        # Ignore images with less contrast than one grey level.
         length = flat.norm(dim=1, keepdim=True)
         parts.append(torch.where(length > THUMBNAIL, flat / length, torch.zeros_like(flat)))
     return torch.cat(parts)
@@ -191,7 +192,7 @@ def nearly_same(
 
     Args:
         table: names and classes of the items.
-        train: ``(n, 256)`` what `thumbnails` gave for the training items.
+        train: ``(n, 256)`` `thumbnails` of the training items.
         train_items: ``(n,)`` their rows of the table.
         test: ``(m, 256)`` likewise for the test items.
         test_items: ``(m,)`` their rows.

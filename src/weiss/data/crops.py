@@ -1,13 +1,13 @@
-"""Which part of each image a batch shows: random resized crops to train, centre crops to evaluate.
+"""The part of each image in a batch: random resized crops to train, centre crops to evaluate.
 
 A crop is two intervals, one for each axis: output pixel t covers source coordinates
-``[start + t * scale, start + (t + 1) * scale)``, and only source pixels in ``[low, high)`` may be
-looked at. That is all `resample` needs, and a resize followed by a crop is one interval too.
+``[start + t * scale, start + (t + 1) * scale)``, and only source pixels in ``[low, high)`` are
+read. That is all `resample` needs; a resize followed by a crop is one interval too.
 
 Dimensions: B images; axis 0 is rows, axis 1 columns.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,19 +15,19 @@ from weiss._base import checks, draws
 from weiss._base.arrays import Array
 
 ATTEMPTS = 10
-"""How often torchvision tries a random box before it takes the largest central one."""
+"""How often torchvision tries a random box before it uses the largest central one."""
 
 
 @dataclass(frozen=True)
 class Windows:
-    """What to show of each image of a batch, and at which size.
+    """The window of each image of a batch, and the output size.
 
     Args:
         start: ``(B, 2)`` source coordinate of the output's first edge, rows and columns.
         scale: ``(B, 2)`` source pixels for an output pixel.
-        low: ``(B, 2)`` the first source pixel that may be looked at.
+        low: ``(B, 2)`` the first source pixel that may be read.
         high: ``(B, 2)`` one past the last.
-        flip: ``(B,)`` whether left and right change places.
+        flip: ``(B,)`` whether left and right are exchanged.
         size: height and width of the output.
     """
 
@@ -40,14 +40,8 @@ class Windows:
 
     def take(self, items: Array) -> "Windows":
         """Return the windows of some images."""
-        return Windows(
-            self.start[items],
-            self.scale[items],
-            self.low[items],
-            self.high[items],
-            self.flip[items],
-            self.size,
-        )
+        names = ("start", "scale", "low", "high", "flip")
+        return replace(self, **{name: getattr(self, name)[items] for name in names})
 
 
 @dataclass(frozen=True)
@@ -65,7 +59,7 @@ class CentreCrop:
     resize: int = 256
 
     def __post_init__(self) -> None:
-        """Refuse a crop that is larger than what it is cut from."""
+        """Refuse a crop that is larger than the resized image."""
         checks.count("size", self.size, "CentreCrop")
         checks.count("resize", self.resize, "CentreCrop")
         if self.size > self.resize:
@@ -92,7 +86,7 @@ class CentreCrop:
 
 @dataclass(frozen=True)
 class RandomCrop:
-    """Training: a random box, resized to ``size`` x ``size``, flipped now and then.
+    """Training: a random box, resized to ``size`` x ``size``, sometimes flipped.
 
     Boxes follow the distribution of torchvision's ``RandomResizedCrop``: the share of the area is
     uniform in ``area``, the logarithm of width / height uniform in the logarithms of ``ratio``; if
@@ -102,10 +96,10 @@ class RandomCrop:
         size: height and width of the output.
         area: least and greatest share of the image's area.
         ratio: least and greatest width / height.
-        flip: probability that left and right change places.
-        resize: length the shorter side is thought to have before the box is drawn, for protocols
-            that resize first; None draws in the pixels there are.
-        seed: which stream of random numbers.
+        flip: probability that left and right are exchanged.
+        resize: length of the shorter side for which the box is drawn, for protocols that resize
+            first; None draws it in the pixels of the image.
+        seed: of the random numbers.
     """
 
     size: int = 224
@@ -116,7 +110,7 @@ class RandomCrop:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse ranges that are none."""
+        """Refuse wrong ranges."""
         checks.count("size", self.size, "RandomCrop")
         if self.resize is not None:
             checks.count("resize", self.resize, "RandomCrop")
@@ -143,8 +137,8 @@ class RandomCrop:
         Args:
             sizes: ``(B, 2)`` height and width.
             epoch: counts from 0.
-            positions: ``(B,)`` where in the epoch each image stands, over all batches and
-                processes; an image at the same place gets the same box every time.
+            positions: ``(B,)`` the position of each image in the epoch, over all batches and
+                processes; an image at the same position gets the same box every time.
 
         Returns:
             The windows.
@@ -156,7 +150,7 @@ class RandomCrop:
         extents = self._draw(resized, drawn[:, :ATTEMPTS], drawn[:, ATTEMPTS : 2 * ATTEMPTS])
         fits = np.asarray(((extents > 0) & (extents <= resized[:, None])).all(axis=2))
         extent = extents[np.arange(len(sizes)), fits.argmax(axis=1)]
-        # A box that fits lies anywhere with the same probability: 0 .. room, both included.
+        # The corner is uniform over 0 .. room, both included.
         corner = np.floor(drawn[:, -3:-1] * (resized - extent + 1))
         box = np.concatenate([corner, extent], axis=1)
         none = ~fits.any(axis=1)
@@ -185,7 +179,7 @@ class RandomCrop:
         return np.asarray(np.rint(sides))
 
     def _largest_central(self, sizes: Array) -> Array:
-        """Return ``(B, 4)`` top, left, height, width of the box to fall back on."""
+        """Return ``(B, 4)`` top, left, height, width of the box if no random one fits."""
         height, width = sizes[:, 0].astype(np.float64), sizes[:, 1].astype(np.float64)
         ratio = width / height
         box_height = np.where(ratio < self.ratio[0], np.rint(width / self.ratio[0]), height)

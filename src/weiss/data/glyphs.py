@@ -1,8 +1,8 @@
-"""Glyphs: the data set that is always there, drawn from the fonts that matplotlib ships.
+"""Glyphs: the built-in data set, drawn from the fonts that matplotlib ships.
 
-A class is a character, its images are how the fonts draw it: 32 x 32, grey, white on black, moved a
-little at random. Characters that test are never seen in training. Drawn in seconds, then kept in
-the cache folder; the same bytes everywhere for given fonts and a given Pillow.
+A class is a character; its images are drawn by different fonts: 32 x 32, grey, white on black,
+moved a little at random. Test characters are never seen in training. They are drawn in seconds and
+cached; the bytes are the same everywhere for given fonts and a given Pillow.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from weiss.data.table import Table
 
 SIDE = 32
 OVERSAMPLE = 4
-"""Glyphs are drawn and moved at four times the size, then averaged down: smooth edges."""
+"""Glyphs are drawn and moved at four times the size, then averaged down for smooth edges."""
 EM = 26
 """Pixels of a font's em square; leaves room to move."""
 ROOM = 26
@@ -37,9 +37,9 @@ UNICODE_FONTS = (
     *(f"DejaVuSerif{style}" for style in ("", "-Bold", "-Italic", "-BoldItalic")),
     *(f"STIXGeneral{style}" for style in ("", "Bol", "Italic", "BolIta")),
 )
-# Computer Modern keeps TeX's order of symbols, so only its letters and digits are what their codes
-# say. Left out: fonts of symbols in private codes or of enlarged symbols (cmsy, cmex, STIXNonUni,
-# STIXSiz, Display), which draw something else than the character.
+# Computer Modern has TeX's order of symbols, so only its letters and digits match their codes. Left
+# out: fonts of symbols in private codes or of enlarged symbols (cmsy, cmex, STIXNonUni, STIXSiz,
+# Display), which do not draw the character.
 LETTER_FONTS = ("cmr10", "cmb10", "cmss10", "cmti10", "cmtt10", "cmmi10")
 KINDS = ("Lu", "Ll", "Lt", "Lo", "Nd", "Nl", "No", "Po", "Ps", "Pe", "Pi", "Pf", "Sm", "Sc", "So")
 """Unicode's letters, numbers, punctuation and symbols; no marks, spaces, controls, modifiers."""
@@ -61,7 +61,7 @@ def glyphs(
         jitter: turn, slant, scale and shift every image a little, at random.
         seed: of the jitter; the split and the characters are always the same.
         fonts: the folder of the fonts; matplotlib's by default.
-        cache: where the images are kept; the user's cache folder by default.
+        cache: the folder for the images; the user's cache folder by default.
 
     Returns:
         The table.
@@ -69,18 +69,18 @@ def glyphs(
     fonts = fonts or matplotlib_fonts()
     folder = (cache or cache_folder()) / "glyphs"
     path = folder / f"{_fingerprint(fonts, jitter, seed)}.npz"
-    drawn = _kept(path)
+    drawn = _cached(path)
     if drawn is None:
         drawn = _draw_all(fonts, jitter, seed)
         try:
             with replacing(path) as temporary, temporary.open("wb") as file:
                 np.savez(file, allow_pickle=False, **drawn)
         except OSError as error:
-            warnings.warn(f"the glyphs are not kept and will be drawn again: {error}", stacklevel=2)
+            warnings.warn(f"the glyphs cannot be cached: {error}", stacklevel=2)
     pixels, codes, labels, names = (drawn[key] for key in ("pixels", "codes", "labels", "fonts"))
     class_names = tuple(f"U+{code:04X} {chr(code)}" for code in codes)
     item_names = [f"{class_names[c]} in {f}" for c, f in zip(labels, names, strict=True)]
-    # Not by code: that would train on Latin and test on arrows.
+    # At random: in the order of codes, Latin would train and arrows would test.
     tests = np.zeros(len(codes), dtype=bool)
     tests[draws.permutation(len(codes), 0, draws.SPLITS)[: len(codes) // 2]] = True
     splits = np.where(tests[labels], "test", "train")
@@ -98,8 +98,8 @@ def matplotlib_fonts() -> Path:
     return Path(spec.submodule_search_locations[0]) / "mpl-data" / "fonts" / "ttf"
 
 
-def _kept(path: Path) -> dict[str, Array] | None:
-    """Return what was drawn before; None if it was not, or if the file is damaged."""
+def _cached(path: Path) -> dict[str, Array] | None:
+    """Return the drawings in a file; None if there is none or it is damaged."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
             return {key: kept[key] for key in ("pixels", "codes", "labels", "fonts")}
@@ -108,7 +108,7 @@ def _kept(path: Path) -> dict[str, Array] | None:
 
 
 def _fingerprint(fonts: Path, jitter: bool, seed: int) -> str:
-    """Return a name for the drawings: it changes with fonts, Pillow and the code in this file."""
+    """Return a name for the drawings; it changes with fonts, Pillow and the code in this file."""
     freetype, unicode = features.version("freetype2"), unicodedata.unidata_version
     versions = f"{PIL.__version__} {freetype} {unicode} {jitter} {seed}"
     digest = hashlib.sha256(versions.encode() + Path(__file__).read_bytes())
@@ -118,26 +118,29 @@ def _fingerprint(fonts: Path, jitter: bool, seed: int) -> str:
 
 
 def _draw_all(fonts: Path, jitter: bool, seed: int) -> dict[str, Array]:
-    drawn_by = _characters(fonts)
-    still = {
-        code: _distinct({name: _draw(font, chr(code)) for name, font in by.items()})
-        for code, by in drawn_by.items()
-    }
-    still = {code: by for code, by in still.items() if len(by) >= MIN_FONTS}
-    codes = _without_look_alikes(still)
+    drawings = _still(fonts)
     pixels, labels, names = [], [], []
-    for c, code in enumerate(codes):
-        for f, name in enumerate(still[code]):
-            image = still[code][name]
+    for c, (code, by_font) in enumerate(drawings.items()):
+        for f, (name, image) in enumerate(by_font.items()):
             pixels.append(_small(_moved(image, seed, code, f) if jitter else image))
             labels.append(c)
             names.append(name)
     return {
         "pixels": np.stack(pixels),
         "labels": np.array(labels, dtype=np.int64),
-        "codes": np.array(codes, dtype=np.int64),
+        "codes": np.array(list(drawings), dtype=np.int64),
         "fonts": np.array(names),
     }
+
+
+def _still(fonts: Path) -> dict[int, dict[str, Image.Image]]:
+    """Return the drawings of all classes, not moved: by code, then by font."""
+    drawings = {
+        code: _distinct({name: _draw(font, chr(code)) for name, font in by.items()})
+        for code, by in _characters(fonts).items()
+    }
+    drawings = {code: by for code, by in drawings.items() if len(by) >= MIN_FONTS}
+    return {code: drawings[code] for code in _without_look_alikes(drawings)}
 
 
 def _characters(fonts: Path) -> dict[int, dict[str, ImageFont.FreeTypeFont]]:
@@ -149,24 +152,24 @@ def _characters(fonts: Path) -> dict[int, dict[str, ImageFont.FreeTypeFont]]:
         path = fonts / f"{name}.ttf"
         with TTFont(path, lazy=True) as tables:
             codes = sorted(tables.getBestCmap())
-        # The basic layout is Pillow's own; the other depends on libraries of the machine.
+        # The basic layout is part of Pillow; the other one depends on libraries of the machine.
         font = ImageFont.truetype(path, EM * OVERSAMPLE, layout_engine=ImageFont.Layout.BASIC)
         for code in codes:
             character = chr(code)
             if name in LETTER_FONTS and not (character.isascii() and character.isalnum()):
                 continue
             if name == "cmmi10" and character.isdigit():
-                continue  # text figures: another drawing of the digits, in another place
+                continue  # text figures: another form of the digits
             if _is_wanted(character):
                 found.setdefault(code, {})[name] = font
     return {code: found[code] for code in sorted(found) if len(found[code]) >= MIN_FONTS}
 
 
 def _is_wanted(character: str) -> bool:
-    # A composed character is its base and a mark, and at this size looks like the base.
+    # A composed character, a base and a mark, looks like the base at this size.
     composed = unicodedata.decomposition(character)
     pattern = any(ord(character) in codes for codes in PATTERNS)
-    # Fonts draw the replacement character as the box that stands for a missing one.
+    # Fonts draw the replacement character as a box.
     box = character == "\ufffd"
     return unicodedata.category(character) in KINDS and not (composed or pattern or box)
 
@@ -201,8 +204,8 @@ def _transformed(
     tile: Image.Image, matrix: tuple[float, float, float, float], shift: tuple[float, float]
 ) -> Image.Image:
     """Map output pixels through a matrix about the centres of output and tile."""
-    # Rounded to 1/65536: products with pixel positions are then exact, so the bytes cannot depend
-    # on a machine's sine or on whether it fuses multiplications with additions.
+    # Rounded to 1/65536: products with pixel positions are then exact, so the bytes do not depend
+    # on a machine's sine or on fused multiplications and additions.
     a, b, c, d = (round(value * 65536) / 65536 for value in matrix)
     x, y = (round(value * 65536) / 65536 for value in shift)
     side = SIDE * OVERSAMPLE
@@ -221,9 +224,9 @@ def _small(tile: Image.Image) -> Array:
 
 
 def _distinct(drawings: dict[str, Image.Image]) -> dict[str, Image.Image]:
-    """Leave out drawings without ink, and those that another font already made.
+    """Leave out drawings without ink, and those that are the same in another font.
 
-    Many a slanted or bold style borrows its symbols from the upright one.
+    Many slanted or bold styles use the symbols of the upright one.
     """
     kept: dict[bytes, str] = {}
     for name, image in drawings.items():
@@ -239,7 +242,7 @@ def _without_look_alikes(still: dict[int, dict[str, Image.Image]]) -> list[int]:
     differences = np.full((len(names), len(codes), len(codes)), np.nan, dtype=np.float32)
     for f, name in enumerate(names):
         rows = [i for i, code in enumerate(codes) if name in still[code]]
-        # Whole numbers in float64: products and sums are exact, the same on every machine.
+        # Whole numbers in float64: products and sums are exact on every machine.
         ink = np.stack([_small(still[codes[i]][name]).ravel() for i in rows]).astype(np.float64)
         square = (ink**2).sum(axis=1)
         # |a - b|^2 against the ink of both: 0 for the same drawing, 1 for two that share none.

@@ -1,7 +1,7 @@
-"""The data sets of the paper: what is known of each before it is read, and what reading shares.
+"""Published data sets: a description of each, and how its lists and files become a table.
 
-A file of this package knows the layout of one data set and gives its lists as a `Listing`; here
-they are compared with the files on disk and become a table.
+`weiss.data.official_sets` knows the layout of each data set and reads its lists as a `Listing`;
+here they are compared with the files on disk and become a table.
 """
 
 import os
@@ -24,9 +24,9 @@ class Archive:
     """A file that a data set is made of.
 
     Args:
-        name: the name it has, in the folder that `prepare` is given.
-        url: where to fetch it; None if it cannot be fetched without a person.
-        checksum: what it must have; None if nobody has published any.
+        name: its file name, in the folder that `prepare` is given.
+        url: where to download it; None if it must be fetched by hand.
+        checksum: the published checksum, if there is one.
         unpacks: whether it is unpacked there; otherwise it is used as it is.
     """
 
@@ -38,7 +38,7 @@ class Archive:
 
 @dataclass(frozen=True)
 class Listing:
-    """What the lists of a data set say.
+    """The content of the lists of a data set.
 
     Args:
         folder: the folder that paths are relative to.
@@ -63,12 +63,12 @@ class OfficialSet:
         name: its short name, as on the command line.
         title: the name people use.
         home: its page.
-        terms: what its owners ask for, in a sentence.
+        terms: of use, in a sentence.
         counts: images and classes of each split.
         archives: the files it is made of. Where it was published in two forms, those of both.
-        by_hand: what to fetch and where to put it, in plain words; ``{root}`` is the folder.
-        folders: what the official folder may be called; the folder itself may be given too.
-        lists: the files that mark the official folder, any one row of them.
+        by_hand: what to fetch and where to put it; ``{root}`` is the folder.
+        folders: possible names of the official folder; the folder itself may be given too.
+        lists: the files that identify the official folder, any one row of them.
         listing: reads the lists in the official folder.
     """
 
@@ -148,14 +148,14 @@ class OfficialSet:
         return table.take(np.setdiff1d(np.arange(len(table)), missing))
 
     def differences(self, table: Table) -> list[str]:
-        """Return how a table differs from the official counts, in words; nothing if it does not."""
-        found, said = table.sizes(), []
+        """Return how a table differs from the official counts; empty if it does not."""
+        found, differences = table.sizes(), []
         for split in sorted(set(self.counts) | set(found)):
             images, classes = found.get(split, (0, 0))
             if (images, classes) != self.counts.get(split, (0, 0)):
                 must = "{:,} images of {:,} classes".format(*self.counts.get(split, (0, 0)))
-                said.append(f"{split} must hold {must}; got {images:,} of {classes:,}")
-        return said
+                differences.append(f"{split} must hold {must}; got {images:,} of {classes:,}")
+        return differences
 
     def _check(self, listing: Listing) -> None:
         """Refuse lists that name no image, or one twice, or one outside the folder."""
@@ -170,7 +170,7 @@ class OfficialSet:
                 f"the lists of {self.title} must name each image once; {len(twice):,} are named "
                 f"again: {some(twice)}. Restore the official lists."
             )
-        # A list is data from elsewhere; it must not make us read other files of this machine.
+        # A list is untrusted data; it must not name other files of this machine.
         outside = [p for p in listing.paths if p.startswith("/") or ".." in p.split("/")]
         if outside:
             raise ValueError(
@@ -180,9 +180,9 @@ class OfficialSet:
 
 
 def missing_files(folder: Path, paths: Sequence[str]) -> Array:
-    """Return which of the paths are not there, looking once into each folder.
+    """Return which of the paths are not there; each folder is listed once.
 
-    To ask for each of 120,000 files by itself takes minutes on a network drive.
+    To ask for each of 120,000 files takes minutes on a network drive.
     """
     there: dict[str, set[str]] = {}
     missing = []
@@ -199,7 +199,7 @@ def missing_files(folder: Path, paths: Sequence[str]) -> Array:
 
 
 def rows(path: Path, columns: Sequence[str], *, skip: int = 0) -> Iterator[tuple[int, list[str]]]:
-    """Give the lines of a list, cut at spaces, with their numbers counted from 1.
+    """Yield the lines of a list, split at spaces, with their numbers counted from 1.
 
     Args:
         path: the list.
@@ -225,7 +225,7 @@ def rows(path: Path, columns: Sequence[str], *, skip: int = 0) -> Iterator[tuple
 
 
 def malformed(path: Path, line: int, must: str, got: str) -> ValueError:
-    """Return the error for a line that does not read as it must."""
+    """Return the error for a line with wrong content."""
     return ValueError(
         f"{path} line {line} must read '{must}'; got {got[:200]!r}. Restore the official file."
     )

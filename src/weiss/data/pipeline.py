@@ -1,9 +1,9 @@
-"""From a table to batches on the device: decode once, crop each time, never wait twice.
+"""From a table to batches on the device: decode once, crop for every batch.
 
-Images that live on the device are cropped where they are. Images in memory or on disk are gathered
-first. Images that fit nowhere are decoded by worker processes, some batches ahead. For a GPU a
-thread does all this while the last batch trains: most of a training step Python waits for the
-backward pass, so it costs next to nothing. The batches are the same in all cases.
+Images on the device are cropped there. Images in memory or on disk are gathered first. Images that
+fit nowhere are decoded by worker processes, some batches ahead. For a GPU a thread prepares the
+next batch while the last one trains: Python waits for the backward pass in most of a training step,
+so this costs almost nothing. The batches are the same in all cases.
 """
 
 import warnings
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice, repeat
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -21,22 +22,29 @@ from torch import Tensor
 
 from weiss._base import checks, images
 from weiss._base.arrays import Array
-from weiss._base.decoding import Decoders
-from weiss._base.progress import track
-from weiss.data.batch_gather import Coming, begun_ahead, gather, laid_out
-from weiss.data.cache_choice import PLACES, Place, gigabytes
+from weiss._base.decoding import CHUNK, Decoders
+from weiss._base.devices import gigabytes
+from weiss.data.cache import STORAGES, open_store
 from weiss.data.crops import CentreCrop, RandomCrop, Windows
-from weiss.data.decoded_cache import open_store
 from weiss.data.resample import resample, to_device
 from weiss.data.samplers import Sampler, share_of
 from weiss.data.sources import Files, Pixels, Vectors
-from weiss.data.store import CHUNK, Store, decode_files, refuse_bad, workers_for
+from weiss.data.store import (
+    BadImagesError,
+    Storage,
+    Store,
+    begin_store,
+    decode_table,
+    store_of,
+    workers_for,
+)
 from weiss.data.table import Table
 
+T = TypeVar("T")
 Crop = Callable[[Array], Windows]
-"""From the sizes ``(B, 2)`` of images to what is shown of them."""
+"""From the sizes ``(B, 2)`` of images to the windows to crop."""
 AHEAD = 2
-"""Batches that are made ready for a GPU ahead of the one in use."""
+"""Batches that are prepared for a GPU ahead of the one in use."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +73,14 @@ class Pipeline:
         short_side: images are kept with their shorter side reduced to this; None keeps them as
             they are. At 256 an evaluation that resizes to 256 loses nothing. Arrays are never
             reduced.
-        skip_bad: leave unreadable images out, with a warning that lists them, rather than stop.
+        skip_bad: leave unreadable images out, with a warning that lists them, rather than raise.
         num_workers: decoding processes; by default one for each usable core. 0 decodes in this
             process; images that are decoded each time need at least one.
         cache: folder for images kept on disk.
 
     Attributes:
-        table: the items that are served, the bad ones left out: a sampler is made for this one.
-        place: where the images are, and why.
+        table: the items that are served, without the bad ones; make the sampler for this one.
+        storage: where the images are, and why.
         skipped: what was wrong with the images that were left out.
     """
 
@@ -87,10 +95,10 @@ class Pipeline:
         num_workers: int | None = None,
         cache: str | Path | None = None,
     ) -> None:
-        checks.one_of("keep", keep, ("auto", *PLACES), "Pipeline")
+        checks.one_of("keep", keep, ("auto", *STORAGES), "Pipeline")
         if short_side is not None:
             checks.count("short_side", short_side, "Pipeline")
-        # "cuda" means the current one; an empty tensor knows its number.
+        # "cuda" means the current GPU; an empty tensor has its number.
         self.device = torch.empty(0, device=device).device
         self.table = table
         self.skipped: list[str] = []
@@ -101,14 +109,14 @@ class Pipeline:
         if isinstance(table.source, Vectors):
             self._vectors = torch.from_numpy(np.asarray(table.source.vectors)).float()
             self._vectors = self._vectors.to(self.device)
-            self.place = Place("memory", "vectors need no decoding")
+            self.storage = Storage("memory", "vectors need no decoding")
             return
         if keep == "gpu" and self.device.type != "cuda":
             raise ValueError(
                 f"keep must not be 'gpu' for Pipeline on {self.device}; a CUDA device is needed. "
                 "Pass device='cuda', or keep='auto'."
             )
-        self.place, self._store, errors = open_store(
+        self.storage, self._store, errors = open_store(
             table,
             keep,
             short_side=short_side,
@@ -117,20 +125,21 @@ class Pipeline:
             cache=cache,
         )
         if self._store is None:
-            errors = self._try_all()
+            # Decode everything once: better to stop now than in the third epoch.
+            _, _, errors = decode_table(len, table, 1, self._stream_workers(), "checking")
         if errors:
             self._leave_out(errors, skip_bad)
 
     def describe(self) -> str:
-        """Return one line on what is kept where."""
+        """Return one line about where the images are."""
         kept = {"gpu": "on the GPU", "memory": "in memory", "disk": "on disk"}
         if self._vectors is not None:
             return f"{len(self.table):,} vectors on {self.device}"
         if self._store is None:
-            return f"{len(self.table):,} images, decoded each time ({self.place.why})"
+            return f"{len(self.table):,} images, decoded each time ({self.storage.why})"
         size = gigabytes(int(self._store.num_pixels().sum()) * self.table.source.channels)
-        where = kept[self.place.name]
-        return f"{len(self.table):,} images, {size} decoded {where} ({self.place.why})"
+        where = kept[self.storage.name]
+        return f"{len(self.table):,} images, {size} decoded {where} ({self.storage.why})"
 
     def training(
         self,
@@ -148,10 +157,10 @@ class Pipeline:
         On a GPU they are made on the stream that is current at the first batch; use them there.
 
         Args:
-            sampler: which items stand in which batch.
-            crop: what is shown of them. Boxes follow from seed, epoch and place in the epoch alone.
+            sampler: the items of each batch.
+            crop: the windows. They depend only on seed, epoch and position in the epoch.
             epoch: counts from 0.
-            rows: ``(n,)`` the rows of ``pipeline.table`` that the sampler's items mean; all by
+            rows: ``(n,)`` the rows of ``pipeline.table`` that the sampler's items index; all by
                 default.
             start: the step to begin with, after a restart.
             process: which of several processes this is.
@@ -175,14 +184,13 @@ class Pipeline:
             )
         positions = np.arange(batches.size).reshape(batches.shape)
         mine = share_of(batches, process, num_processes)[start:]
-        places = share_of(positions, process, num_processes)[start:]
+        my_positions = share_of(positions, process, num_processes)[start:]
         items = mine if rows is None else rows[mine]
         self._check_plan(items, crop.resize or crop.size)
-        plan = list(zip(items, places, strict=True))
-        return self._serve(
-            [part for part, _ in plan],
-            [partial(crop.windows, epoch=epoch, positions=at) for _, at in plan],
-        )
+        crops: list[Crop] = [
+            partial(crop.windows, epoch=epoch, positions=at) for at in my_positions
+        ]
+        return self._serve(list(items), crops)
 
     def evaluation(
         self, crop: CentreCrop, *, rows: Array | None = None, batch_size: int = 128
@@ -195,7 +203,7 @@ class Pipeline:
         return self._serve(parts, [crop.windows] * len(parts))
 
     def _check_plan(self, items: Array, side: int) -> None:
-        """Refuse items that are not there; warn of crops from images that were kept too small."""
+        """Refuse items that are not there; warn if crops enlarge the images that are kept."""
         if items.size and not 0 <= items.min() <= items.max() < len(self.table):
             left_out = f", {len(self.skipped):,} having been left out" if self.skipped else ""
             raise ValueError(
@@ -222,15 +230,15 @@ class Pipeline:
             elsewhere = store.pixels.device != self.device
 
             def prepare(items: Array, crop: Crop) -> Batch:
-                of_items = gather(store, items) if elsewhere else store.take(items)
+                of_items = store.gather(items) if elsewhere else store.take(items)
                 return self._cropped(of_items, items, crop)
 
             yield from self._prepared(map(partial, repeat(prepare), parts, crops))
 
     def _prepared(self, jobs: Iterator[Callable[[], Batch]], ahead: int = AHEAD) -> Iterator[Batch]:
-        """Yield what jobs give, in order; for a GPU a thread does some of them ahead."""
+        """Yield the batches of jobs, in order; for a GPU a thread does some of them ahead."""
         if self.device.type != "cuda":
-            # The CPU is what trains; a second thread would only take turns with it.
+            # The CPU trains; a second thread would only take turns with it.
             for job in jobs:
                 yield job()
             return
@@ -257,12 +265,12 @@ class Pipeline:
 
             def read(items: Array, crop: Crop) -> Batch:
                 pixels = [images.reduced(source.read(i), self._short_side) for i in items]
-                return self._cropped(laid_out(pixels), items, crop)
+                return self._cropped(store_of(pixels), items, crop)
 
             yield from self._prepared(map(partial, repeat(read), parts, crops))
             return
-        num_workers = max(workers_for(len(source), self._num_workers), 1)
-        # Every worker has one chunk in hand and one that waits.
+        num_workers = self._stream_workers()
+        # Every worker decodes one chunk and has one in its queue.
         ahead = AHEAD + -(-2 * num_workers * CHUNK // max(len(parts[0]), 1)) if parts else 0
         with Decoders(
             num_workers, channels=source.channels, short_side=self._short_side
@@ -270,11 +278,13 @@ class Pipeline:
 
             def decode(items: Array, crop: Crop) -> Callable[[], Batch]:
                 paths = [source.file(item) for item in items]
-                coming = Coming(decoders, paths, source.channels)
-                return lambda: self._cropped(coming.store(), items, crop)
+                finish = begin_store(decoders, paths, source.channels)
+                return lambda: self._cropped(finish(), items, crop)
 
-            jobs = begun_ahead(map(decode, parts, crops), ahead)
-            yield from self._prepared(jobs)
+            yield from self._prepared(_begun_ahead(map(decode, parts, crops), ahead))
+
+    def _stream_workers(self) -> int:
+        return max(workers_for(len(self.table), self._num_workers), 1)
 
     def _cropped(self, store: Store, items: Array, crop: Crop) -> Batch:
         """Crop the images of a store, which are these items, on the device."""
@@ -288,32 +298,21 @@ class Pipeline:
             labels = labels.float()
         return Batch(shown, to_device(labels, self.device), items)
 
-    def _try_all(self) -> dict[int, str]:
-        """Decode everything once and keep nothing: better to stop now than in the third epoch."""
-        source = self.table.source
-        if not isinstance(source, Files):
-            errors = {}
-            steps = ((1, row) for row in range(len(source)))
-            for row in track(steps, len(source), f"checking {self.table.name}"):
-                try:
-                    source.read(row)
-                except images.BadImageError as error:
-                    errors[row] = str(error)
-            return errors
-        files = [source.file(row) for row in range(len(source))]
-        num_workers = max(workers_for(len(source), self._num_workers), 1)
-        with Decoders(num_workers, channels=source.channels, short_side=1) as decoders:
-            return decode_files(decoders, files, len, f"checking {self.table.name}")[2]
-
     def _leave_out(self, errors: dict[int, str], skip_bad: bool) -> None:
-        if not skip_bad:
-            refuse_bad(errors, len(self.table))
         good = np.setdiff1d(np.arange(len(self.table)), np.array(list(errors)))
-        if not len(good):
-            refuse_bad(errors, len(self.table))
+        if not skip_bad or not len(good):
+            raise BadImagesError(errors, len(self.table))
         self.skipped = list(errors.values())
         listed = "\n  ".join(self.skipped)
         warnings.warn(f"{len(errors):,} unreadable images are left out:\n  {listed}", stacklevel=3)
         self.table = self.table.take(good)
         if self._store is not None:
             self._store = self._store.take(good)
+
+
+def _begun_ahead(jobs: Iterator[T], ahead: int) -> Iterator[T]:
+    """Yield jobs, each made this many before it is asked for."""
+    waiting = deque(islice(jobs, ahead))
+    while waiting:
+        waiting.extend(islice(jobs, 1))
+        yield waiting.popleft()

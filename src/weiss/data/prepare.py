@@ -1,4 +1,4 @@
-"""Get a published data set: use what is there, download what can be, else say what to do."""
+"""Get a published data set: use what is there, download the rest, or tell what to do by hand."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,20 +17,20 @@ def prepare(
 ) -> Table:
     """Make a published data set complete below a folder.
 
-    Data that is complete is left as it is. Archives that somebody put there are verified and
-    unpacked. What is still missing is downloaded where there is an official address. It may be
-    interrupted at any point and called again.
+    Complete data stays as it is. Archives in the folder are verified and unpacked. What is still
+    missing is downloaded if there is an official address. It may be interrupted at any point and
+    called again.
 
     Args:
         which: a short name (`weiss.data.official_sets.OFFICIAL`), or the description itself.
         root: the folder.
-        say: is told what happens, a sentence at a time.
+        say: called with a sentence for each step.
 
     Returns:
         The table, which has the official counts.
 
     Raises:
-        FileNotFoundError: somebody must fetch the data; the message says from where.
+        FileNotFoundError: the data must be fetched by hand; the message says from where.
         DownloadError: the same, after trying to download.
         ValueError: an archive or the data is not what was published.
     """
@@ -79,7 +79,7 @@ def _unpack_what_is_there(official: OfficialSet, root: Path, say: Callable[[str]
             continue
         if archive.checksum is not None and not archive.checksum.fits(file):
             if archive.url is not None:
-                continue  # the download moves it aside
+                continue  # the download renames it
             archive.checksum.verify(
                 file, "Fetch it again; if it is another edition, unpack it yourself and remove it."
             )
@@ -112,7 +112,7 @@ def _download(official: OfficialSet, root: Path, say: Callable[[str], None]) -> 
 
 
 def _refuse_the_official_folder(official: OfficialSet, root: Path) -> None:
-    """An archive holds the official folder; unpacked inside of it, it would not be found."""
+    """Refuse to unpack an archive inside the official folder, which the archive contains."""
     try:
         inside = official.locate(root) == root
     except FileNotFoundError:

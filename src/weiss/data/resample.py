@@ -8,8 +8,8 @@ shrinking averages (antialiasing) and enlarging interpolates.
 On a GPU the products are in float16 with sums in float32: pixels are exact in it, weights good to
 1 in 2048, so a result is off by less than a quarter of a grey level. On the CPU all is float32.
 
-An eager training step keeps Python busier than the GPU, so what counts here is the number of calls,
-about thirty: both axes share theirs, and all numbers travel in one transfer.
+An eager training step is limited by Python, not by the GPU, so the number of calls matters, about
+thirty: both axes share them, and all numbers are copied in one transfer.
 
 Dimensions: B images, S output side, H and W rows and columns of the largest window, L the larger
 of the two, c channels; A the two axes.
@@ -27,7 +27,7 @@ from weiss.data.crops import Windows
 CPU_BYTES = 256 * 2**20
 GPU_BYTES = 2 * 2**30
 WASTE = 8
-"""How many times what is needed may be fetched before a batch is done in parts."""
+"""A batch is done in parts if more than this many times the needed pixels would be read."""
 
 
 def resample(pixels: Tensor, starts: Array, widths: Array, windows: Windows) -> Tensor:
@@ -35,16 +35,16 @@ def resample(pixels: Tensor, starts: Array, widths: Array, windows: Windows) -> 
 
     Args:
         pixels: uint8 ``(P, c)``, the pixels of all images one after the other, row by row.
-        starts: ``(B,)`` int64, where among the pixels each image begins.
+        starts: ``(B,)`` int64, the first pixel of each image.
         widths: ``(B,)`` int64, how many pixels a row of each image has.
-        windows: what to cut.
+        windows: the windows.
 
     Returns:
         float32 ``(B, c, S, S)`` in 0..255, on the pixels' device, channels last in memory.
     """
     device, size, channels = pixels.device, windows.size, pixels.shape[1]
     reach = np.maximum(windows.scale, 1.0)
-    # Source pixels beyond these have weight zero, so they are neither fetched nor multiplied.
+    # Source pixels outside have weight zero, so they are neither read nor multiplied.
     first = np.maximum(windows.low, np.floor(windows.start - reach))
     last = np.minimum(windows.high, np.ceil(windows.start + size * windows.scale + reach))
     extent = last - first
@@ -54,11 +54,11 @@ def resample(pixels: Tensor, starts: Array, widths: Array, windows: Windows) -> 
     origins = starts + (first[:, 0] * widths + first[:, 1]).astype(np.int64)
     ends = origins + (extent[:, 0].astype(np.int64) - 1) * widths + width
     overruns = bool((ends > len(pixels)).any())
-    # Left and right change places when the columns are counted from the other end.
+    # A flip counts the columns from the other end.
     start, scale = windows.start - first, windows.scale.copy()
     start[windows.flip, 1] += size * scale[windows.flip, 1]
     scale[windows.flip, 1] *= -1
-    # Whole numbers are exact in float64 as far as memory goes.
+    # Whole numbers up to any memory size are exact in float64.
     packed = np.stack([start, scale, 1 / reach, extent, np.stack([origins, widths], axis=1)])
     packed_5AB = to_device(torch.from_numpy(packed.transpose(0, 2, 1)), device)
     origins_B, widths_B = packed_5AB[4].long().unbind()
@@ -80,20 +80,20 @@ def resample(pixels: Tensor, starts: Array, widths: Array, windows: Windows) -> 
 def _in_halves(
     pixels: Tensor, starts: Array, widths: Array, windows: Windows, extent: Array
 ) -> Tensor:
-    """Do tall windows and wide ones apart: together each would be fetched as tall and as wide."""
+    """Do tall windows and wide ones separately: together each would be read as tall and as wide."""
     order = np.argsort(extent[:, 0] / extent[:, 1], kind="stable")
     middle = len(order) // 2
     halves = [
         resample(pixels, starts[half], widths[half], windows.take(half))
         for half in (order[:middle], order[middle:])
     ]
-    # In the order they came in, channels last in memory as before.
+    # In the original order, channels last in memory.
     back = torch.from_numpy(np.argsort(order)).to(pixels.device)
     return torch.cat([half.permute(0, 2, 3, 1) for half in halves])[back].permute(0, 3, 1, 2)
 
 
 def to_device(given: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor of the host on a device, without waiting for the copy."""
+    """Copy a tensor of the host to a device, without waiting."""
     if device.type == "cuda":
         return given.pin_memory().to(device, non_blocking=True)
     return given.to(device)
@@ -104,7 +104,7 @@ def _weights(numbers_4AB: Tensor, extent: int, size: int) -> Tensor:
     device = numbers_4AB.device
     start, scale, inverse_reach, end = numbers_4AB[..., None, None].unbind()
     source = _counts(extent, device)
-    # Pixels are squares: the middle of the first is at a half.
+    # The centre of the first pixel is at 0.5.
     centre = torch.addcmul(start - 0.5, _counts(size, device)[:, None] + 0.5, scale)
     weights = (source - centre).abs_().mul_(inverse_reach)
     weights = (1 - weights).clamp_(min=0).masked_fill_(source >= end, 0.0)
@@ -122,16 +122,16 @@ def _rows(
 ) -> Tensor:
     """Return ``(B, H, W * c)`` bytes: a window of the largest size at each origin.
 
-    What a smaller window does not need has weight zero, whatever it is: the pixels to its right,
-    the rows below it, another image. Only the end of all pixels must not be overrun.
+    Pixels outside a smaller window have weight zero: those to its right, the rows below it, another
+    image. Only the end of all pixels must not be exceeded.
     """
     channels = pixels.shape[1]
     row_BH = origins[:, None] + torch.arange(height, device=pixels.device) * widths[:, None]
     if overruns:
         where_BHW = row_BH[:, :, None] + torch.arange(width, device=pixels.device)
         return pixels[where_BHW.clamp(max=len(pixels) - 1)].flatten(2)
-    # Overlapping rows of this length, one for each pixel they may begin with: a view, no copy. One
-    # index for a row moves an eighth of the bytes that one for each pixel would.
+    # Overlapping rows of this length, one for each first pixel: a view, no copy. One index for a
+    # row moves an eighth of the bytes of one index for each pixel.
     view = pixels.as_strided((len(pixels) - width + 1, width * channels), (channels, 1))
     return view[row_BH.clamp_(max=len(view) - 1)]
 
@@ -140,7 +140,7 @@ def _products(rows_BSH: Tensor, window_BHW: Tensor, cols_BSW: Tensor, channels: 
     """Return ``(B, S, S, c)``: the weighted means of rows, then of columns."""
     batch, size = rows_BSH.shape[:2]
     reduced = torch.bmm(rows_BSH, window_BHW.to(rows_BSH.dtype))
-    # Channels in front of columns, so that one product does all of them.
+    # Channels before columns, so that one product does all of them.
     reduced = reduced.view(batch, size, -1, channels).transpose(2, 3)
     out = torch.bmm(reduced.reshape(batch, size * channels, -1), cols_BSW.transpose(1, 2))
     return out.view(batch, size, channels, size).transpose(2, 3)

@@ -1,9 +1,9 @@
-"""Which items stand in which batch: a pure function of (seed, epoch).
+"""The items of each batch: a pure function of (seed, epoch).
 
 A sampler has no state. ``batches(epoch)`` is the whole epoch, ``(steps, batch size)`` item indices,
-the same in every process and after every restart. Resuming mid-epoch is starting at a later row;
-several processes take their columns of each row, so that together they see the batch that one
-process would have seen.
+the same in every process and after every restart. To resume in an epoch is to start at a later row;
+each of several processes uses its columns of a row, so that together they see the same batch as one
+process.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from weiss.data.table import Table
 
 
 class Sampler(Protocol):
-    """What the pipeline needs to know of a sampler."""
+    """The interface of a sampler."""
 
     @property
     def num_items(self) -> int:
@@ -38,7 +38,7 @@ class Shuffled:
     Args:
         num_items: N.
         batch_size: items in a batch.
-        seed: the order of every epoch follows from it.
+        seed: of the order of every epoch.
     """
 
     num_items: int
@@ -46,7 +46,7 @@ class Shuffled:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a batch that the data cannot fill."""
+        """Refuse a batch larger than the data."""
         checks.count("batch_size", self.batch_size, "Shuffled")
         if self.batch_size > self.num_items:
             raise ValueError(
@@ -65,16 +65,15 @@ class PerClass:
     """Batches of some classes with the same number of items each: 8 x 4, or 32 x 1.
 
     Classes take turns in a shuffled order, so over time all are seen equally often, and so do the
-    items of a class among themselves; a class with fewer items than a batch wants of it repeats
-    them, and an item with several of a batch's classes may stand in it for each. An epoch is
-    ``steps`` batches: by default as many as would show every item once if classes were equal,
-    N // batch size; the paper's second protocol calls 100 batches an epoch.
+    items of a class; a class with fewer items than ``per_class`` repeats them, and an item with
+    several of a batch's classes may be in it for each. An epoch is ``steps`` batches: by default
+    N // batch size; in the paper's second protocol 100.
 
     Args:
         table: the training part; single- or multi-label.
         num_classes: classes in a batch.
         per_class: items of each.
-        seed: all choices follow from it.
+        seed: of all choices.
         steps: batches in an epoch.
     """
 
@@ -107,9 +106,9 @@ class PerClass:
             self._items = np.split(order, ends)
 
     def batches(self, epoch: int) -> Array:
-        """Return the epoch's batches, ``(steps, batch_size)``; items of a class stand together."""
-        # Round r is a permutation of all classes, cut into batches; what is left of a round, less
-        # than a batch, sits out, another rest each time. So no class stands twice in a batch.
+        """Return the epoch's batches, ``(steps, batch_size)``; items of a class are adjacent."""
+        # Round r is a permutation of all classes, cut into batches; the rest of a round, less than
+        # a batch, is dropped, so no class is twice in a batch.
         num_all = len(self._items)
         steps = np.arange(epoch * self.steps, (epoch + 1) * self.steps)
         rounds, positions = np.divmod(steps, num_all // self.num_classes)
@@ -126,7 +125,7 @@ class PerClass:
         """Return the items of class c in a round: its items in shuffled rounds of their own."""
         items: Array = self._items[c]
         if len(items) <= self.per_class:
-            # All of them, repeated as needed, in an order of this turn's own.
+            # All of them, repeated as needed, in the order of this turn.
             order = draws.permutation(len(items), self.seed, draws.SMALL, c, turn)
             return np.asarray(items[np.resize(order, self.per_class)])
         in_round = len(items) // self.per_class
@@ -139,7 +138,7 @@ class PerClass:
 def share_of(batch: Array, process: int, num_processes: int) -> Array:
     """Return one process's part of each batch: contiguous columns of ``(steps, batch_size)``.
 
-    Laid side by side in the order of processes, the parts are the batch of one process.
+    Concatenated in the order of processes, the parts are the batch of one process.
     """
     checks.count("num_processes", num_processes, "a batch")
     if batch.shape[-1] % num_processes:

@@ -1,7 +1,7 @@
 """Where the items of a table come from: files, arrays, vectors, a Hugging Face data set.
 
-A source is a sequence of items with names. It knows how to read one as an image, uint8
-``(height, width, channels)``; it neither resizes nor remembers.
+A source is a sequence of items with names. It reads one as an image, uint8
+``(height, width, channels)``; it neither resizes nor caches.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from weiss._base.arrays import Array
 
 
 class Source(Protocol):
-    """What a table needs to know of its items."""
+    """The interface of a source."""
 
     channels: int
     """3 for RGB, 1 for grey."""
@@ -24,7 +24,7 @@ class Source(Protocol):
         """Return the number of items."""
 
     def name(self, item: int) -> str:
-        """Return what to call an item in a message: its path, or its number."""
+        """Return the name of an item for messages: its path, or its number."""
 
     def read(self, item: int) -> Array:
         """Return an item as uint8 ``(height, width, channels)``, upright."""
@@ -56,7 +56,7 @@ class Files:
         return str(self.paths[item])
 
     def file(self, item: int) -> Path:
-        """Return where the file lies."""
+        """Return the path of the file."""
         return self.root / str(self.paths[item])
 
     def read(self, item: int) -> Array:
@@ -69,11 +69,11 @@ class Files:
 
 
 class Pixels:
-    """Images that are in memory already.
+    """Images in memory.
 
     Args:
         pixels: uint8 ``(N, H, W)`` grey or ``(N, H, W, C)`` with C of 1 or 3.
-        names: what to call each; ``image 0`` and so on by default.
+        names: of the images; ``image 0`` and so on by default.
     """
 
     def __init__(self, pixels: Array, names: Sequence[str] | None = None) -> None:
@@ -102,12 +102,12 @@ class Pixels:
         return cast(Array, self.pixels[item])
 
     def take(self, items: Array) -> "Pixels":
-        """Return the source of these images only, under the names they had."""
+        """Return the source of these images only, with their names."""
         return Pixels(self.pixels[items], [self.name(item) for item in items])
 
 
 class Vectors:
-    """Vectors somebody else computed, for the backbone ``features``.
+    """Precomputed vectors, for the backbone ``features``.
 
     Args:
         vectors: floating point ``(N, F)``.
@@ -175,7 +175,7 @@ class HubImages:
         try:
             image = self.dataset[int(self.items[item])][self.column]
             return images.upright(image, self.channels)
-        # Whatever the library and its decoder stumble over.
+        # The library and its decoders raise many kinds of errors.
         except Exception as error:
             raise images.BadImageError(f"{self.name(item)}: cannot be decoded ({error})") from error
 

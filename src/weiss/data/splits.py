@@ -1,4 +1,4 @@
-"""Who trains and who tests: class-disjoint by default, seeded, never by accident shared."""
+"""Splits into training and testing: class-disjoint by default, and seeded."""
 
 import numpy as np
 
@@ -11,12 +11,12 @@ def hold_out_classes(table: Table, fraction: float = 0.2, seed: int = 0) -> Tabl
     """Return the table with a share of its classes for testing, the others for training.
 
     At least two classes are held out and two train, if there are four; else one and one. An item
-    with classes on both sides (multi-label) can serve neither and is marked unused.
+    with classes on both sides (multi-label) is marked unused.
 
     Args:
         table: any table; the splits it has are replaced.
         fraction: the share of classes to hold out, in (0, 1).
-        seed: which classes.
+        seed: of the choice of classes.
 
     Returns:
         The table with the splits ``train``, ``test`` and perhaps ``unused``.
@@ -28,7 +28,7 @@ def hold_out_classes(table: Table, fraction: float = 0.2, seed: int = 0) -> Tabl
             f"{table.name} must have at least two classes to hold some out; got {len(classes)}. "
             "Add classes, or train on all with the split 'all'."
         )
-    # Two on each side if there are four: among images of one class whatever is found is right.
+    # Two on each side if there are four: with one class every result of a search is right.
     least, most = (2, len(classes) - 2) if len(classes) > 3 else (1, len(classes) - 1)
     num_held = min(max(round(fraction * len(classes)), least), most)
     held = classes[draws.permutation(len(classes), seed, draws.SPLITS)[:num_held]]
@@ -45,14 +45,13 @@ def hold_out_classes(table: Table, fraction: float = 0.2, seed: int = 0) -> Tabl
 def stratify(table: Table, fraction: float = 0.2, seed: int = 0) -> Table:
     """Return the table with a share of each class's items for testing, the others for training.
 
-    Train and test share all classes: this measures memory of known classes, not retrieval of new
-    ones. A class with a single item trains. With several labels an item counts for its rarest
-    class.
+    Train and test share all classes: this measures known classes, not retrieval of new ones. A
+    class with a single item trains. With several labels an item counts for its rarest class.
 
     Args:
         table: any table; the splits it has are replaced.
         fraction: the share of items of each class to test on, in (0, 1).
-        seed: which items.
+        seed: of the choice of items.
 
     Returns:
         The table with the splits ``train`` and ``test``.
@@ -73,7 +72,7 @@ def stratify(table: Table, fraction: float = 0.2, seed: int = 0) -> Table:
 
 
 def train_on_all(table: Table) -> Table:
-    """Return the table with every item for training: the model to ship, which nothing measures."""
+    """Return the table with every item for training: for a model to ship, without a test."""
     return table.with_splits(np.full(len(table), "train"))
 
 
@@ -112,8 +111,8 @@ def leave_fold_out(table: Table, folds: list[Array], fold: int) -> Table:
 
     Args:
         table: a table with a training part; its test part stays as it is.
-        folds: what `class_folds` made of the training part's classes.
-        fold: which fold validates.
+        folds: from `class_folds` of the training part's classes.
+        fold: the number of the fold that validates.
 
     Returns:
         The table whose training items of that fold are marked ``valid``.

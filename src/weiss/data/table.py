@@ -1,4 +1,4 @@
-"""A table of (item, class, split): what every data set is, wherever it comes from.
+"""A table of (item, class, split): the form of every data set.
 
 Dimensions: N items, C classes.
 """
@@ -20,7 +20,7 @@ class Table:
     """Items with their classes and the part of the experiment they belong to.
 
     Args:
-        name: what to call it.
+        name: of the table.
         source: the items; N of them.
         labels: ``(N,)`` int64 class indices, or ``(N, C)`` bool for several classes an item.
         class_names: C names; an index into them is a class.
@@ -34,7 +34,7 @@ class Table:
     splits: Array
 
     def __post_init__(self) -> None:
-        """Refuse what does not fit together."""
+        """Refuse columns that do not agree."""
         for what, given in (("labels", self.labels), ("splits", self.splits)):
             if len(given) != len(self.source):
                 raise ValueError(
@@ -71,7 +71,7 @@ class Table:
         return self._sizes_of(slice(None))
 
     def _sizes_of(self, items: Array | slice) -> Array:
-        """Return the sizes of classes among some items; counts labels, touches no image."""
+        """Return the sizes of classes among some items; reads no image."""
         labels = self.labels[items]
         if self.is_multi_label:
             return np.asarray(labels.sum(axis=0))
@@ -94,11 +94,11 @@ class Table:
         return rows
 
     def part(self, split: str) -> "Table":
-        """Return the items of a split, under the classes they have in the whole table."""
+        """Return the items of a split, with the classes of the whole table."""
         return self.take(self.rows(split))
 
     def take(self, items: Array) -> "Table":
-        """Return these items only, in this order, under the same classes."""
+        """Return these items only, in this order, with the same classes."""
         return replace(
             self,
             source=self.source.take(items),
@@ -107,10 +107,9 @@ class Table:
         )
 
     def compact(self) -> "Table":
-        """Return the same items with the classes that have none left out, counted from 0.
+        """Return the same items without the empty classes, counted from 0 in the same order.
 
-        The order of classes stays. A loss over the training part is built with the number of
-        classes of the compact table.
+        A loss over the training part is built with the number of classes of the compact table.
         """
         kept = self.classes()
         names = tuple(self.class_names[c] for c in kept)
@@ -119,7 +118,7 @@ class Table:
         return replace(self, labels=np.searchsorted(kept, self.labels), class_names=names)
 
     def with_splits(self, splits: Array) -> "Table":
-        """Return the same items, split otherwise."""
+        """Return the same items with other splits."""
         return replace(self, splits=splits)
 
     def joined(self) -> "Table":

@@ -9,7 +9,7 @@ from typing import Any
 
 from weiss._base import checks
 from weiss.backbones.by_name import BACKBONES, BackboneEntry
-from weiss.data.by_name import DATASETS, LISTS
+from weiss.data.datasets import DATASETS, LISTS
 from weiss.losses.by_name import LOSSES
 from weiss.runs.recipe import Recipe, recipe_from_dict
 from weiss.runs.recipe_sections import Backbone

@@ -11,9 +11,9 @@ from weiss._base import checks
 from weiss.backbones.by_name import BACKBONES, TIMM
 from weiss.backbones.embedder import FREEZING, HEADS
 from weiss.backbones.pooling import POOLINGS
-from weiss.data.assembly import HOW_TO_SPLIT, Assembly
-from weiss.data.cache_choice import PLACES
+from weiss.data.cache import STORAGES
 from weiss.data.crops import RandomCrop
+from weiss.data.own_data import HOW_TO_SPLIT, Assembly
 from weiss.losses.by_name import LOSSES, make_loss
 from weiss.runs.recipe_values import (
     AS_TUPLE,
@@ -59,7 +59,9 @@ class Data(Section):
     min_images: Count = entry(2, "a class with fewer images is refused")
     skip_bad: Flag = entry(False, "leave out what would be refused, with a warning")
     allow_missing: Flag = entry(False, "accept a named set of which images are missing")
-    keep: Annotated[str, among(("auto", *PLACES))] = entry("auto", "where decoded images are kept")
+    keep: Annotated[str, among(("auto", *STORAGES))] = entry(
+        "auto", "where decoded images are kept"
+    )
     num_workers: Annotated[Index | None, is_a("a whole number of at least 0, or left out")] = entry(
         None, "decoding processes; left out: one for each core"
     )

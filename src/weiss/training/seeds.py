@@ -16,7 +16,7 @@ from weiss._base import checks
 from weiss._base.files import replacing
 from weiss._base.interrupts import StoppedError, StopRequest
 from weiss._base.processes import is_main_process, share_of_cores
-from weiss.data import stores_kept
+from weiss.data import reuse_decoded_images
 from weiss.evaluation.statistics import t_interval
 from weiss.runs import Recipe, recipe_from_dict, to_toml
 from weiss.runs.folder import Run
@@ -75,7 +75,7 @@ def train_seeds(
     recipes = [recipe_from_dict({**recipe.as_dict(), "seed": seed}) for seed in seeds]
     if workers == 1:
         try:
-            with stores_kept():
+            with reuse_decoded_images():
                 for run, own in zip(runs, recipes, strict=True):
                     train(own, run.folder, resume=run.exists(), quiet=quiet)
         except StoppedError as stopped:

@@ -1,4 +1,4 @@
-"""Any data by one argument: a name, a folder, a list of files, arrays, a Hugging Face data set."""
+"""Any data set by one argument: a name, a folder, a list of files, arrays, a Hugging Face one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from weiss._base import checks
-from weiss.data.assembly import Assembly
 from weiss.data.glyphs import glyphs
 from weiss.data.official_sets import OFFICIAL
-from weiss.data.own import from_arrays, from_folder, from_hub, from_list
+from weiss.data.own_data import Assembly, from_arrays, from_folder, from_hub, from_list
 from weiss.data.table import Table
 
 LISTS = (".csv", ".tsv", ".parquet")
@@ -21,9 +20,9 @@ class DataEntry:
     """A data set with a name.
 
     Args:
-        title: what it is.
-        read: makes its table from a folder (None where it needs none) and ``allow_missing``.
-        needs_root: whether it lies in a folder that must be given.
+        title: a description.
+        read: makes its table from a folder and ``allow_missing``.
+        needs_root: whether its folder must be given.
     """
 
     title: str
@@ -54,7 +53,7 @@ def open_table(
     how: Assembly | None = None,
     allow_missing: bool = False,
 ) -> Table:
-    """Return the table of anything that is data.
+    """Return the table of a data set, given in any of these forms.
 
     Args:
         data: a name of `DATASETS`; a folder with one subfolder a class; a CSV, TSV or Parquet file
@@ -110,12 +109,12 @@ def _named(name: str, root: str | Path | None, how: Assembly | None, allow_missi
     entry = DATASETS[name]
     if how is not None and how.split not in ("auto", "given"):
         raise ValueError(
-            f"split must be left alone for {name}, whose split is part of it; got {how.split!r}. "
+            f"split must not be given for {name}, which has its own; got {how.split!r}. "
             f"To split it otherwise, pass its image folder instead of its name."
         )
     if root is None and entry.needs_root:
         raise ValueError(
-            f"root must say where {name} lies; it was not given. Pass root=DIR (on the command "
+            f"root must be the folder of {name}; it was not given. Pass root=DIR (on the command "
             f"line: --root DIR), or get the data first: weiss data prepare {name} --root DIR"
         )
     return entry.read(Path(root or "."), allow_missing)

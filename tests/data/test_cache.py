@@ -17,14 +17,13 @@ from weiss.data import (
     Pipeline,
     RandomCrop,
     Shuffled,
-    cache_choice,
     from_arrays,
-    stores_kept,
+    reuse_decoded_images,
 )
-from weiss.data import store as stores
-from weiss.data.cache_choice import Place
+from weiss.data import cache as caches
+from weiss.data.cache import build_store
 from weiss.data.sources import Files
-from weiss.data.store import build_store
+from weiss.data.store import Storage
 from weiss.data.table import Table
 
 COUNT = 12
@@ -67,22 +66,22 @@ def test_pipelines_on_the_same_files_decode_once_and_serve_the_same_bits(
 ):
     want = batches(pipeline(table, cache=tmp_path / "other"))
     decoded.clear()
-    with stores_kept(shared=shared):
+    with reuse_decoded_images(shared=shared):
         for _ in range(3):
             # Who made the table does not matter, nor how it is split.
             again = Table("again", table.source, table.labels, ("a", "b"), np.full(COUNT, "test"))
             served = pipeline(again, keep=keep, cache=tmp_path / "cache")
-            assert served.place.name == {"auto": "memory"}.get(keep, keep)
+            assert served.storage.name == {"auto": "memory"}.get(keep, keep)
             same(batches(served), want)
     assert decoded == [COUNT]
 
 
 def test_nothing_is_kept_outside(table, decoded):
     pipeline(table)
-    with stores_kept():
+    with reuse_decoded_images():
         pipeline(table)
     pipeline(table)
-    with stores_kept():
+    with reuse_decoded_images():
         pipeline(table)
     assert len(decoded) == 4
 
@@ -91,12 +90,12 @@ def test_a_part_of_the_files_is_found_among_them(table, decoded):
     rows = np.array([7, 2, 9, 4, 3])
     want = batches(pipeline(table.take(rows)))
     decoded.clear()
-    with stores_kept():
+    with reuse_decoded_images():
         pipeline(table)
         same(batches(pipeline(table.take(rows))), want)
         same(batches(pipeline(table)), batches(pipeline(table)))  # the whole is still there
         assert decoded == [COUNT]
-    with stores_kept():
+    with reuse_decoded_images():
         pipeline(table.take(rows))
         pipeline(table)
     assert decoded == [COUNT, 5, COUNT]
@@ -104,7 +103,7 @@ def test_a_part_of_the_files_is_found_among_them(table, decoded):
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_file_that_changes_is_decoded_again(table, decoded, shared, tmp_path):
-    with stores_kept(shared=shared):
+    with reuse_decoded_images(shared=shared):
         pipeline(table, cache=tmp_path / "cache")
         write_image(table.source.file(3), 1, 99, size=(33, 32))
         os.utime(table.source.file(3), ns=(1, 1))
@@ -128,8 +127,8 @@ def test_another_store_replaces_the_kept_one_which_is_gone_before_that_decodes(
     grown = Files(table.source.root, [*table.source.paths, "new.jpg"])
     labels = np.arange(COUNT + 1) % 2
     larger = Table("toy", grown, labels, ("a", "b"), np.full(COUNT + 1, "train"))
-    real, there = stores._decode_all, []
-    with stores_kept():
+    real, there = caches.decode_table, []
+    with reuse_decoded_images():
         first = weakref.ref(pipeline(table)._store.pixels)
         gc.collect()
         assert first() is not None
@@ -138,7 +137,7 @@ def test_another_store_replaces_the_kept_one_which_is_gone_before_that_decodes(
             there.append(first() is not None)
             return real(*arguments)
 
-        monkeypatch.setattr(stores, "_decode_all", decode)
+        monkeypatch.setattr(caches, "decode_table", decode)
         pipeline(larger if files else table, cache=tmp_path / "cache", **other)
         assert there == [False]
         pipeline(table)  # at most one is kept
@@ -146,14 +145,14 @@ def test_another_store_replaces_the_kept_one_which_is_gone_before_that_decodes(
 
 
 def test_a_kept_store_is_gone_at_the_end_also_of_a_failure(table):
-    with stores_kept():
+    with reuse_decoded_images():
         kept = weakref.ref(pipeline(table)._store.pixels)
         assert kept() is not None
     assert kept() is None
 
     def failing():
         nonlocal kept
-        with stores_kept():
+        with reuse_decoded_images():
             kept = weakref.ref(pipeline(table)._store.pixels)
             raise RuntimeError("no luck today")
 
@@ -164,9 +163,9 @@ def test_a_kept_store_is_gone_at_the_end_also_of_a_failure(table):
 
 
 def test_one_inside_of_another_changes_nothing(table, decoded, tmp_path):
-    with stores_kept():
+    with reuse_decoded_images():
         pipeline(table)
-        with stores_kept(shared=True):
+        with reuse_decoded_images(shared=True):
             pipeline(table, cache=tmp_path / "cache")
         pipeline(table, cache=tmp_path / "cache")
     assert len(decoded) == 2  # one for each cache folder
@@ -176,26 +175,26 @@ def test_one_inside_of_another_changes_nothing(table, decoded, tmp_path):
 def test_images_that_fitted_are_not_moved_for_the_room_they_take(
     table, decoded, monkeypatch, tmp_path
 ):
-    with stores_kept():
+    with reuse_decoded_images():
         first = pipeline(table, keep="auto", cache=tmp_path / "cache")
-        monkeypatch.setattr(cache_choice, "available_memory", lambda: 1)
+        monkeypatch.setattr(caches, "available_memory", lambda: 1)
         second = pipeline(table, keep="auto", cache=tmp_path / "cache")
-        assert second.place == first.place == Place("memory", first.place.why)
-        assert "needs about" in second.place.why
+        assert second.storage == first.storage == Storage("memory", first.storage.why)
+        assert "needs about" in second.storage.why
         asked = pipeline(table, keep="memory", cache=tmp_path / "cache")
-        assert asked.place == Place("memory", "as asked")
+        assert asked.storage == Storage("memory", "as asked")
         assert decoded == [COUNT]
-    with stores_kept():
-        assert pipeline(table, keep="auto", cache=tmp_path / "cache").place.name == "disk"
+    with reuse_decoded_images():
+        assert pipeline(table, keep="auto", cache=tmp_path / "cache").storage.name == "disk"
 
 
 def test_a_place_that_is_asked_for_is_where_images_are(table, decoded, tmp_path):
-    with stores_kept():
-        assert pipeline(table, keep="auto", cache=tmp_path).place.name == "memory"
-        assert pipeline(table, keep="disk", cache=tmp_path).place.name == "disk"
-        assert pipeline(table, keep="stream", cache=tmp_path).place.name == "stream"
-        assert pipeline(table, keep="disk", cache=tmp_path).place.name == "disk"
-        assert pipeline(table, keep="memory", cache=tmp_path).place.name == "memory"
+    with reuse_decoded_images():
+        assert pipeline(table, keep="auto", cache=tmp_path).storage.name == "memory"
+        assert pipeline(table, keep="disk", cache=tmp_path).storage.name == "disk"
+        assert pipeline(table, keep="stream", cache=tmp_path).storage.name == "stream"
+        assert pipeline(table, keep="disk", cache=tmp_path).storage.name == "disk"
+        assert pipeline(table, keep="memory", cache=tmp_path).storage.name == "memory"
     assert len(decoded) == 3
 
 
@@ -211,7 +210,7 @@ def test_bad_images_are_refused_and_left_out_as_ever(table, decoded, shared, tmp
 
     alone, want = left()
     decoded.clear()
-    with stores_kept(shared=shared):
+    with reuse_decoded_images(shared=shared):
         for _ in range(2):
             with pytest.raises(BadImagesError, match=r"(?s)2 of 12.*4.jpg: is empty") as caught:
                 pipeline(table, cache=tmp_path / "cache")
@@ -234,7 +233,7 @@ def test_an_image_that_could_not_be_read_once_is_tried_again(table, decoded, mon
     def failing(path, *arguments, **options):
         return real(b"" if path.name == "2.jpg" else path, *arguments, **options)
 
-    with stores_kept():
+    with reuse_decoded_images():
         with monkeypatch.context() as patch:
             patch.setattr(images, "read", failing)
             for _ in range(2):
@@ -247,19 +246,19 @@ def test_an_image_that_could_not_be_read_once_is_tried_again(table, decoded, mon
 
 def test_arrays_stay_as_they_are_and_replace_nothing(table, tmp_path):
     pixels = np.zeros((6, 30, 30, 3), np.uint8)
-    with stores_kept(shared=True):
+    with reuse_decoded_images(shared=True):
         kept = weakref.ref(pipeline(table, cache=tmp_path / "cache")._store.pixels)
         served = pipeline(from_arrays(pixels, np.arange(6) // 2), keep="auto")
-        assert served.place.why == "the images are in memory already"
+        assert served.storage.why == "the images are in memory already"
         vectors = pipeline(from_arrays(np.ones((6, 5), np.float32), np.arange(6) // 2))
-        assert vectors.place.why == "vectors need no decoding"
+        assert vectors.storage.why == "vectors need no decoding"
         assert kept() is not None
 
 
 def test_what_one_process_has_decoded_others_find(table, decoded, tmp_path):
     def worker(_):
         # A thread has a context of its own, and waits for the same lock as a process does.
-        with stores_kept(shared=True):
+        with reuse_decoded_images(shared=True):
             return batches(pipeline(table, keep="auto", cache=tmp_path / "cache"))
 
     want = batches(pipeline(table))
@@ -275,12 +274,12 @@ def test_what_one_process_has_decoded_others_find(table, decoded, tmp_path):
 
 @pytest.mark.parametrize("device", ["meta", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_shared_images_are_brought_to_the_gpu(table, decoded, tmp_path, device):
-    place = Place("gpu", "it fits")
+    place = Storage("gpu", "it fits")
     for _ in range(2):
         store, errors = build_store(
             table, place, device=torch.device(device), cache=tmp_path / "cache", shared=True
         )
-        assert (store.place, errors) == (place, {})
+        assert (store.storage, errors) == (place, {})
         assert store.pixels.device.type == device
     assert decoded == [COUNT]
 
@@ -293,24 +292,22 @@ def test_without_a_disk_to_share_each_decodes_for_itself(
     if why == "no folder":
         cache.write_text("a file")
     elif why == "read-only":
-        monkeypatch.setattr(cache_choice.os, "access", lambda *_: False)
+        monkeypatch.setattr(caches.os, "access", lambda *_: False)
     elif why == "no room":
-        monkeypatch.setattr(
-            cache_choice.shutil, "disk_usage", lambda _: type("U", (), {"free": 9999})
-        )
+        monkeypatch.setattr(caches.shutil, "disk_usage", lambda _: type("U", (), {"free": 9999}))
     else:
 
         def full(*_):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(stores.os, "write", full)
+        monkeypatch.setattr(caches.os, "write", full)
     want = batches(pipeline(table))
     decoded.clear()
     for _ in range(2):
-        with stores_kept(shared=True):
+        with reuse_decoded_images(shared=True):
             for _ in range(2):
                 served = pipeline(table, cache=cache / "below")
-                assert served.place == Place("memory", "as asked")
+                assert served.storage == Storage("memory", "as asked")
                 same(batches(served), want)
     # Once for each of the two; where a disk turns out to be full it has been tried before.
     assert decoded == [COUNT] * (4 if why == "full" else 2)
@@ -320,16 +317,16 @@ def test_without_a_disk_to_share_each_decodes_for_itself(
 def test_a_disk_without_room_for_more_still_gives_what_it_has(
     table, decoded, tmp_path, monkeypatch
 ):
-    with stores_kept(shared=True):
+    with reuse_decoded_images(shared=True):
         pipeline(table, cache=tmp_path / "cache")
-    monkeypatch.setattr(cache_choice.shutil, "disk_usage", lambda _: type("U", (), {"free": 0}))
-    with stores_kept(shared=True):
+    monkeypatch.setattr(caches.shutil, "disk_usage", lambda _: type("U", (), {"free": 0}))
+    with reuse_decoded_images(shared=True):
         pipeline(table, cache=tmp_path / "cache")
     assert decoded == [COUNT]
 
 
 def test_what_killed_processes_left_in_the_cache_is_removed_when_it_is_old(table, tmp_path):
-    place = Place("disk", "as asked")
+    place = Storage("disk", "as asked")
     store, _ = build_store(table, place, cache=tmp_path / "cache")
     (folder,) = (tmp_path / "cache" / "images").iterdir()
     (used,) = folder.glob("pixels-*.bin")
@@ -357,10 +354,10 @@ def test_a_kept_store_on_the_gpu_is_found_there_and_its_room_is_given_back(table
 
     # Enough that the GPU's blocks of some megabytes do not hide it.
     many = table.take(np.arange(COUNT).repeat(600))
-    with stores_kept():
+    with reuse_decoded_images():
         first = pipeline(many, device="cuda", keep="auto")
         second = pipeline(many, device="cuda", keep="auto")
-        assert second.place == first.place
+        assert second.storage == first.storage
         assert second._store.pixels.data_ptr() == first._store.pixels.data_ptr()
         assert len(decoded) == 1
         size = first._store.pixels.nbytes
