@@ -25,7 +25,8 @@ from record import RESULTS, hardware, keep
 from weiss.catalogue import build_index
 from weiss.data import CentreCrop, Pipeline, Table, glyphs
 from weiss.data.sources import Pixels
-from weiss.runs import Kept, Run, build_backbone, build_loss, recipe_from, to_toml
+from weiss.runs import Run, build_backbone, build_loss, recipe_from, to_toml
+from weiss.runs.folder import Kept
 
 
 def many_glyphs(count: int) -> Table:

@@ -1,7 +1,10 @@
-"""A run on glyphs that takes seconds, and glyphs as files: what tests of catalogues are made of."""
+"""A run on glyphs that takes seconds, glyphs as files, and an index of them: for catalogues.
+
+What is expensive is made by functions ``make(folder)`` that write everything into one folder;
+`built` calls each once for all workers of a test run. A test that changes a file copies it first.
+"""
 
 import shutil
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,32 +24,42 @@ SETTINGS = [
 ]
 
 
-def train_on_glyphs(folder, *changes):
-    """Train a tiny network on the training characters; return the run folder."""
-    name = "glyph_run" + "".join(f"-{change}" for change in changes)
-    return Path(shutil.copytree(built_once(name, partial(_train, changes)), folder))
+def built(make):
+    """Return the folder that ``make(folder)`` has filled."""
+    return built_once(make.__name__, make)
 
 
-def _train(changes, folder):
+def make_glyph_run(folder):
+    """Train a tiny network on the training characters: ``run``."""
     import torch
 
     from weiss.runs import recipe_from
     from weiss.training import train
 
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # on so little two mostly wait
+    torch.set_num_threads(1)  # two would mostly wait
     try:
-        # Pictures take longer than training.
-        recipe = recipe_from("glyphs", [*SETTINGS, *changes])
-        train(recipe, folder, quiet=True, pictures=False)
+        # Without pictures, which take longer than training.
+        train(recipe_from("glyphs", SETTINGS), folder / "run", quiet=True, pictures=False)
     finally:
         torch.set_num_threads(threads)
 
 
+def make_glyph_catalogue(folder):
+    """Write ``run``, ``characters`` (40 of them that the run has not seen) and ``index``."""
+    train_on_glyphs(folder / "run")
+    write_glyphs(folder / "characters")
+    build(folder / "run", folder / "characters", folder / "index")
+
+
+def train_on_glyphs(folder):
+    """Copy a run on glyphs to a folder, and return it: 32 dimensions, mean fields."""
+    return Path(shutil.copytree(built(make_glyph_run) / "run", folder, dirs_exist_ok=True))
+
+
 def write_glyphs(folder, num_classes=40, per_class=8, split="test", first=0):
-    """Write PNG files of some characters of a split, one subfolder a character."""
-    table = glyphs()
-    part = table.part(split)
+    """Write PNG files of some characters of a split, one subfolder for each character."""
+    part = glyphs().part(split)
     for label in part.classes()[first : first + num_classes]:
         name = part.class_names[label].split()[0]
         for number, row in enumerate(np.flatnonzero(part.labels == label)[:per_class]):
@@ -58,7 +71,7 @@ def write_glyphs(folder, num_classes=40, per_class=8, split="test", first=0):
 
 def with_other_weights(run, folder):
     """Copy a run and change its network a little: another model of the same shape."""
-    from weiss.runs import Kept, Run
+    from weiss.runs.folder import Kept, Run
 
     copy = Run(shutil.copytree(run, folder))
     model, loss = copy.model(), copy.loss()
@@ -68,7 +81,7 @@ def with_other_weights(run, folder):
 
 
 def without_data(run, folder):
-    """Copy a run whose data are no longer where they were."""
+    """Copy a run whose data do not exist: its index has no threshold unless its items give one."""
     copy = Path(shutil.copytree(run, folder))
     recipe = (copy / "recipe.toml").read_text()
     (copy / "recipe.toml").write_text(recipe.replace('name = "glyphs"', 'name = "/gone/glyphs"', 1))
@@ -77,9 +90,9 @@ def without_data(run, folder):
 
 def write_photo(path, seed, width=300, height=200):
     """Write a picture of blurred noise, which is not square and has colours."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     from PIL import Image
 
+    path.parent.mkdir(parents=True, exist_ok=True)
     noise = np.random.default_rng(seed).integers(0, 255, (9, 12, 3), dtype=np.uint8)
     Image.fromarray(noise).resize((width, height)).save(path)
     return path
@@ -105,7 +118,7 @@ def opened(folder):
 
 
 def build(run, data, folder, **options):
-    """Make an index without further ado."""
+    """Make an index on the CPU, without output."""
     from weiss.catalogue import build_index
 
     return build_index(run, data, folder, device="cpu", quiet=True, num_workers=0, **options)

@@ -1,4 +1,4 @@
-"""Runs made in no time, to be exported: any network with random weights, as if it had trained."""
+"""Runs to be exported, made in seconds: one that has trained, others with random weights."""
 
 import warnings
 from pathlib import Path
@@ -6,20 +6,25 @@ from pathlib import Path
 import torch
 from tiny import tiny_recipe, write_stripes
 
-from weiss.runs import Kept, Run, build_backbone, build_loss, recipe_from, to_toml
+from weiss.catalogue.export import export_run
+from weiss.runs import Run, build_backbone, build_loss, recipe_from, to_toml
 from weiss.runs.experiment import with_sizes
+from weiss.runs.folder import Kept
 from weiss.training import train
 
 NAMES = ("ant", "bee", "cat")
 
 
-def trained_run(folder, **changes):
-    """Train for an epoch on stripes; seconds."""
-    data = write_stripes(Path(folder) / "data")
+def make_exports(folder):
+    """Train for an epoch on stripes, and export: ``data``, ``run``, ``onnx``, ``safetensors``."""
+    recipe = tiny_recipe(
+        write_stripes(Path(folder) / "data"), train__epochs=1, evaluate__on="held_out"
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        train(tiny_recipe(data, train__epochs=1, **changes), Path(folder) / "run", quiet=True)
-    return Run(Path(folder) / "run")
+        train(recipe, folder / "run", quiet=True, pictures=False)
+    for suffix in ("onnx", "safetensors"):
+        export_run(folder / "run", folder / suffix / f"model.{suffix}")
 
 
 def random_run(folder, recipe, *settings):

@@ -1,4 +1,4 @@
-"""Exported files: the run's embeddings, one file, nothing of this machine, and honest words."""
+"""Exported files: the run's embeddings, one file, nothing of this machine, and a card."""
 
 import json
 import re
@@ -12,17 +12,19 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from glyph_catalogue import built
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file
-from shipped import NAMES, random_run, trained_run
+from shipped import NAMES, make_exports, random_run
 
 from weiss._base.images import decode
 from weiss._base.tensor_files import read_tensors
 from weiss.backbones import BACKBONES
 from weiss.catalogue import export
-from weiss.catalogue.export import export_run
+from weiss.catalogue.export import Exported, export_run
 from weiss.catalogue.networks import Preprocessing, fingerprint_of, network_of_file, network_of_run
+from weiss.runs import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SCRATCH = "backbone.weights=scratch"
@@ -30,18 +32,32 @@ HERE = Path(export.__file__).resolve().parent
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return trained_run(tmp_path_factory.mktemp("shipping"), evaluate__on="held_out")
+def run():
+    return Run(built(make_exports) / "run")
+
+
+def existing(suffix):
+    """Return an export that `make_exports` has written."""
+    path = built(make_exports) / suffix / f"model.{suffix}"
+    return Exported(path, path.with_name(f"{path.name}.md"), 0.0, network_of_file(path).facts)
 
 
 @pytest.fixture(scope="module")
-def exported(run, tmp_path_factory):
-    return export_run(run, tmp_path_factory.mktemp("onnx") / "model.onnx")
+def exported():
+    return existing("onnx")
 
 
 @pytest.fixture(scope="module")
-def tensors(run, tmp_path_factory):
-    return export_run(run, tmp_path_factory.mktemp("safe") / "model.safetensors")
+def tensors():
+    return existing("safetensors")
+
+
+@pytest.fixture
+def graph(exported, monkeypatch):
+    """The graph of the export, which further exports take instead of tracing the network again."""
+    graph = onnx.load(exported.path)
+    monkeypatch.setattr(export, "_graph", lambda model, shape: graph)
+    return graph
 
 
 def difference(run, path, batch, seed=1):
@@ -61,10 +77,9 @@ def difference(run, path, batch, seed=1):
     return np.abs(found - expected).max()
 
 
-@pytest.mark.parametrize("batch", [1, 2, 7, 13])
+@pytest.mark.parametrize("batch", [1, 2, 13])
 def test_an_onnx_file_takes_batches_of_any_size(run, exported, batch):
-    assert difference(run, exported.path, batch) < 1e-4
-    assert exported.difference < 1e-5
+    assert difference(run, exported.path, batch) < 1e-5
 
 
 def test_the_graph_is_valid_and_of_one_known_set_of_operators(exported):
@@ -86,7 +101,6 @@ def test_an_export_is_one_file_and_its_card(exported, tensors):
     [
         ("backbone.pooling=gem", "backbone.head=relu", "backbone.channels=3"),
         ("backbone.pooling=avg+max", "backbone.widths=[8,8]", "evaluate.size=24"),
-        ("backbone.pooling=max", "backbone.widths=[8]", "backbone.channels=3"),
     ],
 )
 def test_poolings_heads_and_sizes_are_in_the_graph(settings, tmp_path):
@@ -150,17 +164,11 @@ def test_nothing_of_this_machine_is_in_what_is_shipped(exported, tensors, run):
 
 
 def test_folders_in_settings_are_left_out(tmp_path):
-    weights = tmp_path / "secret" / "start.safetensors"
-    first = random_run(tmp_path / "first", "cub", "backbone.name=resnet18", SCRATCH)
-    trunk = {
-        name.removeprefix("trunk."): value
-        for name, value in first.model().state_dict().items()
-        if name.startswith("trunk.")
-    }
-    weights.parent.mkdir()
-    torch.save(trunk, weights.with_suffix(".pth"))
-    settings = ("backbone.name=resnet18", f"backbone.weights={weights.with_suffix('.pth')}")
-    run = random_run(tmp_path / "run", "cub", *settings)
+    run = random_run(tmp_path / "run", "cub", "backbone.name=resnet18", SCRATCH)
+    recipe = (run.folder / "recipe.toml").read_text()
+    changed = recipe.replace('weights = "scratch"', f'weights = "{tmp_path}/secret/start.pth"')
+    assert changed != recipe
+    (run.folder / "recipe.toml").write_text(changed)
     made = export_run(run, tmp_path / "out" / "model.safetensors", check=False)
     assert made.facts["starts_from"] == "start.pth"
     assert b"secret" not in made.path.read_bytes()
@@ -169,7 +177,7 @@ def test_folders_in_settings_are_left_out(tmp_path):
 
 def code_without_weiss():
     """Return the block of the documentation that needs onnxruntime alone."""
-    page = (Path(__file__).parent.parent / "docs" / "shipping.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "shipping.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (block,) = (each for each in blocks if "def embed(file, path)" in each)
     return block
@@ -223,7 +231,7 @@ print({{"torch", "weiss"}} & set(sys.modules))
     assert np.abs(found - expected).max() < 5e-3
 
 
-def test_a_safetensors_export_is_read_by_the_plain_library(tensors, run):
+def test_a_safetensors_export_is_read_by_the_plain_library(tensors, run, tmp_path):
     plain = load_file(tensors.path)
     state = run.model().state_dict()
     assert plain.keys() == state.keys()
@@ -232,7 +240,7 @@ def test_a_safetensors_export_is_read_by_the_plain_library(tensors, run):
         said = file.metadata()
     assert said["fingerprint"] == fingerprint_of(state)
     assert json.loads(said["backbone"])["name"] == "small"
-    assert tensors.difference == 0
+    assert export_run(run, tmp_path / "model.safetensors").difference == 0
 
 
 def test_fields_come_along_if_asked_for(run, tensors, tmp_path):
@@ -265,17 +273,10 @@ def test_a_file_that_gives_other_embeddings_is_not_left_behind(run, tmp_path, mo
     assert export_run(run, tmp_path / "model.safetensors", check=False).difference is None
 
 
-def test_an_onnx_graph_of_another_network_is_not_left_behind(run, exported, tmp_path, monkeypatch):
-    real = export._graph
-
-    def of_another(model, shape):
-        graph = real(model, shape)
-        (bias,) = (each for each in graph.graph.initializer if each.name == "head.embedding.bias")
-        bias.raw_data = np.full(16, 0.01, np.float32).tobytes()
-        return graph
-
+def test_an_onnx_graph_of_another_network_is_not_left_behind(run, exported, tmp_path, graph):
+    (bias,) = (each for each in graph.graph.initializer if each.name == "head.embedding.bias")
+    bias.raw_data = np.full(16, 0.01, np.float32).tobytes()
     old = shutil.copy(exported.path, tmp_path / "model.onnx").read_bytes()
-    monkeypatch.setattr(export, "_graph", of_another)
     with pytest.raises(ValueError, match="it was not written"):
         export_run(run, tmp_path / "model.onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
@@ -316,13 +317,6 @@ def test_a_run_that_has_not_ended_can_be_exported(tmp_path):
     assert made.facts["epoch"] == 4
     assert "not come to its end" in made.facts["scores"]["measured_on"]
     assert "Nothing was measured" in made.card.read_text()
-
-
-def test_what_is_printed_says_where_and_how_close(exported):
-    said = exported.describe()
-    assert str(exported.path) in said
-    assert str(exported.card) in said
-    assert "batches of 1, 2 and 7" in said
 
 
 def test_what_cannot_be_exported_says_why(run, tmp_path):
@@ -366,6 +360,8 @@ def test_a_card_that_somebody_changed_is_kept_and_the_new_one_lies_beside_it(run
     card = made.card.read_text().replace("to be filled in by whoever ships it", "MIT")
     made.card.write_text(card)
     again = export_run(run, tmp_path / "model.safetensors")
+    assert str(made.path) in made.describe()
+    assert "batches of 1, 2 and 7" in made.describe()
     assert made.card.read_text() == card
     assert again.card == tmp_path / "model.safetensors.md.new"
     assert "to be filled in" in again.card.read_text()
@@ -373,23 +369,14 @@ def test_a_card_that_somebody_changed_is_kept_and_the_new_one_lies_beside_it(run
     assert "kept" not in made.describe()
 
 
-def test_both_formats_have_a_card_of_their_own(run, exported, tmp_path):
-    shutil.copytree(exported.path.parent, tmp_path / "both")
-    before = (tmp_path / "both" / "model.onnx.md").read_bytes()
-    export_run(run, tmp_path / "both" / "model.safetensors")
-    assert (tmp_path / "both" / "model.onnx.md").read_bytes() == before
-    assert "model.safetensors" in (tmp_path / "both" / "model.safetensors.md").read_text()
-
-
-@pytest.mark.parametrize("through", ["the path", "a link to the folder", "a link to the file"])
+@pytest.mark.parametrize("through", ["a link to the folder", "a link to the file"])
 def test_an_export_never_takes_the_place_of_the_runs_own_network(tmp_path, through):
     run = random_run(tmp_path / "run", "glyphs")
     before = (run.folder / "model.safetensors").read_bytes()
-    out = run.folder / "model.safetensors"
     if through == "a link to the folder":
         (tmp_path / "link").symlink_to(run.folder)
         out = tmp_path / "link" / "model.safetensors"
-    elif through == "a link to the file":
+    else:
         out = tmp_path / "link.safetensors"
         out.symlink_to(run.folder / "model.safetensors")
     with pytest.raises(ValueError, match="out must not be the run's own network"):
@@ -398,6 +385,7 @@ def test_an_export_never_takes_the_place_of_the_runs_own_network(tmp_path, throu
     run.model()
 
 
+@pytest.mark.usefixtures("graph")
 @pytest.mark.parametrize("suffix", ["onnx", "safetensors"])
 def test_a_file_that_is_no_export_is_never_replaced(run, exported, tensors, suffix, tmp_path):
     path = tmp_path / f"model.{suffix}"

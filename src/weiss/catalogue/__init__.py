@@ -1,17 +1,17 @@
-"""A collection of pictures that can be searched by a picture: make it, change it, look in it."""
+"""A collection of pictures that can be searched by a picture: make an index, change it, search."""
 
-from weiss.catalogue.building import add_items, build_index, remove_items
-from weiss.catalogue.changes import Change
-from weiss.catalogue.items import (
+from weiss.catalogue.building import Change, add_items, build_index, remove_items
+from weiss.catalogue.item_map import Map
+from weiss.catalogue.records import (
     DamagedIndexError,
     Hit,
     Item,
-    Map,
     OtherModelError,
     Threshold,
     UnknownItemError,
+    search_answer,
 )
-from weiss.catalogue.searching import Catalogue
+from weiss.catalogue.search import Catalogue
 
 __all__ = [
     "Catalogue",
@@ -26,4 +26,5 @@ __all__ = [
     "add_items",
     "build_index",
     "remove_items",
+    "search_answer",
 ]

@@ -1,15 +1,21 @@
 """Make an index of a collection, add to it, remove from it.
 
-    collection -> embedding: blocks -> a segment -> store, map, threshold -> manifest
+    collection -> blocks of embeddings -> a segment -> store, map, threshold -> manifest
 
-Until the manifest is replaced, last of all, nothing has changed for whoever reads. What was
-embedded before a process died is kept in the folder, and the next one goes on from there.
+The manifest is replaced last: until then readers see the old index. Finished blocks stay in the
+folder when a process dies, and the next call with the same arguments continues from there.
+
+This is one piece: the three changes share every step after the segment.
 """
 
+import shutil
+import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,31 +23,63 @@ from weiss._base.arrays import Array
 from weiss._base.checks import count as a_count
 from weiss._base.checks import some, suggestion
 from weiss._base.files import replacing
-from weiss.catalogue.changes import (
-    Change,
-    embed_segment,
-    embedder_of,
-    finish,
-    in_lines,
-    read_skipped,
-    sayer,
-    told,
-    write_skipped,
-)
+from weiss._base.progress import Bar
+from weiss.catalogue.calibration import index_threshold
 from weiss.catalogue.collection import Collection, open_collection
-from weiss.catalogue.derived import derive, drop_orphans, drop_store, kept_address
-from weiss.catalogue.embedding import content_digest
-from weiss.catalogue.folder import IndexFolder, Manifest
-from weiss.catalogue.items import DamagedIndexError, OtherModelError, UnknownItemError
-from weiss.catalogue.model_copy import copy_model, is_model_of, model_words
-from weiss.catalogue.networks import network_of_run
-from weiss.catalogue.segments import OpenSegment, alive_rows, open_segments
-from weiss.catalogue.tidying import overlap
+from weiss.catalogue.embedding import BatchEmbedder, content_digest, embed_collection
+from weiss.catalogue.index_folder import (
+    SKIPPED,
+    IndexFolder,
+    Manifest,
+    Segment,
+    clear_workspace,
+)
+from weiss.catalogue.index_store import drop_orphans, drop_store, store_address, update_store
+from weiss.catalogue.item_map import make_map, mean_fields, write_map
+from weiss.catalogue.networks import Network, network_of_run, without_folders
+from weiss.catalogue.records import OtherModelError, UnknownItemError
+from weiss.catalogue.segments import (
+    Block,
+    OpenSegment,
+    alive_rows,
+    all_vectors,
+    ids_by_class,
+    open_segments,
+    write_segment,
+)
 from weiss.data import DATASETS, Table
-from weiss.runs.folder import Run
+from weiss.evaluation.metrics import TITLES
+from weiss.runs import recipe_from_dict, to_toml
+from weiss.runs.card import card
+from weiss.runs.folder import CARD, MODEL, RECIPE, RESULT, Run
 
-HINTS = 10_000
-"""Names up to which the nearest to one that is not there is looked for."""
+Skipped = Sequence[tuple[str, str]]
+"""Images that could not be read: their names, and why."""
+BATCH = 128
+"""Pictures of a forward pass, if the recipe has no number."""
+MOST_NAMES = 10_000
+"""With more names a similar name is not searched for: it takes long."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """The result of a change of an index.
+
+    Attributes:
+        num_items: items of the index now.
+        num_added: items that were added.
+        num_removed: items that were removed.
+        skipped: images that this change could not read: name and reason.
+        already: names that the index had with the same content; they were left alone.
+        lines: a summary for people.
+    """
+
+    num_items: int
+    num_added: int
+    num_removed: int
+    skipped: tuple[str, ...]
+    already: tuple[str, ...]
+    lines: tuple[str, ...]
 
 
 def build_index(
@@ -60,54 +98,50 @@ def build_index(
     replace_old: bool = False,
     quiet: bool = False,
 ) -> Change:
-    """Make an index: embed a collection and write all that a search needs.
+    """Make an index: embed a collection and write all files that a search needs.
 
     Args:
         run: the run folder whose network embeds.
-        data: a folder of images, or with one subfolder a class; a list of files; the name of a
-            data set; or a table.
-        folder: where to write. What an earlier call finished of the same is not done again.
-        root: the folder of a named data set, or what the paths of a list start from.
-        split: ``"all"``, or the part of the data to take.
+        data: a folder of images, or with one subfolder for each class; a list of files; the name of
+            a data set; or a table.
+        folder: the index folder. Embeddings of an earlier call with the same data are used.
+        root: the folder of a named data set, or the folder that the paths of a list start from.
+        split: ``"all"``, or a part of the data.
         store: ``"faiss"``, or ``"milvus:ADDRESS"``.
         kind: of a faiss index: auto, flat, ivf, hnsw.
-        batch_size: pictures a forward pass; the recipe's by default.
+        batch_size: pictures of a forward pass; the recipe's by default.
         device: where to embed.
         num_workers: decoding processes; one for each core by default.
-        false_match_rate: how many strangers may find a match, for the threshold.
-        replace_old: put it in the place of an index that is there.
+        false_match_rate: the share of impostors that may find a match, for the threshold.
+        replace_old: replace an index that exists.
         quiet: print nothing.
-
-    Returns:
-        What was done.
 
     Raises:
         ValueError: the data, the run or the folder cannot be used.
     """
-    index, say = IndexFolder(folder), sayer(quiet)
+    index = IndexFolder(folder)
     _refuse_folder(index, run, data, replace_old)
-    address = kept_address(index, store, kind)
-    if batch_size is not None:
-        a_count("--batch-size", batch_size, "weiss index")
+    address = store_address(index, store, kind)
+    _check_batch_size(batch_size)
     if not 0 < false_match_rate < 1:
         raise ValueError(f"--false-match-rate must lie between 0 and 1; got {false_match_rate}.")
     source = Run(run)
     network = network_of_run(source, device)
     collection = open_collection(data, root=root, split=split)
     with index.writing():
-        _refuse_folder(index, run, data, replace_old)  # another may have written in the meantime
+        _refuse_folder(index, run, data, replace_old)  # another process may have written meanwhile
         drop_orphans(index, address)
         index.sweep()
-        old = _replaced(index)
+        old = index.readable_manifest()
         next_id = old.next_id if old is not None else 0
-        embedder = embedder_of(network, source, batch_size)
-        segment, skipped, how_fast = embed_segment(
+        embedder = _embedder(network, source, batch_size)
+        segment, skipped, speed = _embed_segment(
             index, collection, embedder, next_id, num_workers, quiet
         )
-        skipped_file = write_skipped(index, skipped)
+        skipped_file = _write_skipped(index, skipped)
         model_folder = index.new_name("model")
         copied = copy_model(source, index.path(model_folder))
-        now = datetime.now(UTC).isoformat(timespec="seconds")
+        now = _now()
         manifest = Manifest(
             name=collection.name,
             next_id=next_id + segment.count,
@@ -115,7 +149,7 @@ def build_index(
             segments=(segment,),
             removed=None,
             skipped=skipped_file,
-            model=model_words(network, model_folder),
+            model=network.manifest_facts(model_folder),
             data={"name": collection.name, "split": split},
             scores=dict(network.facts["scores"]),
             settings={"kind": kind, "false_match_rate": false_match_rate},
@@ -125,20 +159,19 @@ def build_index(
             threshold_why="",
             made=now,
             updated=now,
+            files={f"{model_folder}/{name}": {} for name in copied},
         )
-        new_files = [*segment.files(), *(f"{model_folder}/{name}" for name in copied)]
-        new_files += [] if skipped_file is None else [skipped_file]
-        done = derive(index, manifest, new_files, run=source, device=device)
-        finish(index, done, skipped)
+        done = complete(index, manifest, skipped, device, run=source)
         if old is not None:
             drop_store(index, old)
-    lines = (
-        _made_line(done.manifest, done.num_classes, how_fast),
-        *collection.remarks,
-        *done.lines,
+    classes = f" of {done.num_classes:,} classes" if done.num_classes else ", without classes"
+    made = (
+        f"{collection.name}: {segment.count:,} images{classes}, {network.embedding_size} "
+        f"dimensions, {speed}"
     )
-    change = Change(segment.count, segment.count, 0, in_lines(skipped), (), lines)
-    return told(change, index, say)
+    lines = (made, *collection.remarks, *done.lines)
+    change = Change(segment.count, segment.count, 0, _in_lines(skipped), (), lines)
+    return _report(change, index, quiet)
 
 
 def add_items(
@@ -155,30 +188,26 @@ def add_items(
 ) -> Change:
     """Add a collection to an index, embedded by the index's own model.
 
-    An item whose name is there with the same content is left alone; with another content it is
-    refused, and nothing changes.
+    An item whose name and content the index has is left alone. If the content differs, nothing is
+    added.
 
     Args:
         folder: the index folder.
         data: what to add, as for `build_index`.
-        run: the run it was made with, to make sure; may be left out.
+        run: the run that the index was made with, as a check; optional.
         root: as for `build_index`.
         split: as for `build_index`.
-        batch_size: pictures a forward pass.
+        batch_size: pictures of a forward pass.
         device: where to embed.
         num_workers: decoding processes.
         quiet: print nothing.
 
-    Returns:
-        What was done.
-
     Raises:
         OtherModelError: the run is not the one that the index was made with.
     """
-    index, say = IndexFolder(folder), sayer(quiet)
-    index.manifest()  # which refuses what is none, before a lock makes a folder of it
-    if batch_size is not None:
-        a_count("--batch-size", batch_size, "weiss index")
+    index = IndexFolder(folder)
+    index.manifest()  # raises if there is no index, before the lock makes a folder
+    _check_batch_size(batch_size)
     collection = open_collection(data, root=root, split=split)
     with index.writing():
         drop_orphans(index)
@@ -186,7 +215,7 @@ def add_items(
         manifest, (segments, removed) = index.reading(lambda m: open_segments(index, m))
         model = Run(index.path(manifest.model["folder"]))
         network = network_of_run(model, device)
-        if run is not None and not is_model_of(network_of_run(run, "cpu"), manifest.model):
+        if run is not None and not network_of_run(run, "cpu").is_model_of(manifest.model):
             raise OtherModelError(
                 f"an index must have vectors of one model; {Path(run).name} is another than the "
                 f"one that {index.folder} was made with. Leave RUN out to use that one, or make "
@@ -198,37 +227,36 @@ def add_items(
                 f"there must be something to add; all {len(already):,} items of {collection.name} "
                 "are in the index already, with the same content."
             )
-        embedder = embedder_of(network, model, batch_size)
-        segment, skipped, how_fast = embed_segment(
+        embedder = _embedder(network, model, batch_size)
+        segment, skipped, speed = _embed_segment(
             index, collection.take(new), embedder, manifest.next_id, num_workers, quiet
         )
-        # What could not be read before and can be now is no longer left out.
+        # An image that could not be read before and can be now is no longer listed.
         again = {*collection.names, *(name for name, _ in skipped)}
-        before = [each for each in read_skipped(index, manifest) if each[0] not in again]
-        skipped_file = write_skipped(index, [*before, *skipped])
+        before = [each for each in _read_skipped(index, manifest) if each[0] not in again]
         changed = replace(
             manifest,
             next_id=manifest.next_id + segment.count,
             num_items=manifest.num_items + segment.count,
             segments=(*manifest.segments, segment),
-            skipped=skipped_file,
-            updated=datetime.now(UTC).isoformat(timespec="seconds"),
+            skipped=_write_skipped(index, [*before, *skipped]),
+            updated=_now(),
         )
-        new_files = [*segment.files(), *([] if skipped_file is None else [skipped_file])]
-        done = derive(index, changed, new_files, run=None, device=device)
-        finish(index, done, [*before, *skipped])
+        done = complete(index, changed, [*before, *skipped], device)
     lines = [
-        f"{manifest.name}: {segment.count:,} images added, {how_fast}; now "
+        f"{manifest.name}: {segment.count:,} images added, {speed}; now "
         f"{changed.num_items:,} of {done.num_classes:,} classes",
         *collection.remarks,
         *done.lines,
     ]
     if already:
-        lines.insert(1, f"{len(already):,} were there already, the same: {some(list(already))}")
+        lines.insert(
+            1, f"{len(already):,} were in it already with the same content: {some(list(already))}"
+        )
     change = Change(
-        changed.num_items, segment.count, 0, in_lines(skipped), tuple(already), tuple(lines)
+        changed.num_items, segment.count, 0, _in_lines(skipped), tuple(already), tuple(lines)
     )
-    return told(change, index, say)
+    return _report(change, index, quiet)
 
 
 def remove_items(
@@ -239,22 +267,19 @@ def remove_items(
     Args:
         folder: the index folder.
         what: names of items, ids, or ``class:NAME`` for all items of a class.
-        device: where the threshold is computed anew.
+        device: has no effect; nothing is embedded.
         quiet: print nothing.
 
-    Returns:
-        What was done.
-
     Raises:
-        UnknownItemError: something of it is not there; nothing changes.
+        UnknownItemError: the index does not have one of them; nothing is removed.
     """
-    index, say = IndexFolder(folder), sayer(quiet)
+    index = IndexFolder(folder)
     index.manifest()
     with index.writing():
         drop_orphans(index)
         index.sweep()
         manifest, (segments, removed) = index.reading(lambda m: open_segments(index, m))
-        gone = find_ids(what, segments, removed)
+        gone = _find_ids(what, segments, removed)
         left = manifest.num_items - len(gone)
         if not left:
             raise ValueError(
@@ -264,28 +289,133 @@ def remove_items(
         name = index.new_name("removed")
         with replacing(index.path(name)) as path, path.open("wb") as file:
             np.save(file, np.union1d(removed, gone).astype("<i8"), allow_pickle=False)
-        changed = replace(
-            manifest,
-            num_items=left,
-            removed=name,
-            updated=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
-        done = derive(index, changed, [name], run=None, device=device, removed=gone)
-        finish(index, done, read_skipped(index, manifest))
-        done.after_switch()
+        changed = replace(manifest, num_items=left, removed=name, updated=_now())
+        done = complete(index, changed, _read_skipped(index, manifest), device, removed=gone)
     line = f"{manifest.name}: {len(gone):,} images removed; now {left:,}"
-    return told(Change(left, 0, len(gone), (), (), (line, *done.lines)), index, say)
+    change = Change(left, 0, len(gone), (), (), (line, *done.lines))
+    return _report(change, index, quiet)
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What `complete` has done: the number of classes, and a summary of store and threshold."""
+
+    num_classes: int
+    lines: tuple[str, ...]
+
+
+def complete(
+    index: IndexFolder,
+    manifest: Manifest,
+    skipped: Skipped,
+    device: str,
+    *,
+    run: Run | None = None,
+    removed: Array | None = None,
+) -> Completed:
+    """Make store, map and threshold of changed items, then replace the manifest.
+
+    Args:
+        index: the index folder.
+        manifest: the new items and the model; store, map and threshold are those of the old state.
+        skipped: all images that the index has skipped, in this change or an earlier one.
+        device: where the test data of ``run`` are embedded.
+        run: the run of the model, if its test data may be used for the threshold.
+        removed: ids that this change removes.
+    """
+    segments, gone = open_segments(index, manifest)
+    ids, vectors = all_vectors(segments, gone)
+    store = update_store(index, manifest, ids, vectors, removed)
+    model = Run(index.path(manifest.model["folder"]))
+    map_name = index.new_name("map")
+    with replacing(index.path(map_name)) as path:
+        write_map(path, make_map(vectors, ids, *mean_fields(model)))
+    names, labels = _class_labels(segments, gone)
+    threshold, why = index_threshold(manifest, vectors, names, labels, model, run, device)
+    whole = replace(
+        manifest, store=store.facts, map=map_name, threshold=threshold, threshold_why=why
+    )
+    files = {name: whole.files.get(name) or index.file_facts(name) for name in whole.named()}
+    whole = replace(whole, files=files)
+    lines = "".join(f"{line}\n" for line in _in_lines(skipped))
+    index.switch(whole, _index_card(whole, len(names), len(skipped)), lines)
+    clear_workspace(index.building)
+    store.after_switch()
+    if threshold is None:
+        line = f"no threshold: {why}"
+    else:
+        line = (
+            f"a match from similarity {threshold['similarity']:.3f} on: "
+            f"{100 * threshold['false_match_rate']:.1f} % of impostors reach it, "
+            f"{100 * threshold['true_match_rate']:.1f} % of queries whose class is in the index\n"
+            f"  measured on {why}"
+        )
+    return Completed(len(names), (store.facts["says"], line))
+
+
+def copy_model(run: Run, folder: Path) -> list[str]:
+    """Copy a run without states and paths of the machine; return the names of the files.
+
+    The copy is a run folder: `Run`, `network_of_run` and `weiss export` accept it.
+    """
+    copy = Run(folder)
+    nested = without_places(run.recipe())
+    copy.write_recipe(to_toml(nested))
+    with replacing(folder / MODEL) as temporary:
+        shutil.copyfile(run.folder / MODEL, temporary)
+    names = [RECIPE, MODEL]
+    if run.is_finished():
+        result = run.result()
+        result["data"] = _data_name(str(result.get("data", "")))
+        copy.write_card(card(recipe_from_dict(nested), result))
+        copy.write_result(result)
+        names += [CARD, RESULT]
+    return names
+
+
+def without_places(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Return a recipe without paths of the machine.
+
+    Example:
+        >>> without_places({"data": {"name": "/home/me/photos", "root": "/data"}})
+        {'data': {'name': 'photos'}}
+    """
+    found: dict[str, Any] = {}
+    for key, value in recipe.items():
+        if isinstance(value, dict):
+            found[key] = without_places(value)
+        else:
+            found[key] = without_folders(value)
+    if isinstance(found.get("data"), dict):
+        data = {k: v for k, v in found["data"].items() if k not in ("root", "cache")}
+        if "name" in data:
+            data["name"] = _data_name(data["name"])
+        found["data"] = data
+    return found
+
+
+def _data_name(name: str) -> str:
+    return name if name in DATASETS else Path(name).name or "photos"
+
+
+def _check_batch_size(batch_size: int | None) -> None:
+    if batch_size is not None:
+        a_count("--batch-size", batch_size, "weiss index")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _refuse_folder(
     index: IndexFolder, run: str | Path, data: str | Path | Table, replace_old: bool
 ) -> None:
-    """Refuse a folder for an index that holds something, or that has to do with what it is of."""
+    """Refuse a folder that holds other files, or that overlaps with the run or the images."""
     named = {"RUN": Path(run)}
     if not isinstance(data, Table) and str(data) not in DATASETS:
         named["IMAGES"] = Path(data)
     for word, path in named.items():
-        if how := overlap(index.folder, path):
+        if how := _overlap(index.folder, path):
             raise ValueError(
                 f"--out must be a folder of its own; {index.folder} would {how} {word}, {path}. "
                 "Choose another name beside it."
@@ -294,43 +424,103 @@ def _refuse_folder(
     if index.exists() and not replace_old:
         raise ValueError(
             f"{index.folder} must not hold an index yet; it does. Add to it with --add, choose "
-            "another --out, or put a new one in its place with --replace."
+            "another --out, or replace it with --replace."
         )
 
 
-def _replaced(index: IndexFolder) -> Manifest | None:
-    """Return the index that is there and is to be replaced; one that is damaged counts as none."""
-    try:
-        return index.manifest() if index.exists() else None
-    except DamagedIndexError:
-        return None
+def _overlap(one: Path, other: Path) -> str:
+    """Return how two paths overlap, links followed: "be", "lie in", "hold" or "" for not at all."""
+    one, other = one.resolve(), other.resolve()
+    if one == other:
+        return "be"
+    if other in one.parents:
+        return "lie in"
+    return "hold" if one in other.parents else ""
 
 
-def find_ids(what: Sequence[str | int], segments: Sequence[OpenSegment], removed: Array) -> Array:
-    """Return the sorted ids that names, numbers and ``class:NAME`` mean."""
-    by_name: dict[str, int] = {}
-    by_class: dict[str, list[int]] = {}
-    for segment in segments:
-        for row in alive_rows(segment, removed):
-            item = segment.item(int(row))
-            by_name[item.name] = item.id
-            for name in item.class_names:
-                by_class.setdefault(name, []).append(item.id)
+def _embedder(network: Network, run: Run, batch_size: int | None) -> BatchEmbedder:
+    assert network.model is not None
+    size = batch_size or run.recipe().get("evaluate", {}).get("batch_size") or BATCH
+    return BatchEmbedder(
+        network.model,
+        next(network.model.parameters()).device,
+        network.preprocessing,
+        network.embedding_size,
+        network.fingerprint,
+        int(size),
+    )
+
+
+def _embed_segment(
+    index: IndexFolder,
+    collection: Collection,
+    embedder: BatchEmbedder,
+    first: int,
+    num_workers: int | None,
+    quiet: bool,
+) -> tuple[Segment, Skipped, str]:
+    """Embed a collection into a segment; return it, the skipped images, and the speed in words."""
+    begun = time.monotonic()
+    total = len(collection.table)
+    with Bar(total, f"embedding {collection.name}", unit="images", delay=1.0) as bar:
+        paths, before = embed_collection(
+            collection,
+            embedder,
+            index.building,
+            num_workers=num_workers,
+            advance=(lambda worth: None) if quiet else bar.advance,
+        )
+    rate = (total - before) / max(time.monotonic() - begun, 1e-9)
+    speed = f"embedded at {rate:,.0f} images/s"
+    if before:
+        speed = f"{speed}, {before:,} earlier" if before < total else "embedded earlier"
+    rows, why = 0, dict[int, str]()
+    for path in paths:
+        count, errors = Block.summary(path)
+        rows += count
+        why |= errors
+    skipped = [(collection.names[row], text) for row, text in sorted(why.items())]
+    skipped = [*collection.left_out, *skipped]
+    if not rows:
+        clear_workspace(index.building)
+        raise ValueError(
+            f"at least one image of {collection.name} must be readable; none of {total:,} is:\n  "
+            + "\n  ".join(_in_lines(skipped[:10]))
+        )
+    segment = write_segment(
+        index,
+        first,
+        (Block.read(path) for path in paths),
+        rows,
+        embedder.embedding_size,
+        collection.names,
+        collection.classes,
+    )
+    return segment, skipped, speed
+
+
+def _find_ids(what: Sequence[str | int], segments: Sequence[OpenSegment], removed: Array) -> Array:
+    """Return the sorted ids of names, ids and ``class:NAME``."""
+    by_name = {
+        segment.names[row]: segment.first + int(row)
+        for segment in segments
+        for row in alive_rows(segment, removed)
+    }
     alive = set(by_name.values())
+    by_class = ids_by_class(segments, removed)
     found: set[int] = set()
-    for each in what:
-        said = str(each)
-        if said in by_name:
-            found.add(by_name[said])
-        elif said.isdecimal() and int(said) in alive:
-            found.add(int(said))
-        elif said.startswith("class:") and said.removeprefix("class:") in by_class:
-            found.update(by_class[said.removeprefix("class:")])
+    for each in map(str, what):
+        if each in by_name:
+            found.add(by_name[each])
+        elif each.isdecimal() and int(each) in alive:
+            found.add(int(each))
+        elif each.startswith("class:") and each.removeprefix("class:") in by_class:
+            found.update(by_class[each.removeprefix("class:")].tolist())
         else:
-            known = [f"class:{name}" for name in by_class] if said.startswith("class:") else by_name
-            hint = suggestion(said, known) if len(known) <= HINTS else ""  # which takes long
+            known = [f"class:{name}" for name in by_class] if each.startswith("class:") else by_name
+            hint = suggestion(each, known) if len(known) <= MOST_NAMES else ""
             raise UnknownItemError(
-                f"what is removed must be in the index; {said!r} is neither a name, nor an id, nor "
+                f"what is removed must be in the index; {each!r} is neither a name, nor an id, nor "
                 f"class:NAME of it.{hint}"
             )
     return np.array(sorted(found), dtype=np.int64)
@@ -339,12 +529,11 @@ def find_ids(what: Sequence[str | int], segments: Sequence[OpenSegment], removed
 def _without_known(
     collection: Collection, segments: Sequence[OpenSegment], removed: Array
 ) -> tuple[Array, list[str]]:
-    """Return the rows to add, and the names that are there with the same content."""
+    """Return the rows to add, and the names that the index has with the same content."""
     known: dict[str, bytes] = {}
     for segment in segments:
-        names = segment.names()
-        rows_there = alive_rows(segment, removed)
-        known |= {names[row]: segment.digests[row].tobytes() for row in rows_there}
+        for row in alive_rows(segment, removed):
+            known[segment.names[row]] = segment.digests[row].tobytes()
     rows, already, other = [], [], []
     for row, name in enumerate(collection.names):
         if name not in known:
@@ -356,15 +545,108 @@ def _without_known(
     if other:
         raise ValueError(
             f"an item's name must be new to the index, or its content the same; {len(other):,} "
-            f"are there with another content: {some(other)}. Remove these first (--remove NAME), "
-            "or rename the files."
+            f"have another content: {some(other)}. Remove these first (--remove NAME), or rename "
+            "the files."
         )
     return np.array(rows, dtype=np.int64), already
 
 
-def _made_line(manifest: Manifest, num_classes: int, how_fast: str) -> str:
-    classes = f" of {num_classes:,} classes" if num_classes else ", without classes"
-    return (
-        f"{manifest.name}: {manifest.num_items:,} images{classes}, "
-        f"{manifest.model['embedding_size']} dimensions, {how_fast}"
+def _class_labels(segments: Sequence[OpenSegment], removed: Array) -> tuple[list[str], Array]:
+    """Return the sorted classes of all items, and int64 ``(n,)`` the class of each.
+
+    The class is -1 for an item without a class, or with several.
+    """
+    alive = [alive_rows(segment, removed).tolist() for segment in segments]
+    names = sorted(
+        {
+            segment.class_names[label]
+            for segment, rows in zip(segments, alive, strict=True)
+            for label in set(chain.from_iterable(map(segment.labels.__getitem__, rows)))
+        }
     )
+    number = {name: at for at, name in enumerate(names)}
+    one = []
+    for segment, rows in zip(segments, alive, strict=True):
+        numbers = [number.get(name, -1) for name in segment.class_names]
+        for labels in (segment.labels[row] for row in rows):
+            one.append(numbers[labels[0]] if len(labels) == 1 else -1)
+    return names, np.array(one, dtype=np.int64)
+
+
+def _in_lines(skipped: Skipped) -> tuple[str, ...]:
+    return tuple(f"{name}: {why}" for name, why in skipped)
+
+
+def _read_skipped(index: IndexFolder, manifest: Manifest) -> Skipped:
+    if manifest.skipped is None:
+        return ()
+    lines = index.path(manifest.skipped).read_text(encoding="utf-8").split("\n")
+    return [(name, why) for name, tab, why in (line.partition("\t") for line in lines) if tab]
+
+
+def _write_skipped(index: IndexFolder, skipped: Skipped) -> str | None:
+    """Write the skipped images to a file of the index; return its name, None without any."""
+    if not skipped:
+        return None
+    name = index.new_name("skipped")
+    with replacing(index.path(name)) as path:
+        path.write_text("".join(f"{each}\t{why}\n" for each, why in skipped), encoding="utf-8")
+    return name
+
+
+def _report(change: Change, index: IndexFolder, quiet: bool) -> Change:
+    lines = [*change.lines]
+    if change.skipped:
+        number = len(change.skipped)
+        lines.append(f"{number:,} could not be read and are left out ({SKIPPED} lists them):")
+        lines += [f"  {line}" for line in change.skipped[:10]]
+        lines += [f"  and {number - 10:,} more"] if number > 10 else []
+    lines.append(f"Wrote {index.folder}. Search it: weiss search {index.folder} IMAGE")
+    if not quiet:
+        print("\n".join(lines), flush=True)
+    return change
+
+
+def _index_card(manifest: Manifest, num_classes: int, num_skipped: int) -> str:
+    """Return the card of an index, in Markdown."""
+    model, shape = manifest.model, manifest.model["preprocessing"]
+    measured = manifest.scores.get("measured_on", "nothing")
+    rows = [
+        f"| {title} | {100 * manifest.scores[name]:.2f} |"
+        for name, title in TITLES.items()
+        if name in manifest.scores
+    ]
+    table = "\n".join([f"| per cent | {measured} |", "|---|---:|", *rows])
+    classes = f" of {num_classes:,} classes" if num_classes else ", without classes"
+    skipped = f"- {num_skipped:,} files could not be read: `{SKIPPED}`.\n" if num_skipped else ""
+    threshold = f"There is no threshold: {manifest.threshold_why}."
+    if (found := manifest.threshold) is not None:
+        threshold = (
+            f"A hit with a similarity of {found['similarity']:.3f} or more is a match. "
+            f"{100 * found['false_match_rate']:.1f} % of impostors, pictures whose class is not in "
+            f"the index, find a match; {100 * found['true_match_rate']:.1f} % of those whose class "
+            f"is in it find one of their class. Measured on {found['basis']}. In a much larger "
+            "collection more impostors find a match."
+        )
+    return f"""# Index of {manifest.name}
+
+{manifest.num_items:,} images{classes}, to be searched by a picture: `weiss search INDEX IMAGE`, \
+`weiss serve INDEX`.
+
+- Made {manifest.made}, changed {manifest.updated}.
+- Store: {manifest.store["says"]}.
+{skipped}
+## Model
+
+- {model["backbone"]}, trained with {model["loss"]} on {model["num_classes"]:,} classes of \
+{model["trained_on"]}; {model["protocol"]}.
+- Input: {shape["size"]} x {shape["size"]} pixels; output: {model["embedding_size"]} dimensions, \
+compared by cosine.
+- Fingerprint `{model["fingerprint"]}`; an export with the same one can replace it.
+
+{table if rows else "Nothing was measured."}
+
+## When something is a match
+
+{threshold}
+"""

@@ -1,54 +1,61 @@
-"""From which similarity on a hit is a match: a threshold with a measured error.
+"""The threshold from which on a hit is a match, calibrated to a rate of false matches.
 
-A picture of something that is not in the catalogue finds a nearest item all the same. How similar
-that item is tells a threshold. So take pictures whose class the network never trained on, hide
-their class from the gallery, and look: each is then a stranger, and what it finds is a false match
-if it lies above the threshold.
+An impostor is a query whose class is not in the gallery; it finds a nearest item all the same. To
+calibrate, take queries of classes that the network never trained on, and ignore their own class in
+the gallery: each is then an impostor, and its nearest item is a false match if its similarity
+reaches the threshold.
 
-    s_i  the similarity of query i to the nearest item of another class: what a stranger finds
+    s_i  the similarity of query i to the nearest item of another class (as an impostor)
     o_i  the similarity to the nearest other item of its own class
-    t    the least threshold at which at most the wanted share of the s_i of half of the classes
-         reach it
+    t    the smallest threshold that at most the wanted share of the s_i of half the classes reach
 
 False matches (s_i >= t) and true ones (o_i >= t) are counted on the other half of the classes.
 
-The nearest of many strangers is nearer than the nearest of few: a threshold holds for galleries of
-about the size it was set with, which is why the size is told with it.
+In a larger gallery the nearest item of another class is nearer: a threshold holds for galleries of
+about the size it was measured with, so that this size is reported with it.
 
-Dimensions: n items, q queries, D embedding size.
+Dimensions: n items, q queries, D embedding size, C classes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from weiss._base import draws
 from weiss._base.arrays import Array
+from weiss.catalogue.index_folder import Manifest
+from weiss.catalogue.records import printable
+from weiss.runs import embed_runs
+from weiss.runs.folder import Run
 
 MIN_CLASSES, MIN_ITEMS = 10, 200
 """With fewer held-out classes or items a rate of a few per cent cannot be measured."""
 MAX_QUERIES = 1_000
 """More queries make the rates hardly more certain, and take long in a large index."""
 MOST_OF_A_CLASS = MAX_QUERIES // MIN_CLASSES
-"""Queries of one class: a large one must not speak for all."""
+"""Queries of one class: a large class must not dominate."""
 MIN_OF_A_HALF, MIN_FINDABLE = 100, 20
-"""Queries that set a threshold, as many that measure it, and how many of these must have something
-of their own class to find."""
-BLOCK = 8_000_000
-"""Similarities held at a time, 32 MB of them."""
+"""Queries that set a threshold, and as many that measure it; and how many of the latter must have
+another item of their own class."""
+SIMILARITIES_AT_ONCE = 8_000_000
+"""Similarities in memory at a time, 32 MB."""
+OWN_ITEMS = "this index"
+"""The source of a threshold that was calibrated on the items of the index."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A threshold and how it was found.
+    """A threshold and what it was measured on.
 
     Attributes:
         similarity: the threshold.
         false_match_rate: measured on the second half of the classes.
         true_match_rate: measured there, among queries whose class has another item.
-        num_classes: held-out classes that were asked, both halves.
-        num_setting_classes: those of them that set it.
-        num_setting: queries that set it.
+        num_classes: held-out classes of the queries, both halves.
+        num_setting_classes: the classes of the first half.
+        num_setting: queries that set the threshold.
         num_measuring: queries that measured it.
         num_gallery: items they were compared with.
     """
@@ -63,14 +70,8 @@ class Calibration:
     num_gallery: int
 
 
-def enough(labels: Array, held_out: Array, seed: int = 0) -> str:
-    """Return why a threshold cannot be set, or nothing if it can.
-
-    Args:
-        labels: ``(n,)`` int64 classes; -1 for items without one.
-        held_out: ``(C,)`` bool, whether the network never trained on a class.
-        seed: as for `calibrate`.
-    """
+def shortage(labels: Array, held_out: Array, seed: int = 0) -> str:
+    """Return what is missing to `calibrate` with these arguments; empty if nothing is."""
     rows = _held_out_rows(labels, held_out)
     classes = len(np.unique(labels[rows]))
     if classes < MIN_CLASSES or len(rows) < MIN_ITEMS:
@@ -99,12 +100,8 @@ def enough(labels: Array, held_out: Array, seed: int = 0) -> str:
 def halves(labels: Array, held_out: Array, seed: int = 0) -> tuple[Array, Array]:
     """Choose the queries, and which of them set the threshold: half of them, by whole classes.
 
-    Of every class as many are taken as of the others, as far as it has them.
-
-    Args:
-        labels: as for `calibrate`.
-        held_out: as for `calibrate`.
-        seed: as for `calibrate`.
+    All classes get the same number of queries, as far as they have items. Arguments as for
+    `calibrate`.
 
     Returns:
         ``(q,)`` int64 rows; and bool ``(q,)``, whether each sets the threshold or measures it.
@@ -113,15 +110,15 @@ def halves(labels: Array, held_out: Array, seed: int = 0) -> tuple[Array, Array]
     rows = rows[draws.permutation(len(rows), seed, draws.QUERIES)]
     rows = rows[np.argsort(labels[rows], kind="stable")]
     classes, firsts, sizes = np.unique(labels[rows], return_index=True, return_counts=True)
-    turn = np.arange(len(rows)) - np.repeat(firsts, sizes)  # the how-manieth of its class
-    # First one of each class, then a second one: a large class waits for the small ones.
+    turn = np.arange(len(rows)) - np.repeat(firsts, sizes)  # position within its class
+    # One of each class, then a second of each, and so on.
     in_turn = np.argsort(turn, kind="stable")
     chosen = rows[in_turn[turn[in_turn] < MOST_OF_A_CLASS][:MAX_QUERIES]]
     queries = np.sort(chosen)
     counts = dict(zip(*np.unique(labels[queries], return_counts=True), strict=True))
     order = classes[draws.permutation(len(classes), seed, draws.SPLITS)]
     first: list[int] = []
-    more = 0  # by how many queries the first half has more
+    more = 0  # queries of the first half minus those of the second
     for each in sorted((c for c in order if c in counts), key=lambda c: -counts[c]):
         if more <= 0:
             first.append(int(each))
@@ -137,36 +134,33 @@ def calibrate(
     false_match_rate: float = 0.05,
     seed: int = 0,
 ) -> Calibration:
-    """Set a threshold, and measure it on other classes than those that set it.
+    """Set a threshold on half of the held-out classes, and measure it on the other half.
 
     Args:
         vectors: float32 ``(n, D)`` of unit length.
-        labels: ``(n,)`` int64 classes; items of -1 have none and are left aside.
+        labels: ``(n,)`` int64 classes; items of -1 have none and are ignored.
         held_out: ``(C,)`` bool, whether the network never trained on a class.
-        false_match_rate: how many strangers may find a match, as a share of them.
-        seed: which half of the classes sets it, and which queries are taken of very many.
-
-    Returns:
-        The threshold and its rates.
+        false_match_rate: the share of impostors that may find a match.
+        seed: draws the halves and the queries.
 
     Raises:
-        ValueError: the rate is no share, or there is not `enough` to measure it on.
+        ValueError: the rate is not between 0 and 1, or there is a `shortage` of items or classes.
     """
     if not 0 < false_match_rate < 1:
         raise ValueError(
             f"false_match_rate must lie between 0 and 1; got {false_match_rate!r}. Pass 0.05 for "
             "one false match in twenty."
         )
-    if lack := enough(labels, held_out, seed):
+    if lack := shortage(labels, held_out, seed):
         raise ValueError(f"a threshold cannot be set: {lack}.")
     queries, sets = halves(labels, held_out, seed)
-    own_q, stranger_q = nearest_of_both(vectors, labels, queries)
-    threshold = least_threshold(stranger_q[sets], false_match_rate)
-    own, stranger = own_q[~sets], stranger_q[~sets]
+    own_q, impostor_q = nearest_of_both(vectors, labels, queries)
+    threshold = least_threshold(impostor_q[sets], false_match_rate)
+    own, impostor = own_q[~sets], impostor_q[~sets]
     findable = np.isfinite(own)
     return Calibration(
         similarity=threshold,
-        false_match_rate=float((stranger >= threshold).mean()),
+        false_match_rate=float((impostor >= threshold).mean()),
         true_match_rate=float((own[findable] >= threshold).mean()),
         num_classes=len(np.unique(labels[queries])),
         num_setting_classes=len(np.unique(labels[queries[sets]])),
@@ -177,21 +171,21 @@ def calibrate(
 
 
 def nearest_of_both(vectors: Array, labels: Array, queries: Array) -> tuple[Array, Array]:
-    """Return how near the nearest item of the own class is, and that of any other.
+    """Return the similarities of the nearest item of the own class, and of any other class.
 
     Args:
         vectors: float32 ``(n, D)`` of unit length.
-        labels: ``(n,)`` int64; -1 for items without a class, which nobody finds.
-        queries: ``(q,)`` rows that look for others; each has a class.
+        labels: ``(n,)`` int64; -1 for items without a class, which are never found.
+        queries: ``(q,)`` rows with a class; none finds itself.
 
     Returns:
-        Two float32 ``(q,)`` of similarities; -inf where there is none.
+        Two float32 ``(q,)``; -inf where there is no such item.
     """
     asked_qD, class_q = np.asarray(vectors[queries]), labels[queries]
     own_q = np.full(len(queries), -np.inf, dtype=np.float32)
-    stranger_q = own_q.copy()
-    # Some items at a time, as they lie: of a million neither a copy nor all similarities.
-    rows = max(1, BLOCK // max(len(queries), 1))
+    impostor_q = own_q.copy()
+    # In blocks of items: neither a copy of a large index nor all similarities fit in memory.
+    rows = max(1, SIMILARITIES_AT_ONCE // max(len(queries), 1))
     for start in range(0, len(labels), rows):
         part = slice(start, start + rows)
         similarity_qb = asked_qD @ np.asarray(vectors[part]).T
@@ -199,29 +193,84 @@ def nearest_of_both(vectors: Array, labels: Array, queries: Array) -> tuple[Arra
         here = np.flatnonzero((queries >= start) & (queries < start + rows))
         similarity_qb[here, queries[here] - start] = -np.inf
         is_own_qb = class_q[:, None] == labels[part]
-        for best_q, counts_qb in ((own_q, is_own_qb), (stranger_q, ~is_own_qb)):
+        for best_q, counts_qb in ((own_q, is_own_qb), (impostor_q, ~is_own_qb)):
             found = similarity_qb.max(axis=1, where=counts_qb, initial=-np.inf)
             np.maximum(best_q, found, out=best_q)
-    return own_q, stranger_q
+    return own_q, impostor_q
 
 
-def least_threshold(strangers: Array, false_match_rate: float) -> float:
-    """Return the least threshold that at most this share of strangers reach.
-
-    Args:
-        strangers: ``(q,)`` similarities.
-        false_match_rate: the share.
+def least_threshold(impostors: Array, false_match_rate: float) -> float:
+    """Return the smallest threshold that at most this share of impostors ``(q,)`` reach.
 
     Example:
-        >>> least_threshold(np.array([0.1, 0.2, 0.3, 0.4]), 0.25) > 0.3
-        True
-        >>> least_threshold(np.array([0.1, 0.2, 0.3, 0.4]), 0.25) <= 0.4
+        >>> 0.3 < least_threshold(np.array([0.1, 0.2, 0.3, 0.4]), 0.25) <= 0.4
         True
     """
-    allowed = int(np.floor(false_match_rate * len(strangers)))
-    nearest_first = np.sort(strangers.astype(np.float32))[::-1]
-    # Just above the first who must not reach it; those who tie with him stay below as well.
+    allowed = int(np.floor(false_match_rate * len(impostors)))
+    nearest_first = np.sort(impostors.astype(np.float32))[::-1]
+    # Just above the first one that must not reach it; equal ones stay below as well.
     return float(np.nextafter(nearest_first[allowed], np.float32(np.inf)))
+
+
+def index_threshold(
+    manifest: Manifest,
+    vectors: Array,
+    class_names: Sequence[str],
+    labels: Array,
+    model: Run,
+    run: Run | None,
+    device: str,
+) -> tuple[dict[str, Any] | None, str]:
+    """Calibrate the threshold of an index on its own items, else on the test data of ``run``.
+
+    Returns:
+        What the manifest keeps, and what it was measured on; or None, and why there is none.
+    """
+    rate = float(manifest.settings["false_match_rate"])
+    trained = {printable(str(name)) for name in (model.model_facts() or {}).get("class_names", ())}
+    held_out = np.array([name not in trained for name in class_names], dtype=bool)
+    lack = shortage(labels, held_out)
+    if not lack:
+        return _for_manifest(calibrate(vectors, labels, held_out, false_match_rate=rate), rate)
+    old = manifest.threshold
+    if run is None:
+        # A threshold of the run's own data, which the index does not have, stays valid.
+        if old is not None and old["source"] != OWN_ITEMS:
+            return old, manifest.threshold_why
+        return None, f"{lack} in {OWN_ITEMS}"
+    try:
+        tested = embed_runs([run], device=device)[0]
+    # For whatever reason the data cannot be opened: an index can be made without a threshold.
+    except (ValueError, OSError, RuntimeError):
+        return None, f"{lack} in {OWN_ITEMS}, and the run's own test data could not be opened"
+    table = tested.table
+    if table.is_multi_label:
+        return None, f"{lack} in {OWN_ITEMS}, and the run's test items have several classes each"
+    held_out = np.array([name not in trained for name in table.class_names], dtype=bool)
+    if shortage(table.labels, held_out):
+        return None, f"{lack}, in {OWN_ITEMS} and among the run's own test data"
+    embeddings = tested.embeddings.float().cpu().numpy()
+    found = calibrate(embeddings, table.labels, held_out, false_match_rate=rate)
+    return _for_manifest(found, rate, "the run's own test data")
+
+
+def _for_manifest(
+    found: Calibration, rate: float, source: str = OWN_ITEMS
+) -> tuple[dict[str, Any], str]:
+    basis = (
+        f"{found.num_classes:,} classes of {source} that never trained: "
+        f"{found.num_setting_classes:,} of them, {found.num_setting:,} queries, set it to at most "
+        f"{100 * rate:g} % false matches; the others, {found.num_measuring:,} queries, measured it "
+        f"against {found.num_gallery:,} items"
+    )
+    return {
+        "similarity": found.similarity,
+        "false_match_rate": found.false_match_rate,
+        "true_match_rate": found.true_match_rate,
+        "basis": basis,
+        "wanted": rate,
+        "source": source,
+    }, basis
 
 
 def _class_sizes(labels: Array) -> Array:

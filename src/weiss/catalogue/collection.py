@@ -1,4 +1,4 @@
-"""What is to be indexed: anything that is data, and folders without classes; names for its items.
+"""The images to be indexed: any data set, or a folder without classes; and names for its items.
 
 Dimensions: n items.
 """
@@ -13,13 +13,13 @@ import numpy as np
 from weiss._base import images
 from weiss._base.arrays import Array
 from weiss._base.checks import some
-from weiss.catalogue.items import shown
+from weiss.catalogue.records import printable
 from weiss.data import DATASETS, Assembly, Table, open_table
 from weiss.data.own_data import EMPTY, images_below
 from weiss.data.sources import Files, Vectors
 
 NO_CLASS = ""
-"""The one class of a table whose items have none; it is never shown."""
+"""The class of a table whose items have none; users never see it."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class Collection:
     """Pictures, their names and classes.
 
     Attributes:
-        name: what to call it.
+        name: of the collection.
         table: the n items.
-        names: n names, no two the same; none leads out of a folder or begins at a root.
-        classes: n tuples of class names; empty where nobody said.
-        left_out: what the list has and the table has not: its name, and why.
-        remarks: what else is to be said, in words.
+        names: n different names; none is an absolute path or leads out of the folder.
+        classes: n tuples of class names; empty where they are unknown.
+        left_out: entries of a list that the table does not have: name and reason.
+        remarks: more lines for the summary.
     """
 
     name: str
@@ -57,16 +57,16 @@ class Collection:
 def open_collection(
     data: str | Path | Table, *, root: str | Path | None = None, split: str = "all"
 ) -> Collection:
-    """Open pictures that are to be searched.
+    """Open the images of an index.
 
     Args:
-        data: a folder of images, or with one subfolder a class; a CSV, TSV or Parquet list; the
-            name of a data set; or a table.
-        root: the folder of a named data set, or what the paths of a list start from.
-        split: ``"all"``, or the part of the data to take: test, train and so on.
+        data: a folder of images, or with one subfolder for each class; a CSV, TSV or Parquet list;
+            the name of a data set; or a table.
+        root: the folder of a named data set, or the folder that the paths of a list start from.
+        split: ``"all"``, or a part of the data: test, train and so on.
 
     Returns:
-        The collection. What cannot be read is found later, when it is embedded.
+        The collection. Images that cannot be read are found later, when they are embedded.
     """
     if isinstance(data, Table):
         return _named(data.name, data if split == "all" else data.part(split))
@@ -77,7 +77,7 @@ def open_collection(
             f"{path} must hold images ({', '.join(images.SUFFIXES)}), there or in subfolders; it "
             "holds none. Check the path."
         )
-    if is_folder and _has_loose_images(path):
+    if is_folder and any(map(_is_image, path.iterdir())):
         if split != "all":
             raise ValueError(
                 f"--split must be left out for {path}, a folder of images without classes; got "
@@ -85,7 +85,7 @@ def open_collection(
             )
         return _named(path.resolve().name, _without_classes(path))
     table, left_out = _with_classes(str(data), root, split)
-    empty = [shown(name) for name, why in left_out if why == EMPTY]
+    empty = [printable(name) for name, why in left_out if why == EMPTY]
     remarks = (f"{len(empty):,} subfolders hold no images: {some(empty)}",) if empty else ()
     rows = tuple((name, why) for name, why in left_out if why != EMPTY)
     return _named(table.name or path.resolve().name, table, rows, remarks)
@@ -102,25 +102,25 @@ def _named(
     source = table.source
     if isinstance(source, Files):
         left_out = [(_inside(each, source.root), why) for each, why in left_out]
-    rows = tuple((shown(each), why) for each, why in left_out)
-    return Collection(shown(name), table, item_names(table), _classes(table), rows, remarks)
+    rows = tuple((printable(each), why) for each, why in left_out)
+    return Collection(printable(name), table, item_names(table), _classes(table), rows, remarks)
 
 
 def item_names(table: Table) -> tuple[str, ...]:
-    """Return a name for each item that can be shown: no folders of the machine, none twice.
+    """Return a printable name for each item: no folders of the machine, all different.
 
-    A file below the collection's folder is called by its path from there. Of one that lies
-    elsewhere the parts that lead out are left away.
+    A file is named by its path below the folder of the collection; ``..`` and the folders of an
+    absolute path elsewhere are dropped.
     """
     source = table.source
-    said = (source.name(row) for row in range(len(source)))
+    names = (source.name(row) for row in range(len(source)))
     if isinstance(source, Files):
-        said = (_inside(name, source.root) for name in said)
-    return _each_once(map(shown, said))
+        names = (_inside(name, source.root) for name in names)
+    return _different(map(printable, names))
 
 
-def _each_once(given: Iterable[str]) -> tuple[str, ...]:
-    """Return names of which no two are the same: the second of two is called ``name (2)``."""
+def _different(given: Iterable[str]) -> tuple[str, ...]:
+    """Make names different: the second ``name`` becomes ``name (2)``."""
     taken: dict[str, int] = {}
     names = []
     for name in given:
@@ -148,14 +148,10 @@ def _inside(path: str, root: Path) -> str:
 def _classes(table: Table) -> tuple[tuple[str, ...], ...]:
     if table.class_names == (NO_CLASS,):
         return ((),) * len(table)
-    names = _each_once(map(shown, table.class_names))
+    names = _different(map(printable, table.class_names))
     if table.is_multi_label:
         return tuple(tuple(names[c] for c in np.flatnonzero(row)) for row in table.labels)
     return tuple((names[label],) for label in table.labels)
-
-
-def _has_loose_images(folder: Path) -> bool:
-    return any(_is_image(path) for path in folder.iterdir())
 
 
 def _is_image(path: Path) -> bool:
@@ -164,7 +160,7 @@ def _is_image(path: Path) -> bool:
 
 
 def _without_classes(folder: Path) -> Table:
-    """Return the table of a folder whose images lie in it, and not in subfolders."""
+    """Return the table of a folder with images and without subfolders of images."""
     names = sorted(path.name for path in folder.iterdir() if _is_image(path))
     deeper = sorted(
         path.name
@@ -173,7 +169,7 @@ def _without_classes(folder: Path) -> Table:
     )
     if deeper:
         raise ValueError(
-            f"{folder} must hold images, or one subfolder a class, not both; it holds "
+            f"{folder} must hold images, or one subfolder for each class, not both; it holds "
             f"{len(names):,} images beside the subfolders {some(deeper)}. Move the images into a "
             "subfolder, or index them as a folder of their own."
         )
@@ -188,7 +184,7 @@ def _with_classes(
     how = None
     left_out: list[tuple[str, str]] = []
     if data not in DATASETS:
-        # Nothing trains here: whatever there is may be found.
+        # Nothing is trained: classes may be small and shared.
         how = Assembly(
             split="all" if split == "all" else "given",
             shared_classes=True,
@@ -202,8 +198,7 @@ def _with_classes(
         if not len(rows):
             parts = ", ".join(table.sizes())
             raise ValueError(
-                f"--split must be all or a part that {table.name} has; {split!r} is none: it has "
-                f"{parts}."
+                f"--split must be all or a part of {table.name} ({parts}); got {split!r}."
             )
         table = table.take(rows)
     return table.compact(), left_out

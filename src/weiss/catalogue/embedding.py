@@ -1,16 +1,14 @@
-"""A collection embedded block by block, each block kept as soon as it is finished.
+"""Embed a collection block by block; each finished block is written to a file.
 
-    decode a piece -> small pictures, digests        in a thread, one piece ahead
+    decode a piece -> thumbnails, digests            in a thread, one piece ahead
     crop, embed                                      here, on the device
 
-Pixels are decoded once: the network's input and the small picture come from the same ones. They are
-cropped by what `weiss.data.Pipeline` crops by in an evaluation, so an item has the vector that an
-evaluation would give it. A pipeline itself would first decode everything, or nothing; here a piece
-is forgotten when it is done, however many there are.
+Images are decoded once, for the network and for the thumbnail. They are cropped as in an evaluation
+(`weiss.data.Pipeline`), so that an item has the same vector as there. A pipeline would keep all
+images in memory; here the memory is that of a few pieces. All devices compute in float32, as for
+queries.
 
-Computed in float32 on every device, as queries are: the index and who searches it must agree.
-
-Dimensions: b items of a block, B of a batch, D embedding size.
+Dimensions: B items of a batch, D embedding size.
 """
 
 import hashlib
@@ -32,11 +30,10 @@ from weiss._base.decoding import Decoders, collect
 from weiss._base.files import replacing
 from weiss._base.images import BadImageError
 from weiss.catalogue.collection import Collection
-from weiss.catalogue.items import shown
-from weiss.catalogue.preprocessing import Preprocessing
-from weiss.catalogue.segments import Block
-from weiss.catalogue.thumbnails import SIDE, TINY, small_picture
-from weiss.catalogue.tidying import PLAN, clear_workspace
+from weiss.catalogue.index_folder import PLAN, clear_workspace
+from weiss.catalogue.networks import Preprocessing
+from weiss.catalogue.records import printable
+from weiss.catalogue.segments import THUMBNAIL_SIDE, TINY, Block, make_thumbnail
 from weiss.data import CentreCrop, Table
 from weiss.data.cache import build_store, file_states
 from weiss.data.resample import resample
@@ -44,20 +41,20 @@ from weiss.data.sources import Files, Pixels
 from weiss.data.store import Memory, Storage, Store, workers_for
 
 Decode = Callable[[Table], tuple[Store, dict[int, str]]]
-"""From images to their pixels, and what is wrong with those that cannot be read."""
-PIECE, BLOCK = 512, 2048
-"""Items that are decoded together; items that are kept together."""
+"""From images to their pixels, and the errors of those that cannot be read."""
+PIECE_ITEMS, BLOCK_ITEMS = 512, 2048
+"""Items that are decoded together; items in one file."""
 IN_MEMORY = Storage("memory", "a piece at a time")
 
 
 @dataclass(frozen=True)
-class Embedder:
-    """A network and what it wants to see.
+class BatchEmbedder:
+    """A network that embeds decoded images in batches.
 
     Args:
         model: on its device, in evaluation mode.
-        device: where that is.
-        shape: how pictures are prepared for it.
+        device: of the model.
+        shape: its preprocessing.
         embedding_size: D.
         fingerprint: of its tensors.
         batch_size: B.
@@ -73,12 +70,12 @@ class Embedder:
     @property
     def piece_size(self) -> int:
         """Items of a piece: whole batches."""
-        return -(-PIECE // self.batch_size) * self.batch_size
+        return -(-PIECE_ITEMS // self.batch_size) * self.batch_size
 
     @property
     def block_size(self) -> int:
         """Items of a block: whole pieces."""
-        return -(-BLOCK // self.piece_size) * self.piece_size
+        return -(-BLOCK_ITEMS // self.piece_size) * self.piece_size
 
     @torch.inference_mode()
     def embed(self, store: Store) -> Array:
@@ -88,57 +85,46 @@ class Embedder:
             part = store.take(np.arange(start, min(start + self.batch_size, len(store.starts))))
             if self.device.type != "cpu":
                 part = part.gather(np.arange(len(part.starts)))
-            found.append(self.model(self._shown(part)))
+            found.append(self.model(self._crops(part)))
         return np.asarray(torch.cat(found).float().cpu().numpy())
 
-    def _shown(self, part: Store) -> Tensor:
+    def _crops(self, part: Store) -> Tensor:
         """Return the crops ``(B, c, S, S)`` of a batch, on the device."""
         pixels = part.pixels.to(self.device, non_blocking=True)
         side, channels = self.shape.size, int(pixels.shape[1])
-        # Where each would begin if they were of the network's size and lay side by side.
+        # Where each image starts if all have the network's size and follow each other.
         begins = part.starts[0] + np.arange(len(part.starts)) * side**2
         is_ready = side == self.shape.resize and bool((part.sizes == side).all())
         if is_ready and (part.starts == begins).all():
-            # Each is its own crop: to resample would multiply by one.
-            shown = pixels[begins[0] : begins[-1] + side**2].view(-1, side, side, channels)
-            return shown.permute(0, 3, 1, 2).float()
+            # The images are their own crops.
+            crops = pixels[begins[0] : begins[-1] + side**2].view(-1, side, side, channels)
+            return crops.permute(0, 3, 1, 2).float()
         windows = CentreCrop(side, self.shape.resize).windows(part.sizes)
         return resample(pixels, part.starts, part.sizes[:, 1], windows)
 
 
-def block_rows(count: int, embedder: Embedder) -> list[range]:
-    """Return which rows of a table form its blocks."""
-    size = embedder.block_size
-    return [range(start, min(start + size, count)) for start in range(0, count, size)]
-
-
 def embed_collection(
     collection: Collection,
-    embedder: Embedder,
+    embedder: BatchEmbedder,
     workspace: Path,
     *,
     num_workers: int | None = None,
     advance: Callable[[int], None] = lambda worth: None,
 ) -> tuple[list[Path], int]:
-    """Embed what is not embedded yet.
+    """Embed the items of a collection whose blocks are not in the workspace yet.
 
-    Args:
-        collection: what is to be embedded.
-        embedder: by what.
-        workspace: where finished blocks are kept. Those of the same collection and network are
-            used; others are thrown away.
-        num_workers: decoding processes; one for each core by default.
-        advance: told how many items are done, those that were done before too.
+    Blocks of another collection or network are deleted. ``advance`` is called with the number of
+    items that are done, earlier ones included.
 
     Returns:
-        The files of all blocks, in order; and how many items had been embedded before.
+        The files of all blocks, in order; and how many items had been embedded earlier.
     """
-    blocks = block_rows(len(collection.table), embedder)
+    count, size = len(collection.table), embedder.block_size
+    blocks = [range(start, min(start + size, count)) for start in range(0, count, size)]
     paths = [workspace / f"block-{number:06d}.npz" for number in range(len(blocks))]
-    prepare_workspace(workspace, _key(collection, embedder), paths)
+    _prepare_workspace(workspace, _key(collection, embedder), paths)
     missing = [number for number, path in enumerate(paths) if not path.is_file()]
-    lacking = set(missing)
-    before = sum(len(rows) for number, rows in enumerate(blocks) if number not in lacking)
+    before = count - sum(len(blocks[number]) for number in missing)
     advance(before)
     pieces = [
         (number, rows[start : start + embedder.piece_size])
@@ -150,7 +136,7 @@ def embed_collection(
     with ExitStack() as stack:
         decode = _decoder_of(collection.table, embedder, num_workers, stack)
         make = partial(_piece, collection, embedder, decode)
-        # Without files to wait for, a thread would only take turns with the network on the CPU.
+        # A thread helps only if it waits for files while the network computes, or for a GPU.
         waits = isinstance(collection.table.source, Files) or embedder.device.type != "cpu"
         made = (_one_ahead if waits else map)(make, [rows for _, rows in pieces])
         for (number, rows), (piece, store) in zip(pieces, made, strict=True):
@@ -162,8 +148,8 @@ def embed_collection(
     return paths, before
 
 
-def prepare_workspace(workspace: Path, key: str, paths: Sequence[Path]) -> None:
-    """Empty the workspace unless it was made for the same: then only what is not whole goes."""
+def _prepare_workspace(workspace: Path, key: str, paths: Sequence[Path]) -> None:
+    """Delete blocks of another collection or network, and blocks that cannot be read."""
     plan = workspace / PLAN
     try:
         is_same = json.loads(plan.read_text())["key"] == key
@@ -173,7 +159,7 @@ def prepare_workspace(workspace: Path, key: str, paths: Sequence[Path]) -> None:
         for path in paths:
             try:
                 Block.read(path)
-            # A block that cannot be read, for whatever reason, is made again.
+            # For whatever reason it cannot be read: the block is made again.
             except Exception:
                 path.unlink(missing_ok=True)
         return
@@ -184,22 +170,22 @@ def prepare_workspace(workspace: Path, key: str, paths: Sequence[Path]) -> None:
 
 
 def content_digest(table: Table, row: int) -> bytes:
-    """Return 16 bytes that tell the content of an item from any other."""
+    """Return a checksum of the content of an item, 16 bytes."""
     source = table.source
     if isinstance(source, Files):
         with source.file(row).open("rb") as file:
             return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
     pixels = np.ascontiguousarray(source.read(row))
     height, width = pixels.shape[:2]
-    # The shape as a salt: the same bytes in other rows are another picture.
+    # The same bytes in another shape are another picture.
     salt = height.to_bytes(4, "little") + width.to_bytes(4, "little")
     return hashlib.blake2b(pixels.data, digest_size=16, salt=salt).digest()
 
 
-def _key(collection: Collection, embedder: Embedder) -> str:
-    """Return a word that changes with the network, the items or how they are cut into blocks."""
+def _key(collection: Collection, embedder: BatchEmbedder) -> str:
+    """Return a checksum of the network, the items and the sizes of blocks."""
     state = hashlib.sha256(embedder.fingerprint.encode())
-    state.update(f"{embedder.shape} {embedder.batch_size} {PIECE} {BLOCK}".encode())
+    state.update(f"{embedder.shape} {embedder.batch_size} {PIECE_ITEMS} {BLOCK_ITEMS}".encode())
     state.update(json.dumps([collection.names, collection.classes]).encode())
     source = collection.table.source
     if isinstance(source, Files):
@@ -211,13 +197,13 @@ def _key(collection: Collection, embedder: Embedder) -> str:
         for row in range(len(source)):
             try:
                 state.update(content_digest(collection.table, row))
-            except BadImageError as error:  # which is told of later
+            except BadImageError as error:  # reported later
                 state.update(str(error).encode())
     return state.hexdigest()
 
 
 def _one_ahead(make: Callable[[range], Any], given: Sequence[range]) -> Iterator[Any]:
-    """Yield what is made of each, the next one being made meanwhile."""
+    """Yield ``make`` of each range, while a thread makes the next one."""
     with ThreadPoolExecutor(1, "weiss-index") as thread:
         coming = [thread.submit(make, each) for each in given[:1]]
         try:
@@ -230,16 +216,16 @@ def _one_ahead(make: Callable[[range], Any], given: Sequence[range]) -> Iterator
 
 
 def _piece(
-    collection: Collection, embedder: Embedder, decode: Decode, rows: range
+    collection: Collection, embedder: BatchEmbedder, decode: Decode, rows: range
 ) -> tuple[Block, Store]:
-    """Return the items of some rows that can be read, without vectors; and their pixels."""
+    """Decode some rows; return those that can be read, without vectors, and their pixels."""
     at = np.arange(rows.start, rows.stop)
     part = collection.table.take(at)
     store, errors = decode(part)
     good = np.setdiff1d(np.arange(len(part)), np.array(list(errors), dtype=np.int64))
     why = {rows.start + row: _reason(part, row, text) for row, text in errors.items()}
     store = store.take(good)
-    thumbnails, places = _small_pictures(store)
+    thumbnails, places = _thumbnails(store)
     digests = [content_digest(part, int(row)) for row in good]
     block = Block(
         at[good],
@@ -252,8 +238,8 @@ def _piece(
     return block, store
 
 
-def _small_pictures(store: Store) -> tuple[Array, Array]:
-    """Return small pictures one after the other, uint8, and where each lies, ``(n, 4)``."""
+def _thumbnails(store: Store) -> tuple[Array, Array]:
+    """Return all thumbnails, uint8, and the place of each, ``(n, 4)``; see `Block`."""
     channels, count = int(store.pixels.shape[1]), len(store.starts)
     flat = store.pixels.view(-1).numpy()
     lengths = store.num_pixels() * channels
@@ -261,15 +247,15 @@ def _small_pictures(store: Store) -> tuple[Array, Array]:
     places = np.zeros((count, 4), dtype=np.int64)
     ends = np.cumsum(lengths)
     is_run = count > 0 and bool((firsts - firsts[0] == ends - lengths).all())
-    if is_run and lengths.max() <= TINY and store.sizes.max() <= SIDE:
-        # All are kept as they are, and lie one after the other already.
+    if is_run and lengths.max() <= TINY and store.sizes.max() <= THUMBNAIL_SIDE:
+        # All are kept as pixels, and follow each other already.
         places[:, 0], places[:, 1], places[:, 2:] = ends - lengths, lengths, store.sizes
         return flat[firsts[0] : firsts[0] + ends[-1]], places
     pieces, start = [], 0
     for number, (first, length) in enumerate(zip(firsts, lengths, strict=True)):
         height, width = (int(side) for side in store.sizes[number])
         pixels = flat[first : first + length].reshape(height, width, channels)
-        kept, tall, wide = small_picture(pixels)
+        kept, tall, wide = make_thumbnail(pixels)
         places[number] = start, len(kept), tall, wide
         start += len(kept)
         pieces.append(kept)
@@ -277,9 +263,9 @@ def _small_pictures(store: Store) -> tuple[Array, Array]:
 
 
 def _decoder_of(
-    table: Table, embedder: Embedder, num_workers: int | None, stack: ExitStack
+    table: Table, embedder: BatchEmbedder, num_workers: int | None, stack: ExitStack
 ) -> Decode:
-    """Return what decodes a piece; the processes that it needs end with the stack."""
+    """Return a function that decodes a piece; its processes end with the stack."""
     short_side = embedder.shape.short_side
     workers = workers_for(len(table), num_workers)
     source = table.source
@@ -302,16 +288,16 @@ def _decoder_of(
 
 
 def _reason(part: Table, row: int, message: str) -> str:
-    """Return why an image cannot be read, without the folders in front of its name."""
+    """Return an error message without the folders in front of the file name."""
     if isinstance(part.source, Files):
         file = part.source.file(row)
         message = message.removeprefix(f"{file}: ")
         message = message.replace(str(file), file.name).replace(str(file.absolute()), file.name)
-    return shown(message)
+    return printable(message)
 
 
-def _with_vectors(piece: Block, store: Store, embedder: Embedder) -> Block:
-    """Embed a piece; what comes out as no number is left out like a file that cannot be read."""
+def _with_vectors(piece: Block, store: Store, embedder: BatchEmbedder) -> Block:
+    """Embed a piece; an item with a NaN or infinity is skipped like an unreadable file."""
     if not len(piece.rows):
         return piece
     vectors = embedder.embed(store)
@@ -329,7 +315,7 @@ def _with_vectors(piece: Block, store: Store, embedder: Embedder) -> Block:
 
 
 def _joined(parts: Sequence[Block]) -> Block:
-    """Return some pieces as one block."""
+    """Join pieces to one block."""
     offsets = np.cumsum([0] + [len(part.thumbnails) for part in parts])
     places = [part.places.copy() for part in parts]
     for moved, offset in zip(places, offsets[:-1], strict=True):

@@ -1,12 +1,17 @@
-"""A run's network as one file to ship: ONNX or safetensors, and a card beside it.
+"""Export the network of a run to one file, ONNX or safetensors, with a model card beside it.
 
-A file takes its name after what it gives has been compared with the run's network; one that fails
-is not left behind. (onnx and onnxscript only here.)
+The embeddings of the file are compared with those of the run's network before it gets its name; a
+file that fails is deleted. onnx and onnxscript are imported only here.
+
+The first line of a card holds a checksum of the rest: a card that the user has edited (to fill in
+the license) is not overwritten.
 
 Legend: B pictures, c channels, S side of the crop, D embedding size.
 """
 
+import hashlib
 import json
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,8 +26,7 @@ from weiss._base import checks
 from weiss._base.arrays import Array
 from weiss._base.files import replacing
 from weiss._base.tensor_files import DIGEST, read_tensors, write_tensors
-from weiss.backbones import Embedder
-from weiss.catalogue.model_card import NEW, card_beside, model_card
+from weiss.backbones import BACKBONES, Embedder
 from weiss.catalogue.networks import (
     DIGEST_PLACE,
     FORMATS,
@@ -37,32 +41,37 @@ from weiss.catalogue.networks import (
     network_of_file,
     words_of,
 )
+from weiss.evaluation.metrics import TITLES
+from weiss.losses import LOSSES
 from weiss.runs.folder import LOSS, MODEL, Run
 
 TOLERANCE = 1e-4
-"""How far an entry of an embedding may lie from that of the run's network."""
+"""Allowed difference between an entry of an embedding and that of the run's network."""
 BATCHES = (1, 2, 7)
-"""The batch sizes a file is tried with."""
+"""The batch sizes that a file is checked with."""
 OPSET = 18
-"""ONNX's operators of 2022, which the exporter writes without converting them."""
+"""The ONNX operator set that torch's exporter writes without a conversion."""
 LARGEST_ONNX = 2**31 - 2**24
-"""Bytes of tensors that one ONNX file can hold: 2 GiB less some for the graph."""
+"""Bytes of tensors in one ONNX file: 2 GiB less some for the graph."""
 LARGEST_HEADER = 10**8
-"""Bytes of a safetensors file's header, by the format."""
+"""Bytes of the header of a safetensors file, by the format."""
 FIELDS = f"{LOSS}fields"
+HEAD = "<!-- model card, written by weiss export; {} -->"
+FIRST_LINE = re.compile(HEAD.format("([0-9a-f]{16})"))
+NEW = ".new"
+"""Suffix of a new card beside one that the user has edited."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A file that was written.
+    """An exported file.
 
     Attributes:
         path: the file.
-        card: the model card beside it; ``.new`` at its end if somebody has changed the one that
-            was there, which is kept.
-        difference: the largest between an entry of its embeddings and of the run's network, over
-            all that was tried; None if nothing was.
-        facts: what the file's metadata say.
+        card: the model card beside it; it ends in ``.new`` if the user has edited the old one.
+        difference: the largest difference between its embeddings and those of the run's network;
+            None if it was not checked.
+        facts: the metadata of the file.
     """
 
     path: Path
@@ -71,7 +80,7 @@ class Exported:
     facts: dict[str, Any]
 
     def describe(self) -> str:
-        """Return what to tell whoever asked for it."""
+        """Return a summary for people."""
         shape = Preprocessing.from_dict(self.facts["preprocessing"])
         size = self.path.stat().st_size / 1e6
         checked = "not checked against the run's network"
@@ -104,16 +113,11 @@ def export_run(
 
     Args:
         run: the run folder.
-        out: the file; its suffix says the format, ``.onnx`` or ``.safetensors``. An export that
-            is there is replaced, any other file is refused. The card has the same name and
-            ``.md``.
-        format: ``"onnx"`` or ``"safetensors"``, for a name that does not say it.
-        check: compare the file with the run's network before it takes its name. An ONNX file needs
-            onnxruntime for that.
+        out: the file, with the suffix ``.onnx`` or ``.safetensors``. An older export is replaced,
+            any other file is refused. The card has the same name and ``.md``.
+        format: ``"onnx"`` or ``"safetensors"``, for a file name without that suffix.
+        check: compare the file with the run's network; for an ONNX file this needs onnxruntime.
         fields: also write the mean fields and the names of their classes; safetensors only.
-
-    Returns:
-        Where it is, and how close to the run's network.
 
     Raises:
         ValueError: the network cannot be exported, or the file does not give its embeddings.
@@ -122,7 +126,7 @@ def export_run(
     run, out = run if isinstance(run, Run) else Run(run), Path(out)
     kind = _kind(out, format, fields)
     _refuse_other_file(run, out, kind)
-    card, _ = card_beside(out)
+    card = _card_beside(out)
     model = run.model()
     facts = facts_of_run(run, model)
     if fields:
@@ -137,7 +141,7 @@ def export_run(
         if check:
             written = network_of_file(temporary, "cpu", threads=1, format=kind)
             difference = _largest_difference(written, model, out)
-        card_temporary.write_text(model_card(facts, out.name, kind), encoding="utf-8")
+        card_temporary.write_text(_model_card(facts, out.name, kind), encoding="utf-8")
     return Exported(out, card, difference, facts)
 
 
@@ -147,9 +151,9 @@ def _kind(out: Path, asked: str | None, fields: bool) -> str:
         checks.one_of("format", asked, FORMATS, "export_run")
     if (asked or named) not in FORMATS or (named in FORMATS and named != (asked or named)):
         raise ValueError(
-            f"out must end in .{ONNX} or .{SAFETENSORS}, as the format is; got {out.name!r}"
-            f"{'' if asked is None else f' for format={asked!r}'}. Name the file so"
-            f"{', or say format=...' if asked is None else ''}."
+            f"out must end in .{ONNX} or .{SAFETENSORS}, and fit the format; got {out.name!r}"
+            f"{'' if asked is None else f' for format={asked!r}'}. Rename the file"
+            f"{', or pass format=...' if asked is None else ''}."
         )
     kind = asked or named
     if fields and kind == ONNX:
@@ -163,7 +167,7 @@ def _kind(out: Path, asked: str | None, fields: bool) -> str:
 
 
 def _refuse_other_file(run: Run, out: Path, kind: str) -> None:
-    """Refuse to write where something lies that is no export: above all a run's own network."""
+    """Refuse to replace a file that is no export, above all the run's own network."""
     if out.resolve() == (run.folder / MODEL).resolve():
         raise ValueError(
             f"out must not be the run's own network; {out} is. Choose another name, outside of "
@@ -177,10 +181,10 @@ def _refuse_other_file(run: Run, out: Path, kind: str) -> None:
 
 
 def _is_export(path: Path, kind: str) -> bool:
-    """Say whether a file calls itself an export; its tensors are not read."""
+    """Return whether the metadata of a file are those of an export."""
     try:
         if kind == ONNX:
-            # As ONNX writes an entry of its metadata: the key, twelve letters, then the value.
+            # A metadata entry of ONNX: the key, twelve letters, then the value.
             return b"\x0a\x0cweiss_format\x12" in path.read_bytes()
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -210,7 +214,7 @@ def _onnx_file(model: Embedder, facts: dict[str, Any]) -> bytes:
             f"GB. Export it to .{SAFETENSORS}."
         )
     proto = _graph(model, Preprocessing.from_dict(facts["preprocessing"]))
-    _forget_places(proto)
+    _remove_debug_info(proto)
     onnx.helper.set_model_props(proto, {**words_of(facts), DIGEST: "0" * 32})
     onnx.checker.check_model(proto)
     content: bytes = proto.SerializeToString(deterministic=True)
@@ -234,10 +238,10 @@ def _onnx() -> Any:
 
 def _graph(model: Embedder, shape: Preprocessing) -> Any:
     """Return the network as an ONNX model that takes batches of any size."""
-    # Not one image: the exporter would take a batch of one for the only kind there is.
+    # Two images: with one, the exporter would fix the batch size.
     example = torch.zeros(2, shape.channels, shape.size, shape.size)
     with warnings.catch_warnings(), torch.no_grad():
-        # Between torch and its own copy of trees; nothing here can do anything about it.
+        # A warning of torch about its own code.
         warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
         try:
             program = torch.onnx.export(
@@ -259,19 +263,19 @@ def _graph(model: Embedder, shape: Preprocessing) -> Any:
     return program.model_proto
 
 
-def _forget_places(proto: Any) -> None:
-    """Remove what the exporter notes for debugging: lines of code, and the folders they lie in."""
+def _remove_debug_info(proto: Any) -> None:
+    """Remove lines of code and their folders, which the exporter adds."""
     for field, value in proto.ListFields():
         if field.name in ("doc_string", "metadata_props"):
             proto.ClearField(field.name)
         elif field.message_type is not None:
-            # A field that is said once is a message itself; one that repeats holds several.
+            # A single field is a message; a repeated one holds several.
             for inner in [value] if hasattr(value, "ListFields") else value:
-                _forget_places(inner)
+                _remove_debug_info(inner)
 
 
 def _largest_difference(written: Network, model: Embedder, out: Path) -> float:
-    """Return how far a file is from the network; raise if that is too far."""
+    """Return the largest difference of the embeddings; raise if it is too large."""
     largest = 0.0
     for images in _trial_images(written.preprocessing):
         with torch.inference_mode():
@@ -288,7 +292,7 @@ def _largest_difference(written: Network, model: Embedder, out: Path) -> float:
 
 
 def _trial_images(shape: Preprocessing) -> Iterator[Array]:
-    """Yield batches ``(B, c, S, S)`` of each size: noise, and pictures with light and edges."""
+    """Yield batches ``(B, c, S, S)`` of each size: noise, and discs on a gradient."""
     random = np.random.default_rng(0)
     y, x = np.mgrid[: shape.size, : shape.size] / shape.size
     for batch in BATCHES:
@@ -298,3 +302,137 @@ def _trial_images(shape: Preprocessing) -> Iterator[Array]:
         disc = (x - a) ** 2 + (y - b) ** 2 < radius**2 / 4
         picture = 255 * np.where(disc, light, a * x + (1 - a) * y)
         yield np.rint(picture).astype(np.float32)
+
+
+def _card_beside(out: Path) -> Path:
+    """Return the path of the card: ``model.onnx.md``, or a new name beside an edited card."""
+    card = out.with_name(f"{out.name}.md")
+    if not card.exists():
+        return card
+    first, _, rest = card.read_bytes().partition(b"\n") if card.is_file() else (b"", b"", b"")
+    found = FIRST_LINE.fullmatch(first.decode("utf-8", "replace").strip())
+    if found is None:
+        raise ValueError(
+            f"the model card is to be {card}, which is something else. Move that, or choose "
+            "another name for the export."
+        )
+    is_edited = found[1] != _checksum(rest)
+    return card.with_name(f"{card.name}{NEW}") if is_edited else card
+
+
+def _checksum(text: bytes) -> str:
+    # Editors and git change the ends of lines, which changes no word.
+    return hashlib.sha256(text.replace(b"\r\n", b"\n")).hexdigest()[:16]
+
+
+def _model_card(facts: dict[str, Any], name: str, kind: str) -> str:
+    """Return the model card of a file, in Markdown."""
+    backbone, loss = facts["backbone"]["name"], facts["loss"]["name"]
+    title = BACKBONES[backbone].title if backbone in BACKBONES else backbone
+    trained = f"trained with {LOSSES[loss].title}" if loss in LOSSES else "not trained"
+    steps = "\n".join(f"{i}. {s}" for i, s in enumerate(facts["preprocessing"]["steps"], start=1))
+    text = f"""# {name}: pictures to {facts["embedding_size"]} numbers
+
+{title}, {trained} on {facts["data"]} ({facts["num_classes"]:,} classes, epoch {facts["epoch"]}, \
+seed {facts["seed"]}), from {facts["starts_from"]}. Pictures of one class are meant to lie close \
+together, by the cosine of their vectors; the scores say how far that holds.
+
+## Data and protocol
+
+- Data: {facts["data"]}; {facts["num_classes"]:,} classes trained.
+- Protocol: {facts["protocol"]}.
+
+## Scores
+
+{_score_table(facts["scores"])}
+
+## Preprocessing
+
+{steps}
+
+Then float32 from 0 to 255, {facts["preprocessing"]["layout"]}. Mean, standard deviation and the \
+order of colours that the network wants are inside the file.
+
+## When is it a match?
+
+{_threshold_hint(facts["loss"])}
+
+## License and limits
+
+- License of this file: to be filled in by whoever ships it. It depends on the terms of \
+{_sources(facts)}.
+- It saw {facts["num_classes"]:,} classes of {facts["data"]} and nothing else: other kinds of \
+pictures, and other ways to take them, need a measurement of their own.
+- It finds what looks alike. It was not tested for recognising people.
+
+## Loading
+
+{_loading(name, kind, facts)}
+Fingerprint of the tensors: `{facts["fingerprint"]}`. Written by Weiss {facts["weiss_version"]}.
+"""
+    return f"{HEAD.format(_checksum(text.encode()))}\n{text}"
+
+
+def _score_table(scores: dict[str, Any]) -> str:
+    recalls = {key: f"recall at {key[10:]}" for key in scores if key.startswith("recall_at_")}
+    titles = TITLES | {"nmi": "NMI", "ami": "AMI"} | recalls
+    named = {key: title for key, title in titles.items() if key in scores}
+    if not named:
+        return "Nothing was measured: the data had no part that could be."
+    test = scores.get("test")
+    head = [f"| per cent | {scores['measured_on']} |", "|---|---:|"]
+    if test:
+        head = [f"{head[0]} test, looked at once |", f"{head[1]}---:|"]
+    rows = [
+        f"| {title} | {100 * scores[key]:.2f} |" + (f" {100 * test[key]:.2f} |" if test else "")
+        for key, title in named.items()
+    ]
+    queries = scores.get("queries")
+    return "\n".join([*head, *rows]) + (f"\n\n{queries:,} queries." if queries else "")
+
+
+def _threshold_hint(loss: dict[str, Any]) -> str:
+    own = (
+        "How similar two pictures must be to count as the same depends on the collection. "
+        "`weiss index` calibrates a threshold on classes that did not train, with its error rates."
+    )
+    if "neg_margin" not in loss or loss.get("distance", "cosine") != "cosine":
+        return own
+    return (
+        f"{own} A first guess: training pushed different classes apart until their cosine fell "
+        f"below {1 - loss['neg_margin']:g}. Classes it has not seen lie closer than that."
+    )
+
+
+def _sources(facts: dict[str, Any]) -> str:
+    start = facts["starts_from"]
+    weights = "" if start == "random weights" else f" and of the weights it started from ({start})"
+    return f"the pictures it was trained on ({facts['data']}){weights}"
+
+
+def _loading(name: str, kind: str, facts: dict[str, Any]) -> str:
+    sides = f"{facts['preprocessing']['size']}, {facts['preprocessing']['size']}"
+    lines = [
+        "```python",
+        "from weiss._base.images import decode",
+        "from weiss.catalogue.networks import network_of_file",
+        "",
+        f"network = network_of_file({json.dumps(name)})",
+        f'vectors = network.embed_pixels([decode("a.jpg", {facts["preprocessing"]["channels"]})])',
+        "```",
+        "",
+    ]
+    if kind == ONNX:
+        lines += [
+            "Or with onnxruntime alone, on pictures that are prepared:",
+            "",
+            "```python",
+            "import onnxruntime",
+            "",
+            f"session = onnxruntime.InferenceSession({json.dumps(name)})",
+            f'(vectors,) = session.run(["{OUTPUT}"], {{"{INPUT}": images}})  '
+            f"# float32 (batch, {facts['preprocessing']['channels']}, {sides})",
+            "```",
+            "",
+        ]
+    return "\n".join(lines)

@@ -1,47 +1,69 @@
-"""The store inside Weiss: a faiss index in memory or mapped from a file (faiss only here).
+"""A faiss index in memory or mapped from a file; faiss is imported only here.
 
-Below 100,000 items every vector is compared: exact, and fast enough. From there on an inverted file
-(IVF): vectors in lists by their nearest centre, of which a search reads the few nearest. It was
-chosen over a graph (HNSW) by measurement on two cores, see ``benchmarks/bench_catalogue.py``: it is
-built several times faster, items can leave it, and it comes out the same every time. A graph can be
-asked for: items that leave it are masked, and it is built again when a quarter of it is masked.
+Below 100,000 items every vector is compared: exact, and fast enough. Larger stores are inverted
+files (IVF): each vector is in the list of its nearest centre, and a search reads the few nearest
+lists. IVF was chosen over a graph (HNSW) by ``benchmarks/bench_catalogue.py``: it is built several
+times faster, items can be removed, and the result is deterministic. A graph is an option: removed
+items are masked, and it is built again when a quarter of them is masked.
 
-How much an approximate search reads is not guessed. It is raised until the recall, measured on a
-sample of the store's own items, each without itself, reaches `AIM`; both are kept with the file.
+The effort of an approximate search is raised until its recall on a sample of the store's own items,
+each without itself, reaches `AIM`. Effort and recall are kept in the file.
 
-Places: faiss numbers vectors from 0; the id of the vector at a place stands in an array.
+The file, in an order that lets faiss read or map its part (it ignores what follows):
+
+    faiss's part | ids, int64 | facts, JSON | three lengths, SHA-256 twice, MARK
+
+The first checksum covers everything. The second covers ids, facts and the beginning of faiss's
+part: it is compared when a file is mapped, which must not read gigabytes.
+
+This is one piece: the file keeps the effort that the recall has set, and every change of the index
+(its kind, its effort, its ids) touches the same state.
+
+A place is faiss's own number of a vector, from 0; an array gives the id at each place.
 Dimensions: n items, q queries, D embedding size.
 """
 
+import hashlib
+import json
 import math
+import struct
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from weiss._base.arrays import Array
 from weiss._base.checks import count, one_of
-from weiss.catalogue.recall import sample, share_found, similarity_at
-from weiss.catalogue.store_files import read_facts, write_store
-from weiss.catalogue.vectors import best_first, item_ids, new_items, refuse_known, unit_vectors
+from weiss._base.files import replacing
+from weiss.catalogue.stores import best_first, item_ids, new_items, refuse_known, unit_vectors
 
 EXACT_BELOW = 100_000
 """With fewer items every vector is compared."""
 PROMISE, AIM = 0.98, 0.99
-"""The recall@10 that is promised, and the one aimed at: queries are less like items than items."""
+"""The recall@10 that is promised, and the one aimed at: other queries find less than items do."""
 SAMPLE, DEPTHS = 500, (10, 100)
-"""Items the recall is measured with, and the k for which the search effort is set."""
+"""Items that measure the recall, and the k for which the search effort is set."""
 KINDS = ("auto", "flat", "ivf", "hnsw")
-LINKS, CARE = 32, 80
-"""A graph's links of an item, and how many candidates are kept when one is linked."""
+LINKS, CONSTRUCTION = 32, 80
+"""The HNSW graph: M and efConstruction."""
 CANDIDATES = (32, 4096)
-"""The fewest and the most candidates of a search in a graph that are tried."""
+"""The smallest and the largest efSearch that is tried."""
+SIMILARITIES_AT_ONCE = 16_000_000
+"""Similarities in memory while the recall is measured, 64 MB."""
+ROUNDING = 1e-6
+"""By how much a similarity differs when it is computed in another order."""
+MARK = b"weissST2"
+END = struct.Struct("<QQQ32s32s8s")
+CHUNK = 1 << 20
+"""Bytes that are read at once; as many of faiss's part are in the second checksum."""
 
 
 class FaissStore:
     """Vectors of unit length, searched by cosine similarity.
 
-    Threads may search together, but not while one of them adds or removes.
+    Several threads may search at once, but not while one of them adds or removes.
 
     Args:
         dimension: D.
@@ -82,11 +104,10 @@ class FaissStore:
         return self._size
 
     def add(self, ids: Array, vectors: Array) -> None:
-        """Add vectors ``(n, D)`` under ids ``(n,)``; if one is there already none is added.
+        """Add vectors ``(n, D)`` under ids ``(n,)``; if the store has one of them, none is added.
 
-        The store is built again, from what it holds, by the call that brings it to 100,000 items
-        (kind ``"auto"``) and by each that doubles an IVF's items. Its effort is measured again
-        when a tenth has changed.
+        The store is built again when it reaches 100,000 items (kind ``"auto"``) and whenever an IVF
+        has doubled. Its effort is measured again when a tenth of the items has changed.
         """
         self._must_be_writable()
         ids, vectors = new_items(ids, vectors, self.dimension, "FaissStore")
@@ -96,31 +117,26 @@ class FaissStore:
             self._keep_up(len(ids))
 
     def remove(self, ids: Array) -> int:
-        """Remove items and return how many of ``ids`` ``(n,)`` were there.
+        """Remove items and return how many of ``ids`` ``(n,)`` the store had.
 
-        An IVF is built again when half of its items have left it, a graph when a quarter have.
+        An IVF is built again when half of its items are removed, a graph when a quarter are.
         """
         self._must_be_writable()
         places = self._places(item_ids(ids, "FaissStore"))
         places = places[places >= 0]
         if not len(places):
             return 0
-        if self.kind != "hnsw":  # which cannot: its links go through every vector
+        if self.kind != "hnsw":  # a graph cannot: its links go through every vector
             self._index.remove_ids(places)
         self._ids[places] = -1
-        if self.kind == "flat":  # whose vectors close ranks
+        if self.kind == "flat":  # faiss moves the vectors that follow
             self._ids = self._ids[self._ids >= 0]
         self._note_ids()
         self._keep_up(len(places))
         return len(places)
 
     def search(self, queries: Array, k: int) -> tuple[Array, Array]:
-        """Find the k most similar items of each query ``(q, D)``.
-
-        Returns:
-            ids int64 ``(q, k)`` and cosine similarities float32 ``(q, k)``, best first, equal ones
-            by id; id -1 and minus infinity where the store has fewer than k items.
-        """
+        """Find the k most similar items of each query ``(q, D)``; see `Store.search`."""
         queries = unit_vectors("queries", queries, self.dimension, "FaissStore")
         k = count("k", k, "FaissStore.search")
         wanted = min(k, len(self))
@@ -129,27 +145,6 @@ class FaissStore:
             return best_first(nothing, nothing, k)
         places, similarities = self._nearest(queries, wanted, self._effort(wanted))
         return best_first(np.where(places < 0, -1, self._ids[places]), similarities, k)
-
-    def recall(self, queries: Array | None = None, k: int = 10) -> float:
-        """Measure which share of the k nearest items a search finds, against exact search.
-
-        Args:
-            queries: ``(q, D)``; without them a sample of the items, each not finding itself.
-            k: how many neighbours.
-        """
-        k = count("k", k, "FaissStore.recall")
-        k = min(k, len(self) - (queries is None))
-        if k < 1:
-            return 1.0
-        _, vectors = self.contents()
-        if queries is None:
-            rows = sample(len(vectors), SAMPLE)
-            worst = similarity_at(vectors[rows], vectors, [k + 1])[k + 1]
-            return self._recall_of_items(rows, vectors, worst, k, self._effort(k))
-        queries = unit_vectors("queries", queries, self.dimension, "FaissStore")
-        worst = similarity_at(queries, vectors, [k])[k]
-        ids, similarities = self.search(queries, k)
-        return share_found(similarities, ids >= 0, worst, k)
 
     def contents(self) -> tuple[Array, Array]:
         """Return a copy of all ids int64 ``(n,)`` and vectors float32 ``(n, D)``."""
@@ -166,7 +161,7 @@ class FaissStore:
         return self._ids[there], vectors[there]
 
     def describe(self) -> str:
-        """Say in one line what kind of store it is, why, and how it is set."""
+        """Return one line: the kind of the store, why it was chosen, and its settings."""
         items = f"{len(self):,} items of {self.dimension} dimensions"
         if self.kind == "flat":
             why = f" (below {EXACT_BELOW:,} items that is fast)" if self._wanted == "auto" else ""
@@ -188,7 +183,7 @@ class FaissStore:
         return f"faiss {self.kind} over {items}: {read}; {measured}; {why}"
 
     def save(self, path: str | Path) -> None:
-        """Write the store to one file, which is then whole or as it was before."""
+        """Write the store to one file, atomically."""
         facts = {
             "kind": self.kind,
             "wanted": self._wanted,
@@ -208,17 +203,18 @@ class FaissStore:
         Args:
             path: the file.
             dimension: D that the store must have.
-            mapped: leave vectors in the file, unread, until they are searched; nothing can change.
+            mapped: map the vectors from the file; the store is then read-only.
 
         Raises:
-            ValueError, FileNotFoundError: it is damaged, of another dimension, or not there.
+            ValueError: the file is damaged, or of another dimension.
+            FileNotFoundError: there is none.
         """
         path = Path(path)
         facts, ids = read_facts(path, everything=not mapped)
         try:
             index = _faiss().read_index(str(path), _faiss().IO_FLAG_MMAP_IFC if mapped else 0)
         except RuntimeError as error:
-            path.stat()  # which says so if somebody has removed it since: faiss does not
+            path.stat()  # raises FileNotFoundError if it was removed meanwhile; faiss does not
             raise ValueError(
                 f"{path.name} must be an index this version of faiss reads; it does not. "
                 "Install a newer faiss-cpu, or make the index again."
@@ -238,7 +234,7 @@ class FaissStore:
         return store
 
     def _rebuild(self, ids: Array, vectors: Array) -> None:
-        """Make the index anew of ids ``(n,)`` and vectors ``(n, D)``, of the kind that fits."""
+        """Build the index from ids ``(n,)`` and vectors ``(n, D)``, of the kind for this size."""
         self.kind = self._kind_for(len(ids))
         self._ids = np.empty(0, np.int64)
         self._built, self._changed = len(ids), 0
@@ -251,26 +247,26 @@ class FaissStore:
         else:
             product = _faiss().METRIC_INNER_PRODUCT
             self._index = _faiss().IndexHNSWFlat(self.dimension, LINKS, product)
-            self._index.hnsw.efConstruction = CARE
+            self._index.hnsw.efConstruction = CONSTRUCTION
         self._put(ids, vectors)
         self._set_effort(vectors)
 
     def _kind_for(self, size: int) -> str:
-        """Return the kind a store of this size should have; it goes back to flat late."""
+        """Return the kind for this size; an IVF becomes flat only at half of the bound."""
         if size == 0:
-            return "flat"  # nothing to find centres of
+            return "flat"  # there are no vectors to find centres of
         if self._wanted != "auto":
             return self._wanted
         is_small = size < (EXACT_BELOW if self.kind == "flat" else EXACT_BELOW // 2)
         return "flat" if is_small else "ivf"
 
     def _put(self, ids: Array, vectors: Array) -> None:
-        """Hand vectors ``(n, D)`` to faiss at the places after the last."""
+        """Give vectors ``(n, D)`` to faiss, at the places after the last."""
         first = len(self._ids)
         if self.kind == "ivf":
             self._index.add_with_ids(vectors, np.arange(first, first + len(ids)))
         elif self.kind == "hnsw":
-            # Threads would link items in the order in which they happen to come.
+            # With several threads the order of the links would be random.
             threads = _faiss().omp_get_max_threads()
             _faiss().omp_set_num_threads(1)
             try:
@@ -283,11 +279,11 @@ class FaissStore:
         self._note_ids()
 
     def _note_ids(self) -> None:
-        """Find out again what follows from the ids."""
+        """Update what is derived from the ids."""
         there = self._ids >= 0
         self._size = int(there.sum())
         self._order: Array | None = None
-        # The graph is told which places count, one bit each.
+        # A mask of the places that count, one bit each, for the graph.
         self._bits = None if there.all() else np.packbits(there, bitorder="little")
 
     def _places(self, ids: Array) -> Array:
@@ -301,11 +297,11 @@ class FaissStore:
         return np.where(self._ids[places] == ids, places, -1)
 
     def _keep_up(self, changed: int) -> None:
-        """Build again or measure again when the store is no longer what it was built as."""
+        """Rebuild the index or measure its effort again, if enough has changed."""
         self._changed += changed
         size, places = len(self), len(self._ids)
         is_outgrown = self.kind == "ivf" and not self._built <= 2 * size <= 4 * self._built
-        # Lists give up a vector but not its number; a graph gives up neither.
+        # Lists drop a removed vector but keep its place; a graph keeps both.
         is_hollow = (places - size) * (4 if self.kind == "hnsw" else 2) > places
         if self._kind_for(size) != self.kind or is_outgrown or is_hollow:
             self._rebuild(*self.contents())
@@ -320,7 +316,7 @@ class FaissStore:
             )
 
     def _effort(self, k: int) -> int:
-        """Return how much to read for k neighbours: lists of an IVF, candidates in a graph."""
+        """Return the effort for k neighbours: lists of an IVF, candidates of a graph."""
         for depth, effort in self._efforts.items():
             if k <= depth:
                 return effort
@@ -328,7 +324,7 @@ class FaissStore:
         return self._efforts.get(deepest, 1) * math.ceil(k / deepest)
 
     def _nearest(self, queries: Array, k: int, effort: int) -> tuple[Array, Array]:
-        """Return places and similarities ``(q, k)``; all k are found if k items are there."""
+        """Return places and similarities ``(q, k)``; all k are found if the store has k items."""
         if self.kind == "flat":
             similarities, places = self._index.search(queries, k)
             return places, similarities
@@ -346,20 +342,20 @@ class FaissStore:
         short = np.flatnonzero(places[:, -1] < 0)
         if len(short) and effort < limit:
             places[short], similarities[short] = self._nearest(queries[short], k, 4 * effort)
-        elif len(short):  # a graph in pieces: compare every vector
+        elif len(short):  # the graph is not connected: compare every vector
             settings = _faiss().SearchParameters(**selected)
             found = self._index.storage.search(queries[short], k, params=settings)
             similarities[short], places[short] = found
         return places, similarities
 
     def _set_effort(self, vectors: Array) -> None:
-        """Raise the effort until the recall on a sample of the vectors, all there are, is right."""
+        """Raise the effort until the recall on a sample of all vectors reaches `AIM`."""
         self._changed, self._efforts, self._recalls = 0, {}, {}
         depths = sorted({min(depth, len(self) - 1) for depth in DEPTHS} - {0, -1})
         if self.kind == "flat" or not depths:
             return
         rows = sample(len(vectors), SAMPLE)
-        # Nothing is nearer to an item than itself: its k-th neighbour has one rank more.
+        # An item is its own nearest neighbour: the k-th other has rank k + 1.
         worst = similarity_at(vectors[rows], vectors, [depth + 1 for depth in depths])
         effort, limit = (1, self._index.nlist) if self.kind == "ivf" else CANDIDATES
         for depth in depths:
@@ -373,14 +369,14 @@ class FaissStore:
     def _recall_of_items(
         self, rows: Array, vectors: Array, worst: Array, k: int, effort: int
     ) -> float:
-        """Return the recall when items look for others; ``worst`` is their k-th neighbour's."""
+        """Return the recall of items as queries; ``worst`` is that of their k-th neighbour."""
         places, similarities = self._nearest(vectors[rows], k + 1, effort)
         own = np.flatnonzero(self._ids >= 0)[rows]
         return share_found(similarities, places != own[:, None], worst, k)
 
 
 def _faiss() -> Any:
-    """Return the library, late because loading it takes a while; its own types are incomplete."""
+    """Import faiss when it is needed: loading takes a while. Its types are incomplete."""
     import faiss
 
     return faiss
@@ -389,11 +385,96 @@ def _faiss() -> Any:
 def _trained_lists(vectors: Array) -> Any:
     """Return an empty IVF index with centres found from a sample of vectors ``(n, D)``."""
     dimension = vectors.shape[1]
-    # About twice the root: as many centres to compare as there are vectors in a list or two.
+    # 2 sqrt(n) lists: comparing the centres costs about as much as reading a list or two.
     lists = max(1, min(round(2 * math.sqrt(len(vectors))), len(vectors)))
     centres = _faiss().IndexFlatIP(dimension)
     index = _faiss().IndexIVFFlat(centres, dimension, lists, _faiss().METRIC_INNER_PRODUCT)
     index.cp.spherical, index.cp.niter, index.cp.seed = True, 10, 0
-    index.cp.min_points_per_centroid = 1  # few items are no reason to print a warning
+    index.cp.min_points_per_centroid = 1  # prints a warning otherwise
     index.train(vectors[sample(len(vectors), 64 * lists)])
     return index
+
+
+def sample(size: int, most: int) -> Array:
+    """Return at most ``most`` sorted row numbers below ``size``, deterministic."""
+    if size <= most:
+        return np.arange(size)
+    return np.sort(np.random.default_rng(0).choice(size, most, replace=False))
+
+
+def similarity_at(queries: Array, vectors: Array, ranks: Sequence[int]) -> dict[int, Array]:
+    """Return the similarity ``(q,)`` of the item at each rank, by comparing all vectors."""
+    found = {rank: np.empty(len(queries), np.float32) for rank in ranks}
+    rows = max(1, SIMILARITIES_AT_ONCE // len(vectors))
+    for start in range(0, len(queries), rows):
+        block = slice(start, start + rows)
+        sim_QN = torch.from_numpy(queries[block] @ vectors.T)
+        best = sim_QN.topk(max(ranks)).values.numpy()  # six times as fast as numpy's partition
+        for rank, values in found.items():
+            values[block] = best[:, rank - 1]
+    return found
+
+
+def share_found(similarities: Array, is_counted: Array, worst: Array, k: int) -> float:
+    """Return the share of the k nearest items among those found, ``(q, m)``.
+
+    An item as similar as the k-th nearest, ``worst`` ``(q,)``, is one of them: copies count.
+    """
+    is_right = is_counted & (similarities >= worst[:, None] - ROUNDING)
+    return float(np.minimum(is_right.sum(1), k).mean() / k)
+
+
+def write_store(
+    path: str | Path, write_index: Callable[[Path], None], ids: Array, facts: dict[str, Any]
+) -> None:
+    """Write a store to a file atomically; ``write_index`` writes faiss's part to a path."""
+    with replacing(path) as temporary:
+        write_index(temporary)
+        size = temporary.stat().st_size
+        tail = ids.astype("<i8").tobytes()
+        words = json.dumps(facts).encode()
+        with temporary.open("rb+") as file:
+            of_all = _digest(file, size, tail + words)
+            of_facts = _digest(file, min(size, CHUNK), tail + words + of_all)
+            file.seek(size)
+            lengths = (size, len(tail), len(words))
+            file.write(tail + words + END.pack(*lengths, of_all, of_facts, MARK))
+
+
+def read_facts(path: Path, *, everything: bool = True) -> tuple[dict[str, Any], Array]:
+    """Return facts and ids int64 ``(n,)``; compare one checksum, or with ``everything`` both."""
+    refused = ValueError(
+        f"{path.name} must be a store written by Weiss; it is cut off, changed or something else. "
+        "Make the index again, or bring the file back from a copy."
+    )
+    whole = path.stat().st_size
+    with path.open("rb") as file:
+        if whole < END.size:
+            raise refused
+        file.seek(whole - END.size)
+        size, num_tail, num_words, of_all, of_facts, mark = END.unpack(file.read(END.size))
+        if mark != MARK or size + num_tail + num_words + END.size != whole:
+            raise refused
+        file.seek(size)
+        tail, words = file.read(num_tail), file.read(num_words)
+        is_right = _digest(file, min(size, CHUNK), tail + words + of_all) == of_facts
+        if everything and is_right:
+            is_right = _digest(file, size, tail + words) == of_all
+        if not is_right:
+            raise refused
+    facts: dict[str, Any] = json.loads(words)
+    return facts, np.frombuffer(tail, "<i8").astype(np.int64)
+
+
+def _digest(file: Any, size: int, rest: bytes) -> bytes:
+    """Return the SHA-256 of the first ``size`` bytes of a file, and of ``rest``."""
+    digest = hashlib.sha256()
+    file.seek(0)
+    while size > 0:
+        chunk = file.read(min(CHUNK, size))
+        if not chunk:
+            break
+        digest.update(chunk)
+        size -= len(chunk)
+    digest.update(rest)
+    return digest.digest()

@@ -1,7 +1,4 @@
-"""What was found for some pictures, as one HTML file that needs nothing else.
-
-It looks like a report (`weiss.reporting.style`): light and dark, wide and narrow, no scripts.
-"""
+"""The results of searches as one HTML file, in the style of a report, without scripts."""
 
 import base64
 import re
@@ -12,12 +9,12 @@ from pathlib import Path
 
 from weiss._base.arrays import Array
 from weiss._base.files import replacing
-from weiss.catalogue.items import Hit, Threshold
-from weiss.catalogue.searching import Catalogue
-from weiss.catalogue.thumbnails import media_type, picture_file, small_picture
+from weiss.catalogue.records import Hit, Threshold
+from weiss.catalogue.search import Catalogue
+from weiss.catalogue.segments import make_thumbnail, media_type, thumbnail_file
 from weiss.reporting.style import CSS
 
-# Nothing may be fetched, whatever ends up in the page.
+# The browser loads nothing, whatever the page contains.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 MORE_CSS = """
 .hits { display: grid; grid-template-columns: repeat(auto-fill, minmax(8.5rem, 1fr)); gap: .8rem;
@@ -38,13 +35,7 @@ MORE_CSS = """
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """A picture and what was found for it.
-
-    Attributes:
-        name: what to call the picture.
-        pixels: uint8 ``(height, width, 1 or 3)``.
-        hits: best first.
-    """
+    """A picture, uint8 ``(height, width, 1 or 3)``, and its hits, best first."""
 
     name: str
     pixels: Array
@@ -52,7 +43,7 @@ class Search:
 
 
 def verdict(hits: Sequence[Hit], threshold: Threshold | None) -> str:
-    """Say in a line whether something was found, and how sure that is."""
+    """Return one line: whether there is a match, and the error rate of the threshold."""
     if not hits:
         return "nothing was found: the index has no other item"
     best = hits[0]
@@ -60,7 +51,7 @@ def verdict(hits: Sequence[Hit], threshold: Threshold | None) -> str:
         return f"the nearest has similarity {best.similarity:.3f}; the index has no threshold"
     rate = (
         f"threshold {threshold.similarity:.3f}, which {100 * threshold.false_match_rate:.1f} % of "
-        "strangers reach"
+        "impostors reach"
     )
     if not best.is_match:
         return f"no match: the nearest has similarity {best.similarity:.3f}, below the {rate}"
@@ -70,13 +61,7 @@ def verdict(hits: Sequence[Hit], threshold: Threshold | None) -> str:
 
 
 def write_gallery(path: str | Path, catalogue: Catalogue, searches: Sequence[Search]) -> None:
-    """Write a page with each picture and what was found for it.
-
-    Args:
-        path: the HTML file; its folder is made.
-        catalogue: where it was found, for the small pictures.
-        searches: what was asked and found.
-    """
+    """Write an HTML page of searches in a catalogue."""
     sections = "".join(_section(catalogue, search) for search in searches)
     title = _text(f"Search in {catalogue.name}")
     lead = f"{len(catalogue):,} images, nearest first by the cosine of their embeddings."
@@ -98,8 +83,8 @@ def write_gallery(path: str | Path, catalogue: Catalogue, searches: Sequence[Sea
 
 
 def _section(catalogue: Catalogue, search: Search) -> str:
-    kept, height, width = small_picture(search.pixels)
-    picture = _data(media_type(height), picture_file(kept, height, width))
+    kept, height, width = make_thumbnail(search.pixels)
+    picture = _data(media_type(height), thumbnail_file(kept, height, width))
     name = _text(search.name)
     hits = "".join(_hit(catalogue, hit, rank) for rank, hit in enumerate(search.hits, 1))
     return (

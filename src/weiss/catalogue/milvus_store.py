@@ -1,4 +1,4 @@
-"""The second store: a collection in Milvus, or in a file by Milvus Lite (pymilvus only here).
+"""Vectors in a Milvus server, or in a file by Milvus Lite; pymilvus is imported only here.
 
 Dimensions: n items, q queries, D embedding size.
 """
@@ -8,44 +8,44 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
 from weiss._base.arrays import Array
 from weiss._base.checks import count
-from weiss.catalogue.vectors import best_first, item_ids, new_items, refuse_known, unit_vectors
+from weiss.catalogue.stores import best_first, item_ids, new_items, refuse_known, unit_vectors
 
-BATCH = 4_000
-"""Items of a request; fewer if they are more than `MOST_BYTES`, which servers refuse."""
-MOST_BYTES = 16_000_000
-QUERIES = 256
+MILVUS = "milvus:"
+"""Prefix of the address of a Milvus store."""
+ITEMS_AT_ONCE, MOST_BYTES = 4_000, 16_000_000
+"""Items in a request, and bytes: servers refuse larger requests."""
+QUERIES_AT_ONCE = 256
 MOST_FOUND = 16_384
-"""Neighbours of a query that a server gives at most."""
-LINKS, CARE, CANDIDATES = 32, 80, 128
-"""The graph: links of an item, candidates when one is linked, and when one is looked for."""
-PORT = 19530
+"""The most neighbours that a server returns for a query."""
+LINKS, CONSTRUCTION, CANDIDATES = 32, 80, 128
+"""The HNSW graph: M, efConstruction, ef."""
 
 
 class MilvusStore:
-    """Vectors of unit length in a Milvus collection, which stays when this object goes.
+    """Vectors of unit length in a Milvus collection.
 
-    What was added is found at once (consistency level ``Strong``). The index is a graph (HNSW),
-    which needs no training and grows.
+    Added items are found at once (consistency level ``Strong``). The index is a graph (HNSW),
+    which needs no training and can grow.
 
     Args:
         address: ``host:19530``, ``http://host:19530``, or a file name that ends in ``.db`` for
-            Milvus Lite, which lets one process in at a time.
-        collection: a name, any words; see `collection_name`.
+            Milvus Lite, which one process at a time can open.
+        collection: any name; see `collection_name`.
         dimension: D.
-        create: make the collection if it is not there.
-        patience: seconds to wait for the server's first answer.
+        create: make the collection if it does not exist.
+        timeout: seconds to wait for the first answer of the server.
 
     Raises:
         ImportError: pymilvus is not installed.
-        ConnectionError: nobody answers at the address.
-        ValueError: no such address or file, or the collection holds something else.
+        ConnectionError: no server answers at the address.
+        ValueError: the address is wrong, or the collection is of another kind.
     """
 
     def __init__(
@@ -55,13 +55,13 @@ class MilvusStore:
         dimension: int,
         *,
         create: bool = True,
-        patience: float = 5.0,
+        timeout: float = 5.0,
     ) -> None:
         self.dimension = count("dimension", dimension, "MilvusStore")
         self.collection = collection_name(collection)
         self.address = _normal(address)
         self._fresh = 0
-        self._client = _connected(self.address, patience)
+        self._client = _connected(self.address, timeout)
         try:
             self._open(create)
         except BaseException:
@@ -69,22 +69,17 @@ class MilvusStore:
             raise
 
     def __len__(self) -> int:
-        """Return how many items there are."""
-        with _in_words(self.address):
+        """Return the number of items."""
+        with _as_connection_error(self.address):
             rows = self._client.query(self.collection, filter="", output_fields=["count(*)"])
         return int(rows[0]["count(*)"])
 
     def add(self, ids: Array, vectors: Array) -> None:
-        """Add items; an id that is there already is refused, and then none is added.
-
-        Args:
-            ids: int64 ``(n,)``.
-            vectors: float32 ``(n, D)`` of unit length.
-        """
+        """Add vectors ``(n, D)`` under ids ``(n,)``; if it has one of them, none is added."""
         ids, vectors = new_items(ids, vectors, self.dimension, "MilvusStore")
         refuse_known(self._known(ids), "MilvusStore")
-        batch = max(1, min(BATCH, MOST_BYTES // (4 * self.dimension)))
-        with _in_words(self.address):
+        batch = max(1, min(ITEMS_AT_ONCE, MOST_BYTES // (4 * self.dimension)))
+        with _as_connection_error(self.address):
             for start in range(0, len(ids), batch):
                 part = slice(start, start + batch)
                 rows = zip(ids[part].tolist(), vectors[part], strict=True)
@@ -92,42 +87,38 @@ class MilvusStore:
                     self.collection, [{"id": number, "vector": vector} for number, vector in rows]
                 )
             self._fresh += len(ids)
-            # A server writes what is new to segments by itself and is slowed by being told to.
-            # Milvus Lite does it late, and compares what is new item by item until then.
-            if _is_file(self.address) and self._fresh >= BATCH:
+            # A server flushes by itself. Milvus Lite flushes late, and is slow until then.
+            if _is_file(self.address) and self._fresh >= ITEMS_AT_ONCE:
                 self._client.flush(self.collection)
                 self._fresh = 0
 
     def remove(self, ids: Array) -> int:
         """Remove items and return how many of ``ids`` ``(n,)`` were there."""
         known = self._known(item_ids(ids, "MilvusStore"))
-        with _in_words(self.address):
-            for start in range(0, len(known), BATCH):
-                self._client.delete(self.collection, ids=known[start : start + BATCH].tolist())
+        with _as_connection_error(self.address):
+            for start in range(0, len(known), ITEMS_AT_ONCE):
+                self._client.delete(
+                    self.collection, ids=known[start : start + ITEMS_AT_ONCE].tolist()
+                )
         return len(known)
 
     def search(self, queries: Array, k: int) -> tuple[Array, Array]:
-        """Find the k most similar items of each query ``(q, D)``; k is at most 16,384.
-
-        Returns:
-            ids int64 ``(q, k)`` and cosine similarities float32 ``(q, k)``, best first, equal ones
-            by id; id -1 and minus infinity where the store has fewer than k items.
-        """
+        """Find the k most similar items of each query ``(q, D)``; see `Store.search`."""
         queries = unit_vectors("queries", queries, self.dimension, "MilvusStore")
         k = count("k", k, "MilvusStore.search")
         if k > MOST_FOUND:
             raise ValueError(
-                f"k must be at most {MOST_FOUND:,} for MilvusStore, Milvus gives no more; got "
+                f"k must be at most {MOST_FOUND:,} for MilvusStore; got "
                 f"{k:,}. Ask for fewer, or use the faiss store."
             )
         ids = np.full((len(queries), k), -1, np.int64)
         similarities = np.full((len(queries), k), -np.inf, np.float32)
         settings = {"params": {"ef": max(CANDIDATES, k)}}
-        for start in range(0, len(queries), QUERIES):
-            with _in_words(self.address):
+        for start in range(0, len(queries), QUERIES_AT_ONCE):
+            with _as_connection_error(self.address):
                 answers = self._client.search(
                     self.collection,
-                    data=queries[start : start + QUERIES],
+                    data=queries[start : start + QUERIES_AT_ONCE],
                     limit=k,
                     search_params=settings,
                     output_fields=["id"],  # without it some versions send the vectors back
@@ -138,31 +129,27 @@ class MilvusStore:
         return best_first(ids, similarities, k)
 
     def describe(self, num_items: int | None = None) -> str:
-        """Say in one line what kind of store it is, why, and how it is set.
-
-        Args:
-            num_items: how many it will have when a change is done; by default how many it has.
-        """
+        """Return one line: the kind of the store, why it was chosen, and its settings."""
         count = len(self) if num_items is None else num_items
         return (
-            f"Milvus at {shown(self.address)}, collection {self.collection}: {count:,} items "
-            f"of {self.dimension} dimensions in a graph (HNSW, {LINKS} links an item, {CANDIDATES} "
-            "candidates a search); as was asked for"
+            f"Milvus at {public_address(self.address)}, collection {self.collection}: {count:,} "
+            f"items of {self.dimension} dimensions in a graph (HNSW, {LINKS} links an item, "
+            f"{CANDIDATES} candidates a search); as was asked for"
         )
 
     def drop(self) -> None:
-        """Delete the collection and everything in it; the store can not be used after."""
-        with _in_words(self.address):
+        """Delete the collection; the store cannot be used after that."""
+        with _as_connection_error(self.address):
             self._client.drop_collection(self.collection)
         self.close()
 
     def close(self) -> None:
-        """Let go of the connection; the collection stays."""
+        """Close the connection; the collection stays."""
         self._client.close()
 
     def _open(self, create: bool) -> None:
-        """Make the collection, or check that it is what it should be, and load it."""
-        with _in_words(self.address):
+        """Make the collection, or check its fields; then load it."""
+        with _as_connection_error(self.address):
             if not self._client.has_collection(self.collection):
                 if not create:
                     raise ValueError(
@@ -188,12 +175,12 @@ class MilvusStore:
         schema.add_field("id", DataType.INT64, is_primary=True)
         schema.add_field("vector", DataType.FLOAT_VECTOR, dim=self.dimension)
         index = self._client.prepare_index_params()
-        # Of unit vectors the inner product is the cosine, and nobody divides by lengths again.
+        # The inner product of unit vectors is their cosine.
         index.add_index(
             "vector",
             index_type="HNSW",
             metric_type="IP",
-            params={"M": LINKS, "efConstruction": CARE},
+            params={"M": LINKS, "efConstruction": CONSTRUCTION},
         )
         self._client.create_collection(
             self.collection, schema=schema, index_params=index, consistency_level="Strong"
@@ -204,9 +191,9 @@ class MilvusStore:
         if not len(ids) or not len(self):
             return ids[:0]
         known: list[int] = []
-        with _in_words(self.address):
-            for start in range(0, len(ids), BATCH):
-                some = ids[start : start + BATCH].tolist()
+        with _as_connection_error(self.address):
+            for start in range(0, len(ids), ITEMS_AT_ONCE):
+                some = ids[start : start + ITEMS_AT_ONCE].tolist()
                 rows = self._client.get(self.collection, ids=some, output_fields=["id"])
                 known += [row["id"] for row in rows]
         return ids[np.isin(ids, known)]
@@ -215,7 +202,7 @@ class MilvusStore:
 def collection_name(name: str) -> str:
     """Return a name Milvus accepts: letters, digits and underscores, a letter first.
 
-    Names that had to be changed end in a few digits of their checksum: they stay different.
+    A name that had to be changed ends in a part of its checksum, so that names stay different.
 
     Example:
         >>> collection_name("shoes"), collection_name("summer shoes")
@@ -229,12 +216,33 @@ def collection_name(name: str) -> str:
     return f"{made}_{hashlib.sha256(name.encode()).hexdigest()[:6]}"
 
 
+def refuse_address(address: str) -> None:
+    """Refuse an address that must not stand in a manifest: with a password, or a file elsewhere.
+
+    Args:
+        address: ``milvus:`` and a server, or a file below the index folder.
+    """
+    where = address.removeprefix(MILVUS)
+    if "@" in where:
+        raise ValueError(
+            "the address of Milvus must hold neither name nor password, because the index keeps "
+            "it; it holds an @. Give host:port alone."
+        )
+    parts = PurePosixPath(where).parts
+    leads_out = ".." in parts or where.startswith(("/", "~")) or set("\\:") & set(where)
+    if where.endswith(".db") and leads_out:
+        raise ValueError(
+            "the file of Milvus must lie in the index folder, so that both move together; "
+            f"{PurePosixPath(where).name} does not. Give a name alone: {MILVUS}items.db"
+        )
+
+
 def _is_file(address: str) -> bool:
     return address.endswith(".db")
 
 
-def shown(address: str) -> str:
-    """Return an address without what is nobody's business: a file's folder, a password."""
+def public_address(address: str) -> str:
+    """Return an address without the folder of a file, and without a password."""
     return Path(address).name if _is_file(address) else re.sub(r"//.*@", "//", address)
 
 
@@ -247,7 +255,7 @@ def _normal(address: str) -> str:
         if path.is_file():
             raise ValueError(
                 f"{path.name} must be a Milvus Lite database, which is a folder; it is a file. "
-                "It is damaged, or of another program: give another name."
+                "It is damaged, or belongs to another program: give another name."
             )
         if not path.parent.is_dir():
             raise ValueError(
@@ -259,12 +267,12 @@ def _normal(address: str) -> str:
     got = "one with a password" if "@" in address else repr(address)
     raise ValueError(
         f"the address of Milvus must be host:port, http://host:port or a file name that ends in "
-        f".db; got {got}. For example localhost:{PORT}."
+        f".db; got {got}. For example localhost:19530."
     )
 
 
-def _connected(address: str, patience: float) -> Any:
-    """Return a client, or say why there is none."""
+def _connected(address: str, timeout: float) -> Any:
+    """Return a client; raise an error that names the reason if there is none."""
     try:
         from pymilvus import MilvusClient
         from pymilvus.exceptions import MilvusException
@@ -275,23 +283,23 @@ def _connected(address: str, patience: float) -> Any:
         ) from error
     try:
         with _quietly():
-            return MilvusClient(address, timeout=patience)
+            return MilvusClient(address, timeout=timeout)
     except MilvusException as error:
         if _is_file(address):
             raise ValueError(
-                f"{shown(address)} must be a Milvus Lite database that nobody else has open; "
-                "it could not be opened. Close the program that uses it; if there is none it is "
-                "damaged: make the index again."
+                f"{public_address(address)} must be a Milvus Lite database that no other program "
+                "has open; it could not be opened. Close that program. If there is none, the "
+                "database is damaged: make the index again."
             ) from error
         raise ConnectionError(
-            f"a Milvus server must answer at {shown(address)}; none did within {patience:g} s "
-            f"({error.message}). Start it, or check the address."
+            f"a Milvus server must answer at {public_address(address)}; none did within "
+            f"{timeout:g} s ({error.message}). Start it, or check the address."
         ) from error
 
 
 @contextmanager
-def _in_words(address: str) -> Iterator[None]:
-    """Say what Milvus says as an error every caller knows."""
+def _as_connection_error(address: str) -> Iterator[None]:
+    """Raise errors of Milvus as ConnectionError."""
     from pymilvus.exceptions import MilvusException
 
     try:
@@ -299,14 +307,14 @@ def _in_words(address: str) -> Iterator[None]:
             yield
     except MilvusException as error:
         raise ConnectionError(
-            f"Milvus at {shown(address)} must answer; it refused: {error.message}. Check "
+            f"Milvus at {public_address(address)} must answer; it refused: {error.message}. Check "
             "that it runs and is not full."
         ) from error
 
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Keep the libraries from printing the traceback of an error that is raised as well."""
+    """Keep the libraries from printing the traceback of an error that they also raise."""
     names = ("pymilvus.decorators", "pymilvus.client.connection_manager")
     loggers = [logging.getLogger(name) for name in (*names, "milvus_lite.server_manager")]
     before = [logger.disabled for logger in loggers]

@@ -1,7 +1,8 @@
-"""A network that embeds pictures, whether it comes from a run, a safetensors or an ONNX export.
+"""A network that embeds pictures, from a run, a safetensors or an ONNX export.
 
-What an export says about itself, and reading it back, stand here; `weiss.catalogue.export` writes.
-(onnxruntime only here.)
+Also its preprocessing, its fingerprint and the facts that an export keeps in its metadata;
+`weiss.catalogue.export` writes the files. onnxruntime is imported only here. This is one piece: the
+three kinds of networks share preprocessing, facts and checks.
 
 Legend: B pictures, c channels, S side of the crop, D embedding size.
 """
@@ -10,6 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -17,47 +19,150 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weiss._base import checks
+from weiss._base import checks, images
 from weiss._base.arrays import Array
 from weiss._base.devices import refuse_absent_device
 from weiss._base.tensor_files import DIGEST, DamagedFileError, read_tensors
 from weiss._version import __version__
 from weiss.backbones import Embedder
-from weiss.catalogue.preprocessing import Preprocessing as Preprocessing
-from weiss.data import DATASETS
+from weiss.data import DATASETS, CentreCrop
+from weiss.data.resample import resample
+from weiss.data.store import store_of
 from weiss.runs import Recipe, recipe_from_dict
 from weiss.runs.experiment import KEPT_SIDE, with_sizes
 from weiss.runs.folder import LOSS, Run, build_backbone
 
 FORMAT = 1
-"""The version of what an export says about itself."""
+"""The version of the metadata of an export."""
 FORMATS = ONNX, SAFETENSORS = "onnx", "safetensors"
 INPUT, OUTPUT = "images", "embeddings"
 """The names of an ONNX file's input and output."""
 AT_ONCE = 64
-"""Pictures that are prepared and embedded together where somebody brings many."""
+"""Pictures that are prepared and embedded together."""
 NEEDED = ("weiss_format", "preprocessing", "embedding_size", "fingerprint")
 """Metadata without which a file cannot be used."""
 AS_JSON = frozenset(
     {"weiss_format", "preprocessing", "embedding_size", "backbone", "loss", "seed", "epoch"}
     | {"num_classes", "scores", "class_names"}
 )
-"""Metadata that are JSON; all others are words."""
+"""Metadata in JSON; all others are plain text."""
 DIGEST_PLACE = re.compile(rb"\x0a\x0c" + DIGEST.encode() + rb"\x12\x20([0-9a-f]{32})")
-"""An ONNX file's checksum: the entry of its metadata as the format writes it, key and value."""
-PLACES = re.compile(r"(^|(?<!http)(?<!https):)(?:[A-Za-z]:[\\/]|[~/\\]).*[/\\]")
+"""The checksum in an ONNX file: key and value of its metadata entry, as protobuf encodes them."""
+FOLDERS = re.compile(r"(^|(?<!http)(?<!https):)(?:[A-Za-z]:[\\/]|[~/\\]).*[/\\]")
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """From pixels of any size to the input of a network, exactly as in an evaluation.
+
+    Args:
+        channels: 3 for colour (red, green, blue), 1 for grey.
+        size: height and width of the centre crop, S.
+        resize: length of the shorter side before the crop; at least ``size``.
+        short_side: a longer shorter side is first reduced to this, in 8 bits, as in the image store
+            of a training.
+    """
+
+    channels: int
+    size: int
+    resize: int
+    short_side: int
+
+    def __post_init__(self) -> None:
+        """Check the arguments."""
+        if self.channels not in (1, 3):
+            raise ValueError(
+                f"channels must be 1 (grey) or 3 (colour) for Preprocessing; got {self.channels}."
+            )
+        CentreCrop(self.size, self.resize)
+        checks.count("short_side", self.short_side, "Preprocessing")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the preprocessing for JSON."""
+        return {
+            "channels": self.channels,
+            "colours": "red, green, blue" if self.channels == 3 else "grey",
+            "values": "float32 from 0 to 255, not normalised: mean and std are in the network",
+            "layout": "batch, channels, height, width",
+            "short_side": self.short_side,
+            "resize": self.resize,
+            "size": self.size,
+            "interpolation": "bilinear, antialiased where it shrinks (Pillow's BILINEAR)",
+            "steps": self.steps(),
+        }
+
+    def steps(self) -> list[str]:
+        """Return the steps in words."""
+        kind = "RGB" if self.channels == 3 else "grey"
+        first = f"decode upright to 8-bit {kind}, transparent pixels over white"
+        reduce = f"reduce the shorter side to {self.short_side} if it is longer, to 8 bits"
+        resize = f"resize the shorter side to {self.resize}; the longer rounds down"
+        crop = f"cut out the central {self.size} x {self.size}"
+        return [first, *([reduce] if self.short_side != self.resize else []), resize, crop]
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> "Preprocessing":
+        """Return the preprocessing that `as_dict` described."""
+        names = ("channels", "size", "resize", "short_side")
+        lacking = [name for name in names if name not in given]
+        if lacking:
+            raise ValueError(f"preprocessing must have {', '.join(names)}; it lacks {lacking}.")
+        return cls(*(checks.count(name, given[name], "Preprocessing") for name in names))
+
+    def prepare(self, pixels: Sequence[Array]) -> Array:
+        """Resize and crop pictures as `weiss.data.Pipeline.evaluation` does.
+
+        Args:
+            pixels: B pictures, uint8 ``(height, width, 1 or 3)`` of any sizes. Colour is converted
+                to grey for a grey network; grey is repeated for a colour network.
+
+        Returns:
+            float32 ``(B, c, S, S)`` in 0..255.
+        """
+        for one in pixels:
+            _check_picture(one)
+        if not len(pixels):
+            return np.zeros((0, self.channels, self.size, self.size), dtype=np.float32)
+        shown = [images.reduced(one, self.short_side) for one in pixels]
+        has_colour = any(one.shape[2] == 3 for one in shown)
+        if has_colour:
+            shown = [np.repeat(one, 3, axis=2) if one.shape[2] == 1 else one for one in shown]
+        store = store_of(shown)
+        windows = CentreCrop(self.size, self.resize).windows(store.sizes)
+        batch = resample(store.pixels, store.starts, store.sizes[:, 1], windows)
+        if has_colour and self.channels == 1:
+            # After resizing and in floating point, as the network itself does it.
+            luma = torch.tensor(images.LUMA).view(-1, 1, 1)
+            batch = (batch * luma).sum(dim=1, keepdim=True)
+        elif self.channels == 3:
+            batch = batch.expand(-1, 3, -1, -1)
+        return np.ascontiguousarray(batch.numpy())
+
+
+def _check_picture(given: Any) -> None:
+    if not isinstance(given, np.ndarray) or given.dtype != np.uint8:
+        kind = given.dtype if isinstance(given, np.ndarray) else type(given).__name__
+        raise TypeError(
+            f"pixels must be arrays of uint8 for prepare; got {kind}. "
+            "Read files with weiss._base.images.decode."
+        )
+    if given.ndim != 3 or given.shape[2] not in (1, 3) or 0 in given.shape:
+        raise ValueError(
+            f"pixels must have shape (height, width, 1 or 3) for prepare; got {given.shape}. "
+            "Put channels last, and leave empty pictures out."
+        )
 
 
 class Network:
     """Embeds pictures; made by `network_of_run` and `network_of_file`.
 
     Args:
-        preprocessing: what it wants done to pictures.
+        preprocessing: how pictures are prepared for it.
         embedding_size: D.
         fingerprint: of its tensors, see `fingerprint_of`.
         forward: float32 ``(B, c, S, S)`` in 0..255 to float32 ``(B, D)`` of unit length.
-        facts: what is known about it, by name.
-        model: the network itself, where torch computes it; None for an ONNX file.
+        facts: as `facts_of_run` gives them.
+        model: the torch module; None for an ONNX file.
     """
 
     def __init__(
@@ -74,7 +179,7 @@ class Network:
         self._forward = forward
 
     def embed(self, images: Array) -> Array:
-        """Embed a batch that is prepared.
+        """Embed a prepared batch.
 
         Args:
             images: float32 ``(B, c, S, S)`` in 0..255, as `prepare` gives it.
@@ -109,13 +214,38 @@ class Network:
         starts = range(0, max(len(pixels), 1), AT_ONCE)
         return np.concatenate([self.embed(self.prepare(pixels[i : i + AT_ONCE])) for i in starts])
 
+    def manifest_facts(self, folder: str) -> dict[str, Any]:
+        """Return what the manifest of an index keeps about its model, which lies in ``folder``."""
+        loss = self.facts["loss"]
+        return {
+            "folder": folder,
+            "fingerprint": self.fingerprint,
+            "embedding_size": self.embedding_size,
+            "backbone": self.facts["backbone"]["name"],
+            "section": self.facts["backbone"],
+            "loss": loss["name"] if isinstance(loss, dict) else loss,
+            "trained_on": self.facts["data"],
+            "num_classes": self.facts["num_classes"],
+            "protocol": self.facts["protocol"],
+            "preprocessing": self.facts["preprocessing"],
+        }
+
+    def is_model_of(self, index: dict[str, Any]) -> bool:
+        """Return whether this network gives the vectors of an index with these `manifest_facts`.
+
+        Tensors, backbone and preprocessing must be the same.
+        """
+        ours = [self.fingerprint, self.facts.get("backbone"), self.facts["preprocessing"]]
+        theirs = [index["fingerprint"], index["section"], index["preprocessing"]]
+        return bool(json.loads(json.dumps(ours)) == json.loads(json.dumps(theirs)))
+
 
 def network_of_run(run: str | Path | Run, device: str = "auto") -> Network:
     """Return the best network of a run.
 
     Args:
         run: the run folder.
-        device: where to compute: ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:N"`` or ``"mps"``.
+        device: ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:N"`` or ``"mps"``.
     """
     run = run if isinstance(run, Run) else Run(run)
     model = run.model()
@@ -132,14 +262,14 @@ def network_of_file(
     """Return the network of a file that `weiss.catalogue.export.export_run` wrote.
 
     Args:
-        path: ``.safetensors``, which torch computes, or ``.onnx``, which onnxruntime does.
+        path: ``.safetensors``, for torch, or ``.onnx``, for onnxruntime.
         device: where to compute.
-        threads: how many compute an ONNX file; onnxruntime's choice by default.
-        format: ``"onnx"`` or ``"safetensors"``, for a name that does not say it.
+        threads: of onnxruntime; its own choice by default.
+        format: ``"onnx"`` or ``"safetensors"``, for a file name without that suffix.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is damaged, or no export.
+        ValueError: the file is damaged, or no export.
     """
     path = Path(path)
     kind = path.suffix.lower().removeprefix(".") if format is None else format
@@ -159,7 +289,7 @@ def network_of_file(
 def fingerprint_of(tensors: Mapping[str, Tensor]) -> str:
     """Return the sha256 of a network's tensors: names, types, shapes and bytes.
 
-    The same for a run and for its exports, on any device. What belongs to the loss does not count.
+    The same for a run and for its exports, on any device. Tensors of the loss do not count.
 
     Args:
         tensors: by name, as ``state_dict`` gives them.
@@ -178,12 +308,7 @@ def fingerprint_of(tensors: Mapping[str, Tensor]) -> str:
 
 
 def facts_of_run(run: Run, model: Embedder) -> dict[str, Any]:
-    """Return what an export says about itself; nothing that names a folder of this machine.
-
-    Args:
-        run: the run.
-        model: its network.
-    """
+    """Return the facts that an export keeps in its metadata; no folders of this machine."""
     recipe, kept = with_sizes(recipe_from_dict(run.recipe()), model.input), run.model_facts() or {}
     if model.input.kind != "images":
         raise ValueError(
@@ -192,7 +317,7 @@ def facts_of_run(run: Run, model: Embedder) -> dict[str, Any]:
         )
     result = run.result() if run.is_finished() else {}
     size, resize = recipe.evaluate.size or 1, recipe.evaluate.resize or 1
-    # As `weiss.runs.experiment.open_pipeline` keeps images.
+    # As in `weiss.runs.experiment.open_pipeline`.
     sides = (resize, recipe.augment.size or 0, recipe.augment.resize or 0, KEPT_SIDE)
     shape = Preprocessing(model.input.channels, size, resize, max(sides))
     section = {k: v for k, v in recipe.as_dict()["backbone"].items() if k != "weights"}
@@ -222,15 +347,14 @@ def facts_of_run(run: Run, model: Embedder) -> dict[str, Any]:
 
 
 def words_of(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return facts as the metadata of a file hold them: words as they are, `AS_JSON` as JSON."""
+    """Return facts as the metadata of a file: text as it is, `AS_JSON` as JSON."""
     return {name: json.dumps(v) if name in AS_JSON else v for name, v in facts.items()}
 
 
 def digest_of_onnx(content: bytes) -> bytes | None:
     """Return the checksum, 32 hexadecimal digits, of a serialised ONNX model.
 
-    It is computed with zeros in its own place, the entry `DIGEST` of the metadata; None without
-    such an entry.
+    It is computed with zeros in its own place; None if the metadata have no entry `DIGEST`.
     """
     place = DIGEST_PLACE.search(content)
     if place is None:
@@ -297,14 +421,14 @@ def _of_onnx(path: Path, device: str, threads: int | None) -> Network:
             f"it again; if it was changed on purpose, remove {DIGEST} from its metadata."
         )
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # what goes wrong is raised; it need not be printed as well
+    options.log_severity_level = 4  # errors are raised, not printed
     if threads is not None:
         options.intra_op_num_threads = checks.count("threads", threads, "network_of_file")
     providers = _providers(device, onnxruntime.get_available_providers())
     try:
-        # From memory: what has been checked is what is used, and no other file can be reached.
+        # From memory: exactly the checked bytes are used, and no other file can be read.
         session = onnxruntime.InferenceSession(content, options, providers=providers)
-    # Its errors have no base class of their own.
+    # onnxruntime's errors have no common base class.
     except Exception as error:
         raise ValueError(
             f"{path} must be an ONNX file; it is damaged, cut off, or something else "
@@ -339,7 +463,7 @@ def _providers(device: str, there: Sequence[str]) -> list[str]:
 
 
 def _facts(path: Path, words: Mapping[str, str], needed: Sequence[str] = NEEDED) -> dict[str, Any]:
-    """Return what the metadata of a file say, or say what they lack."""
+    """Return the facts in the metadata of a file."""
     lacking = [name for name in needed if name not in words]
     if lacking:
         own = " It is a run's own model: pass the run's folder." if "run" in words else ""
@@ -367,8 +491,8 @@ def _facts(path: Path, words: Mapping[str, str], needed: Sequence[str] = NEEDED)
 
 
 def without_folders(value: Any) -> Any:
-    """Return a setting without the folders of this machine in front of a file's name."""
-    return PLACES.sub(r"\1", value) if isinstance(value, str) else value
+    """Return a setting without the folders in front of a file name."""
+    return FOLDERS.sub(r"\1", value) if isinstance(value, str) else value
 
 
 def _start_of(recipe: Recipe) -> str:
@@ -377,7 +501,7 @@ def _start_of(recipe: Recipe) -> str:
 
 
 def _protocol(recipe: Recipe) -> str:
-    """Say which classes a network has not seen in training, and what chose it."""
+    """Return which classes were not trained on, and what chose the epoch."""
     data, evaluate = recipe.data, recipe.evaluate
     share = f"{100 * data.held_out:g} %"
     classes = f"{share} of the classes were held out to test on (seed {data.split_seed})"

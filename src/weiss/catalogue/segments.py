@@ -1,8 +1,12 @@
-"""Segments: items that were added together, as files, and read again.
+"""Segments: items that were added together, their files, and their thumbnails.
 
-Dimensions: n items of a segment, D embedding size.
+Most thumbnails are JPEG files. Tiny images are kept as pixels, because encoding would take long
+compared with their network, and become PNG when they are shown. Pillow is imported when it is used.
+
+Dimensions: b items of a block, n items of a segment, D embedding size.
 """
 
+import io
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,25 +17,61 @@ import numpy as np
 
 from weiss._base.arrays import Array
 from weiss._base.files import replacing
-from weiss.catalogue.folder import IndexFolder, Manifest, Segment
-from weiss.catalogue.items import DamagedIndexError, Item
-from weiss.catalogue.thumbnails import media_type, picture_file
+from weiss._base.images import encode_png
+from weiss.catalogue.index_folder import IndexFolder, Manifest, Segment
+from weiss.catalogue.records import Item, damaged
 
 KINDS = ("items", "vectors", "digests", "thumbnails", "places")
 """The files of a segment."""
+THUMBNAIL_SIDE, THUMBNAIL_QUALITY = 160, 85
+"""The longer side is reduced to this, never enlarged; and the JPEG quality."""
+TINY = 4096
+"""Bytes up to which an image is kept as pixels."""
+
+
+def make_thumbnail(pixels: Array) -> tuple[bytes, int, int]:
+    """Return the thumbnail of an image, uint8 ``(height, width, 1 or 3)``, as bytes to keep.
+
+    Also their height and width if they are pixels, 0 and 0 for a JPEG file.
+    """
+    height, width, channels = pixels.shape
+    if pixels.nbytes <= TINY and max(height, width) <= THUMBNAIL_SIDE:
+        return pixels.tobytes(), height, width
+    from PIL import Image
+
+    image = Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels)
+    if max(height, width) > THUMBNAIL_SIDE:
+        scale = THUMBNAIL_SIDE / max(height, width)
+        size = max(round(width * scale), 1), max(round(height * scale), 1)
+        image = image.resize(size, Image.Resampling.BILINEAR)
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=THUMBNAIL_QUALITY)
+    return file.getvalue(), 0, 0
+
+
+def thumbnail_file(kept: bytes, height: int, width: int) -> bytes:
+    """Return a result of `make_thumbnail` as the bytes of a PNG or JPEG file."""
+    if not height:
+        return kept
+    return encode_png(np.frombuffer(kept, dtype=np.uint8).reshape(height, width, -1))
+
+
+def media_type(height: int) -> str:
+    """Return the media type of what `thumbnail_file` returns."""
+    return "image/png" if height else "image/jpeg"
 
 
 @dataclass(frozen=True)
 class Block:
-    """Some items, embedded.
+    """Embedded items, which are written to a file of their own until the segment is complete.
 
     Attributes:
-        rows: ``(b,)`` int64, which rows of the table they are.
+        rows: ``(b,)`` int64, their rows in the table.
         vectors: float32 ``(b, D)`` of unit length.
-        thumbnails: uint8, small pictures one after the other.
-        places: int64 ``(b, 4)``: first byte and number of bytes of each, and if they are pixels
-            height and width.
-        digests: uint8 ``(b, 16)``, of the files' content.
+        thumbnails: uint8, one thumbnail after the other.
+        places: int64 ``(b, 4)``: first byte and number of bytes of each thumbnail; height and width
+            if it is pixels, else zeros.
+        digests: uint8 ``(b, 16)``, checksums of the images' content.
         errors: row of the table -> why it could not be embedded.
     """
 
@@ -43,7 +83,7 @@ class Block:
     errors: dict[int, str]
 
     def write(self, path: Path) -> None:
-        """Write it to a file, which is then whole or not there."""
+        """Write the block to a file, atomically."""
         errors = json.dumps({str(row): why for row, why in self.errors.items()})
         with replacing(path) as temporary, temporary.open("wb") as file:
             np.savez(
@@ -59,7 +99,7 @@ class Block:
 
     @classmethod
     def read(cls, path: Path) -> "Block":
-        """Read what `write` wrote."""
+        """Read a block that `write` wrote."""
         with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
             arrays = {name: kept[name] for name in kept.files}
         errors = json.loads(arrays.pop("errors").tobytes())
@@ -67,7 +107,7 @@ class Block:
 
     @staticmethod
     def summary(path: Path) -> tuple[int, dict[int, str]]:
-        """Return how many items a file holds, and its errors; vectors and pictures stay there."""
+        """Return the number of items in a file, and its errors, without reading vectors."""
         with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
             errors = json.loads(kept["errors"].tobytes())
             return len(kept["rows"]), {int(row): why for row, why in errors.items()}
@@ -82,25 +122,11 @@ def write_segment(
     names: Sequence[str],
     classes: Sequence[tuple[str, ...]],
 ) -> Segment:
-    """Write the files of a segment.
+    """Write the files of a segment of ``count`` items; return the entry for the manifest.
 
-    Args:
-        folder: the index folder.
-        first: the id of the first item.
-        blocks: of n items together, in order.
-        count: n.
-        embedding_size: D.
-        names: of the rows of the table that blocks speak of.
-        classes: of these rows, their class names.
-
-    Returns:
-        What the manifest says of it.
+    Blocks refer by their rows to ``names`` and ``classes``, which have all rows of the table.
     """
-    segment = Segment(
-        first,
-        count,
-        *(folder.new_name(kind) for kind in KINDS),
-    )
+    segment = Segment(first, count, *(folder.new_name(kind) for kind in KINDS))
     places, rows, digests = [], [], []
     with (
         replacing(folder.path(segment.thumbnails)) as pictures_path,
@@ -136,22 +162,28 @@ def write_segment(
 
 
 class OpenSegment:
-    """A segment whose files are open, so that it can be read whatever becomes of them.
+    """A segment with open files: it can be read even after they were deleted.
 
     Args:
         folder: the index folder.
-        segment: what the manifest says of it.
+        segment: the entry of the manifest.
         embedding_size: D.
 
     Attributes:
         first: the id of its first item.
         vectors: float32 ``(n, D)``, a memory map.
-        digests: uint8 ``(n, 16)`` of the files' content, a memory map.
+        digests: uint8 ``(n, 16)``, checksums of the images' content, a memory map.
+        names: the names of its items.
+        class_names: its classes.
+        labels: for each item the positions of its classes in ``class_names``.
     """
 
     def __init__(self, folder: IndexFolder, segment: Segment, embedding_size: int) -> None:
         self.first, self.count = segment.first, segment.count
-        self._words = _items_of(folder.path(segment.items), segment)
+        words = _read_items(folder.path(segment.items), segment)
+        self.names: list[str] = words["names"]
+        self.class_names: list[str] = words["classes"]
+        self.labels: list[list[int]] = words["labels"]
         self.digests = _array(folder.path(segment.digests), (segment.count, 16), "u1")
         self.vectors = _array(folder.path(segment.vectors), (segment.count, embedding_size), "f4")
         self._places = _array(folder.path(segment.places), (segment.count, 4), "i8")
@@ -161,46 +193,25 @@ class OpenSegment:
             self._bytes = np.memmap(path, dtype=np.uint8, mode="r")
 
     def item(self, row: int) -> Item:
-        """Return an item by its place in the segment."""
-        classes = self._words["classes"]
-        labels = self._words["labels"][row]
-        names = tuple(classes[label] for label in labels)
-        return Item(self.first + row, self._words["names"][row], names)
-
-    def names(self) -> list[str]:
-        """Return the names of its items."""
-        found: list[str] = self._words["names"]
-        return found
-
-    def class_names(self) -> list[str]:
-        """Return its classes."""
-        found: list[str] = self._words["classes"]
-        return found
-
-    def labels(self) -> list[list[int]]:
-        """Return for each item which of `class_names` it belongs to."""
-        found: list[list[int]] = self._words["labels"]
-        return found
+        """Return the item of a row."""
+        classes = tuple(self.class_names[label] for label in self.labels[row])
+        return Item(self.first + row, self.names[row], classes)
 
     def thumbnail(self, row: int) -> bytes:
-        """Return a small picture as the bytes of a PNG or JPEG file."""
+        """Return a thumbnail as the bytes of a PNG or JPEG file."""
         start, length, height, width = (int(number) for number in self._places[row])
         kept = self._bytes[start : start + length].tobytes()
         if start < 0 or len(kept) != length or (height and length % (height * width)):
-            raise DamagedIndexError("a small picture of the index lies outside of its file.")
-        return picture_file(kept, height, width)
+            raise damaged(f"thumbnail {row}", "it lies outside of its file")
+        return thumbnail_file(kept, height, width)
 
     def thumbnail_type(self, row: int) -> str:
-        """Return the media type of a small picture."""
+        """Return the media type of a thumbnail."""
         return media_type(int(self._places[row, 2]))
 
 
 def open_segments(folder: IndexFolder, manifest: Manifest) -> tuple[list[OpenSegment], Array]:
-    """Open all segments of an index.
-
-    Returns:
-        The segments by ascending ids; and the sorted ids that are removed.
-    """
+    """Return all segments of an index by ascending ids, and the sorted removed ids."""
     size = int(manifest.model["embedding_size"])
     segments = [OpenSegment(folder, segment, size) for segment in manifest.segments]
     removed = np.zeros(0, dtype=np.int64)
@@ -210,13 +221,23 @@ def open_segments(folder: IndexFolder, manifest: Manifest) -> tuple[list[OpenSeg
 
 
 def alive_rows(segment: OpenSegment, removed: Array) -> Array:
-    """Return which rows of a segment are not removed."""
+    """Return the rows of a segment that are not removed."""
     ids = np.arange(segment.first, segment.first + segment.count)
     return np.flatnonzero(~np.isin(ids, removed))
 
 
+def ids_by_class(segments: Sequence[OpenSegment], removed: Array) -> dict[str, Array]:
+    """Return the sorted ids of each class that has items, classes by name."""
+    by_class: dict[str, list[int]] = {}
+    for segment in segments:
+        for row in alive_rows(segment, removed).tolist():
+            for label in segment.labels[row]:
+                by_class.setdefault(segment.class_names[label], []).append(segment.first + row)
+    return {name: np.array(by_class[name], dtype=np.int64) for name in sorted(by_class)}
+
+
 def all_vectors(segments: Sequence[OpenSegment], removed: Array) -> tuple[Array, Array]:
-    """Return ids ``(n,)`` and vectors ``(n, D)`` of what is not removed."""
+    """Return ids ``(n,)`` and vectors ``(n, D)`` of all items that are not removed."""
     ids, vectors = [], []
     for segment in segments:
         rows = alive_rows(segment, removed)
@@ -228,7 +249,7 @@ def all_vectors(segments: Sequence[OpenSegment], removed: Array) -> tuple[Array,
     return np.concatenate(ids), np.concatenate(vectors)
 
 
-def _items_of(path: Path, segment: Segment) -> dict[str, Any]:
+def _read_items(path: Path, segment: Segment) -> dict[str, Any]:
     try:
         words: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         lengths = {len(words[key]) for key in ("names", "labels")}
@@ -237,23 +258,21 @@ def _items_of(path: Path, segment: Segment) -> dict[str, Any]:
     except FileNotFoundError:
         raise
     except (ValueError, KeyError, TypeError) as error:
-        raise DamagedIndexError(f"{path.name} of the index is damaged ({error}).") from error
+        raise damaged(path.name, error) from error
     if not fits:
-        raise DamagedIndexError(f"{path.name} of the index does not fit its manifest.")
+        raise damaged(path.name, "it does not fit the manifest")
     return words
 
 
 def _array(path: Path, shape: tuple[int, ...] | None, kind: str) -> Array:
-    """Map an array and compare its shape and type with what they must be."""
+    """Map an array from a file, and check its shape and type."""
     try:
         found: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise
     except (ValueError, OSError, EOFError) as error:
-        raise DamagedIndexError(f"{path.name} of the index is damaged ({error}).") from error
+        raise damaged(path.name, error) from error
     if found.dtype != np.dtype(f"<{kind}") or (shape is not None and found.shape != shape):
-        raise DamagedIndexError(
-            f"{path.name} of the index must hold {kind} of shape {shape}; it holds {found.dtype} "
-            f"of shape {found.shape}."
-        )
+        why = f"it must hold {kind} of shape {shape}; it holds {found.dtype} of {found.shape}"
+        raise damaged(path.name, why)
     return found

@@ -1,20 +1,19 @@
-"""Stores of vectors: what each of them can do, and the one that an address means.
+"""What every store of vectors can do, and the checks that all of them share.
 
-A store holds vectors of unit length under ids and finds those with the largest cosine. Two are
-there: faiss, in a file of the index folder, and Milvus, a database that runs by itself.
+A store keeps vectors of unit length under ids and finds those with the largest cosine.
+`weiss.catalogue.faiss_store` and `weiss.catalogue.milvus_store` are the two.
 
 Dimensions: n items, q queries, D embedding size.
 """
 
-from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from weiss._base.arrays import Array
-from weiss.catalogue.faiss_store import FaissStore
-from weiss.catalogue.milvus_store import MilvusStore
+import numpy as np
 
-MILVUS = "milvus:"
-"""What the address of a Milvus store begins with."""
+from weiss._base.arrays import Array
+
+TOLERANCE = 1e-3
+"""Allowed error of a length: a vector that was stored in half precision passes."""
 
 
 class Store(Protocol):
@@ -24,7 +23,7 @@ class Store(Protocol):
         """Add items: ids int64 ``(n,)``, new to the store; vectors ``(n, D)`` of unit length."""
 
     def remove(self, ids: Array) -> int:
-        """Remove items; return how many of the ids ``(n,)`` were there."""
+        """Remove items; return how many of the ids ``(n,)`` the store had."""
 
     def search(self, queries: Array, k: int) -> tuple[Array, Array]:
         """Find the k most similar items of each query.
@@ -35,92 +34,109 @@ class Store(Protocol):
 
         Returns:
             ids int64 ``(q, k)`` and cosine similarities float32 ``(q, k)``, best first, equal ones
-            by id; id -1 and minus infinity where the store has fewer than k items. Which of
-            several equal items come last into the k is not said.
+            by id; id -1 and minus infinity where the store has fewer than k items.
         """
 
     def __len__(self) -> int:
-        """Return how many items there are."""
+        """Return the number of items."""
 
     def describe(self) -> str:
-        """Say in one line what kind of store it is, why, and how it is set."""
+        """Return one line: the kind of the store, why it was chosen, and its settings."""
 
 
-def refuse_address(address: str) -> None:
-    """Refuse an address that is not to be written down: with a password, or a file elsewhere.
+def unit_vectors(name: str, given: object, dimension: int, owner: str) -> Array:
+    """Return vectors of unit length as contiguous float32 ``(n, D)``; refuse all others.
 
-    Args:
-        address: as a manifest holds it: ``milvus:`` and a server, or a file below the index folder.
+    ``name`` is the argument and ``owner`` the store, for messages.
     """
-    where = address.removeprefix(MILVUS)
-    if "@" in where:
-        raise ValueError(
-            "the address of Milvus must hold neither name nor password, since it is written down "
-            "in the index; it holds an @. Give host:port alone."
+    vectors = np.asarray(given)
+    if not np.issubdtype(vectors.dtype, np.floating):
+        raise TypeError(
+            f"{name} must be floating point for {owner}; got {vectors.dtype}. "
+            "Pass the output of the network."
         )
-    parts = PurePosixPath(where).parts
-    leads_out = ".." in parts or where.startswith(("/", "~")) or set("\\:") & set(where)
-    if where.endswith(".db") and leads_out:
+    if vectors.ndim != 2 or vectors.shape[1] != dimension:
         raise ValueError(
-            "the file of Milvus must lie in the index folder, so that both move together; "
-            f"{PurePosixPath(where).name} does not. Give a name alone: {MILVUS}items.db"
+            f"{name} must have shape (n, {dimension}) for this {owner}; got {vectors.shape}. "
+            "Pass one row for each vector, from the network the store was made with."
+        )
+    vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+    # The sum of squares is not finite if any entry is not.
+    lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))
+    if not np.isfinite(lengths).all():
+        row = int(np.flatnonzero(~np.isfinite(lengths))[0])
+        raise ValueError(
+            f"{name} must be finite for {owner}; row {row} holds a NaN or an infinity. "
+            "Leave out what the network could not embed."
+        )
+    wrong = np.abs(lengths - 1) > TOLERANCE
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        raise ValueError(
+            f"{name} must have unit length for {owner}; row {row} has length {lengths[row]:g}. "
+            "Divide each by its length."
+        )
+    return vectors
+
+
+def item_ids(given: object, owner: str) -> Array:
+    """Return ids as int64 ``(n,)`` if they are different and at least 0; -1 means "no item"."""
+    ids = np.asarray(given)
+    if ids.size == 0:
+        ids = ids.astype(np.int64)
+    if not np.issubdtype(ids.dtype, np.integer) or ids.ndim != 1:
+        raise ValueError(
+            f"ids must be whole numbers of shape (n,) for {owner}; got {ids.dtype} of shape "
+            f"{ids.shape}. Pass an int64 array."
+        )
+    if ids.size and (int(ids.min()) < 0 or int(ids.max()) > np.iinfo(np.int64).max):
+        wrong = int(ids.min()) if int(ids.min()) < 0 else int(ids.max())
+        raise ValueError(
+            f"ids must lie between 0 and {np.iinfo(np.int64).max} for {owner}; got {wrong}. "
+            "Number the items from 0."
+        )
+    ids = ids.astype(np.int64)
+    found, times = np.unique(ids, return_counts=True)
+    if len(found) < len(ids):
+        raise ValueError(
+            f"ids must differ for {owner}; {found[times > 1][0]} occurs more than once. "
+            "Give every item an id of its own."
+        )
+    return ids
+
+
+def new_items(ids: object, vectors: object, dimension: int, owner: str) -> tuple[Array, Array]:
+    """Return checked ids ``(n,)`` and vectors ``(n, D)`` of items to add."""
+    ids = item_ids(ids, owner)
+    vectors = unit_vectors("vectors", vectors, dimension, owner)
+    if len(ids) != len(vectors):
+        raise ValueError(
+            f"there must be one id for each vector of {owner}; got {len(ids)} ids and "
+            f"{len(vectors)} vectors."
+        )
+    return ids, vectors
+
+
+def refuse_known(known: Array, owner: str) -> None:
+    """Refuse ids that are in the store already."""
+    if len(known):
+        raise ValueError(
+            f"ids must be new to this {owner}; {known[0]} is in it already"
+            f"{f' and {len(known) - 1:,} more' if len(known) > 1 else ''}. "
+            "Remove an item before adding it again."
         )
 
 
-def make_store(address: str, *, dimension: int, collection: str = "index") -> Store:
-    """Make an empty store.
+def best_first(ids: Array, similarities: Array, k: int) -> tuple[Array, Array]:
+    """Sort the results ``(q, m)`` of a search: most similar first, then by id; pad to ``(q, k)``.
 
-    Args:
-        address: ``"faiss"``, or ``"milvus:"`` and where Milvus is: ``host:19530``,
-            ``http://host:19530`` or a file name that ends in ``.db``.
-        dimension: D.
-        collection: the name of a Milvus collection, any words; not used by faiss.
-
-    Raises:
-        ValueError: no such address, or a collection of that name holds items already.
+    Negative ids mean that nothing was found; they become -1 with similarity minus infinity.
     """
-    where = _milvus_address(address)
-    if where is None:
-        return FaissStore(dimension)
-    store = MilvusStore(where, collection, dimension)
-    if len(store):
-        store.close()
-        raise ValueError(
-            f"the Milvus collection {store.collection} must be new or empty; it holds items "
-            "already. Give the index another name, or drop the collection."
-        )
-    return store
-
-
-def open_store(
-    address: str, *, dimension: int, collection: str = "index", path: str | Path | None = None
-) -> Store:
-    """Open a store that is there already.
-
-    Args:
-        address: as for `make_store`.
-        dimension: D, which must be the store's.
-        collection: as it was called when it was made.
-        path: the file of a faiss store; it is mapped and read only.
-
-    Raises:
-        ValueError: no such address, a damaged file, or vectors of another dimension.
-    """
-    where = _milvus_address(address)
-    if where is not None:
-        return MilvusStore(where, collection, dimension, create=False)
-    if path is None:
-        raise ValueError("path must be given for a faiss store; got None. Pass its file.")
-    return FaissStore.load(path, dimension=dimension, mapped=True)
-
-
-def _milvus_address(address: str) -> str | None:
-    """Return what follows ``milvus:``, or None for faiss."""
-    if address == "faiss":
-        return None
-    if address.startswith(MILVUS) and address != MILVUS:
-        return address.removeprefix(MILVUS)
-    raise ValueError(
-        f"store must be 'faiss' or 'milvus:ADDRESS'; got {address!r}. For example: "
-        "milvus:localhost:19530, or milvus:catalogue.db for a local file."
-    )
+    # Rounding can carry a product of unit vectors above one.
+    similarities = np.where(ids < 0, -np.inf, np.clip(similarities, -1, 1))
+    order = np.lexsort((ids, -similarities), axis=-1)
+    room = ((0, 0), (0, k - ids.shape[1]))
+    ids = np.pad(np.take_along_axis(ids, order, 1), room, constant_values=-1)
+    similarities = np.take_along_axis(similarities, order, 1)
+    similarities = np.pad(similarities, room, constant_values=-np.inf)
+    return ids.astype(np.int64), similarities.astype(np.float32)

@@ -80,7 +80,7 @@ def index(
         typer.Option(help="auto, flat (exact), ivf or hnsw; auto is exact below 100,000 items."),
     ] = "auto",
     false_match_rate: Annotated[
-        float, typer.Option(help="How many strangers may find a match, for the threshold.")
+        float, typer.Option(help="The share of impostors that may find a match, for the threshold.")
     ] = 0.05,
     batch_size: Annotated[
         int | None, typer.Option(help="Images a forward pass. By default the recipe's.")
@@ -105,7 +105,7 @@ def index(
     action = "--add" if add is not None else "--remove" if remove else "RUN IMAGES"
     _refuse_unused(context, "--check" if check else action)
     if check:
-        from weiss.catalogue.folder import IndexFolder
+        from weiss.catalogue.index_folder import IndexFolder
 
         folder = IndexFolder(out)
         manifest = folder.manifest()
@@ -163,7 +163,9 @@ def search(
         list[Path], typer.Argument(metavar="IMAGE...", help="Pictures to look for, one or more.")
     ],
     k: Annotated[int, typer.Option("-k", help="How many items to find.")] = 10,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: a list, one answer for each picture.")
+    ] = False,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write a page with the pictures.")
     ] = None,
@@ -172,9 +174,9 @@ def search(
 ) -> None:
     """Find the items of an index that are nearest to a picture."""
     from weiss._base.images import decode
-    from weiss.catalogue import Catalogue
-    from weiss.catalogue.items import shown
+    from weiss.catalogue import Catalogue, search_answer
     from weiss.catalogue.networks import AT_ONCE
+    from weiss.catalogue.records import printable
 
     if k < 1:
         raise ValueError(f"-k must be at least 1; got {k}.")
@@ -200,15 +202,19 @@ def search(
     if html is not None:
         from weiss.catalogue.gallery_page import Search, write_gallery
 
-        names = [shown(path.name) for path in images]
+        names = [printable(path.name) for path in images]
         write_gallery(html, catalogue, list(map(Search, names, pixels, found)))
     if as_json:
         import json
 
-        print(json.dumps(_as_json(catalogue, images, found), indent=2))
+        answers = [
+            {"query": {"image": str(path)}, **search_answer(hits, catalogue.threshold)}
+            for path, hits in zip(images, found, strict=True)
+        ]
+        print(json.dumps(answers, indent=2))
     else:
         for path, hits in zip(images, found, strict=True):
-            _print_hits(shown(str(path)), hits, catalogue)
+            _print_hits(printable(str(path)), hits, catalogue)
     if html is not None:
         print(f"Wrote {html}", file=sys.stderr if as_json else sys.stdout)
 
@@ -271,32 +277,3 @@ def _print_hits(name: str, hits: Sequence["Hit"], catalogue: "Catalogue") -> Non
             print("  ".join([*right, row[4].ljust(widths[4]), row[5]]).rstrip())
     if any(hit.is_match for hit in hits):
         print("* a match")
-
-
-def _as_json(
-    catalogue: "Catalogue", images: Sequence[Path], found: Sequence[Sequence["Hit"]]
-) -> dict[str, Any]:
-    return {
-        "index": catalogue.name,
-        "num_items": len(catalogue),
-        "threshold": catalogue.facts["threshold"],
-        "queries": [
-            {
-                "image": str(path),
-                "is_match": hits[0].is_match if hits else None,
-                "hits": [
-                    {
-                        "rank": rank,
-                        "id": hit.item.id,
-                        "name": hit.item.name,
-                        "class_names": list(hit.item.class_names),
-                        "similarity": hit.similarity,
-                        "distance": hit.distance,
-                        "is_match": hit.is_match,
-                    }
-                    for rank, hit in enumerate(hits, 1)
-                ],
-            }
-            for path, hits in zip(images, found, strict=True)
-        ],
-    }

@@ -1,13 +1,13 @@
-"""A catalogue in the browser: a page, a JSON interface, and the server behind both.
+"""A catalogue in the browser: a page and a JSON interface.
 
-`serve` is what ``weiss serve`` calls; `make_app` gives the application to whoever has a server of
-their own. fastapi is imported when the application is made, uvicorn when it is served.
+`serve` runs a server, as ``weiss serve`` does; `make_app` returns the application for another ASGI
+server. fastapi is imported when the application is made, uvicorn when it is served.
 """
 
 from typing import TYPE_CHECKING, Any
 
+from weiss.server.launch import serve
 from weiss.server.limits import Limits
-from weiss.server.serve import serve
 
 if TYPE_CHECKING:
     from weiss.server.app import make_app

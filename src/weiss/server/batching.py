@@ -1,9 +1,8 @@
-"""Searches of many visitors at once, in one forward pass.
+"""Concurrent searches share one forward pass.
 
-A network takes little longer for eight pictures than for one. Whoever asks hands in a job and waits
-for its future; one thread takes the jobs that are there, embeds their pictures together and
-searches for all of them together. It waits a few milliseconds for searches that are on their way,
-and not at all if there are none: a visitor alone does not wait.
+A network takes little longer for eight pictures than for one. A request submits a job and waits for
+its future; one thread takes all waiting jobs, embeds their pictures together and searches for all
+of them. It waits a few milliseconds for announced searches, and not at all if there are none.
 """
 
 import queue
@@ -20,25 +19,20 @@ from weiss._base.arrays import Array
 from weiss.catalogue import Catalogue, Hit
 from weiss.server.limits import Limits
 
-PATIENCE = 10.0
-"""Seconds the thread may take to end after it was told to."""
+CLOSE_SECONDS = 10.0
+"""How long `Batcher.close` waits for the thread."""
 
 
 class BusyError(RuntimeError):
-    """More is under way than the limits allow."""
+    """As many requests are under way as the limits allow."""
 
 
 class ClosedError(RuntimeError):
     """The server is being stopped."""
 
 
-class Places:
-    """So many at once, and no more.
-
-    Args:
-        most: how many.
-        name: of what.
-    """
+class Slots:
+    """A limited number of slots; ``name`` is for messages."""
 
     def __init__(self, most: int, name: str) -> None:
         self._most, self._name = most, name
@@ -47,11 +41,7 @@ class Places:
 
     @contextmanager
     def take(self) -> Iterator[None]:
-        """Hold a place.
-
-        Raises:
-            BusyError: all are taken.
-        """
+        """Hold a slot; raise `BusyError` if all are taken."""
         with self._lock:
             if self.taken >= self._most:
                 raise BusyError(f"{self.taken} {self._name} are under way")
@@ -65,7 +55,7 @@ class Places:
 
 @dataclass
 class _Job:
-    """A search: of a picture, or of a vector that is known already."""
+    """A search with a picture, or with a vector."""
 
     picture: Array | None
     vector: Array | None
@@ -76,12 +66,16 @@ class _Job:
 
 
 class Batcher:
-    """One thread that answers searches, as many at a time as are there.
+    """One thread that answers searches, several at a time.
 
     Args:
-        catalogue: where to search. Only this thread embeds with it and searches in it.
-        limits: how many may wait, how many go together, how long they wait for each other.
+        catalogue: where to search. Only this thread embeds and searches with it.
+        limits: of the number of searches, the size of a batch, and the time to gather it.
         count: called with the number of pictures of each forward pass.
+
+    Attributes:
+        searches: slots of searches that wait for an answer.
+        announced: slots of pictures that are being decoded; a forward pass may wait for them.
     """
 
     def __init__(
@@ -93,62 +87,46 @@ class Batcher:
         self._catalogue, self._limits, self._count = catalogue, limits, count
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._searches = Places(limits.max_waiting, "searches")
-        self._coming = Places(limits.max_uploads, "uploads")
+        self.searches = Slots(limits.max_waiting, "searches")
+        self.announced = Slots(limits.max_uploads, "uploads")
         self._unanswered: dict[int, _Job] = {}
         self._closed = False
         self._thread: threading.Thread | None = None
 
     @property
     def waiting(self) -> int:
-        """How many searches are under way, those whose picture is still decoded left out."""
-        return self._searches.taken
+        """The number of searches under way, without pictures that are still decoded."""
+        return self.searches.taken
 
     @property
-    def is_well(self) -> bool:
-        """Whether jobs are or would be answered."""
+    def is_alive(self) -> bool:
+        """Whether jobs are answered."""
         return not self._closed and (self._thread is None or self._thread.is_alive())
 
     @property
     def oldest(self) -> float:
-        """For how many seconds the oldest search has waited for its answer; 0 if none does."""
+        """Seconds that the oldest unanswered search has waited; 0 if there is none."""
         with self._lock:
             first = next(iter(self._unanswered.values()), None)
         return 0.0 if first is None else time.monotonic() - first.since
 
-    @contextmanager
-    def place(self) -> Iterator[None]:
-        """Hold a place among those who wait.
-
-        Raises:
-            BusyError: all are taken.
-        """
-        with self._searches.take():
-            yield
-
-    @contextmanager
-    def coming(self) -> Iterator[None]:
-        """Tell of a picture that is on its way: a forward pass may wait for it a moment."""
-        with self._coming.take():
-            yield
-
     def picture(self, pixels: Array, k: int) -> "Future[list[Hit]]":
-        """Search with a picture, uint8 ``(height, width, channels)``; return the coming hits."""
-        return self._hand_in(_Job(pixels, None, k, None))
+        """Search with a picture, uint8 ``(height, width, channels)``."""
+        return self._submit(_Job(pixels, None, k, None))
 
     def vector(self, vector: Array, k: int, *, leave_out: int | None = None) -> "Future[list[Hit]]":
-        """Search with an embedding ``(D,)``; return the coming hits, without one item."""
-        return self._hand_in(_Job(None, vector, k, leave_out))
+        """Search with an embedding ``(D,)``, without one item."""
+        return self._submit(_Job(None, vector, k, leave_out))
 
     def close(self) -> None:
-        """Answer what was asked, then end the thread."""
+        """Answer the jobs that were submitted, then end the thread."""
         with self._lock:
             self._closed = True
         self._jobs.put(None)
         if self._thread is not None:
-            self._thread.join(PATIENCE)
+            self._thread.join(CLOSE_SECONDS)
 
-    def _hand_in(self, job: _Job) -> "Future[list[Hit]]":
+    def _submit(self, job: _Job) -> "Future[list[Hit]]":
         with self._lock:
             if self._closed:
                 raise ClosedError("the server is being stopped")
@@ -161,7 +139,7 @@ class Batcher:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            # Whoever has gone away in the meantime needs no answer.
+            # Requests that were cancelled meanwhile need no answer.
             gathered = self._gather(job)
             jobs = [job for job in gathered if job.answer.set_running_or_notify_cancel()]
             if jobs:
@@ -171,12 +149,12 @@ class Batcher:
                     del self._unanswered[id(job)]
 
     def _gather(self, first: _Job) -> list[_Job]:
-        """Return a job and those that come soon after it."""
+        """Return a job and those that follow soon."""
         jobs, deadline = [first], time.monotonic() + self._limits.gather_seconds
         while len(jobs) < self._limits.max_batch:
             try:
-                # Beyond those in hand nobody may be on the way: then there is nothing to wait for.
-                expected = self._searches.taken + self._coming.taken
+                # Without further requests under way there is nothing to wait for.
+                expected = self.searches.taken + self.announced.taken
                 left = deadline - time.monotonic() if len(jobs) < expected else 0.0
                 job = self._jobs.get(timeout=left) if left > 0 else self._jobs.get_nowait()
             except queue.Empty:
@@ -194,7 +172,7 @@ class Batcher:
             if len(jobs) == 1:
                 jobs[0].answer.set_exception(error)
                 return
-            # One of them is to blame; the others must not suffer for it.
+            # One job has failed: answer each of them alone.
             for job in jobs:
                 self._answer([job])
             return
@@ -202,7 +180,7 @@ class Batcher:
             job.answer.set_result(hits[: job.k])
 
     def _find(self, jobs: list[_Job]) -> list[list[Hit]]:
-        """Return the hits of every job, as many as the one that wants most."""
+        """Return the hits of every job, as many as the largest k."""
         vectors = np.empty((len(jobs), self._catalogue.embedding_size), np.float32)
         pictures = [(place, job.picture) for place, job in enumerate(jobs)]
         seen = [(place, pixels) for place, pixels in pictures if pixels is not None]

@@ -28,7 +28,7 @@ Picture = tuple[Array, tuple[int, int]]
 """Pixels, uint8 ``(height, width, channels)``, and width and height in the file's header."""
 
 
-class Workers:
+class UploadDecoders:
     """Processes that decode uploads.
 
     Args:

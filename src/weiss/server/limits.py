@@ -1,31 +1,29 @@
-"""What a server takes from strangers: by which name, how large, how long, how many at once."""
+"""The limits of what a server accepts: hosts, sizes, times, numbers at once."""
 
 from dataclasses import dataclass, fields
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
-"""Host headers of somebody who asks for this machine from this machine."""
+"""Names of this machine in Host headers of local clients."""
 MAX_K = 100
 """The most neighbours one request may ask for."""
 ENVELOPE = 64 * 1024
-"""Bytes of a request that may surround its file: boundaries, headers, other fields."""
+"""Bytes of a request beside its file: boundaries, headers, other fields."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a server accepts; whatever goes beyond is refused with a word why.
+    """What a server accepts; everything beyond is refused with the reason.
 
     Args:
         max_bytes: the size of an uploaded file.
-        max_pixels: width times height of a picture, known before any of it is decoded.
+        max_pixels: width times height of a picture, checked before it is decoded.
         max_side: the longer side of a picture.
-        seconds: how long an upload may take, how long it may take to decode, and how long the
-            answer.
-        max_uploads: pictures that are sent or decoded at once; one more is sent away and told to
-            come back.
-        max_waiting: searches that are under way at once, with pictures that are decoded or with
-            items; one more is sent away as well.
+        seconds: the time limit of an upload, of its decoding, and of the search; each.
+        max_uploads: pictures that are sent or decoded at once; one more is answered with 503.
+        max_waiting: searches under way at once, with decoded pictures or with items; one more is
+            answered with 503.
         max_batch: pictures in one forward pass.
-        gather_seconds: how long a forward pass waits for pictures that are on their way.
+        gather_seconds: how long a forward pass waits for announced pictures.
     """
 
     max_bytes: int = 20_000_000
@@ -39,11 +37,11 @@ class Limits:
 
     @property
     def decoder_memory(self) -> int:
-        """Bytes that a decoding process may ask for: itself, and all its copies of a picture."""
+        """Bytes of memory of a decoding process: itself, and all its copies of a picture."""
         return 512 * 2**20 + 24 * self.max_pixels
 
     def __post_init__(self) -> None:
-        """Refuse what nothing could pass."""
+        """Check that all limits are positive."""
         for field in fields(self):
             value = getattr(self, field.name)
             may_be_zero = field.name == "gather_seconds"

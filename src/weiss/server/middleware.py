@@ -1,9 +1,9 @@
-"""What every request passes on its way in and every answer on its way out.
+"""Checks of every request, and headers of every answer.
 
-In: the Host header must name this server (a foreign page can point its own name at 127.0.0.1, which
-is called DNS rebinding), and what changes or costs something must not come from a foreign page.
-Out: headers that tell a browser to load nothing from elsewhere, and to let nobody else look. An
-error that nobody foresaw is logged here and answered without its text. Everything is counted.
+Requests: the Host header must name this server (against DNS rebinding: a foreign page can point its
+own name at 127.0.0.1), and an upload must not come from a foreign page. Answers: headers that make
+the browser load nothing from elsewhere, and keep other sites out. An unexpected error is logged and
+answered without its text. Every request is counted.
 """
 
 import asyncio
@@ -34,22 +34,15 @@ HEADERS = {
 }
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 CROWDED = "weiss_crowded"
-"""In the state of a request: more connections are open than may be."""
+"""Key in the state of a request: too many connections are open."""
 LINGER_SECONDS = 2.0
 LINGER_BYTES = 256 * 1024 * 1024
-"""How long, and how much, a refused upload is still read, so that its sender hears the answer."""
+"""How long, and how much, a refused upload is still read, so that the client gets the answer."""
 log = logging.getLogger(__name__)
 
 
 class Guard:
-    """The outermost layer of the application.
-
-    Args:
-        app: what lies below.
-        metrics: where to count.
-        hosts: names, without ports, that the Host header may give; None for any.
-        allowed: further names, also of pages that may send something: those of a proxy.
-    """
+    """The outermost layer of the application; ``hosts`` and ``allowed`` as for `make_app`."""
 
     def __init__(
         self,
@@ -63,12 +56,12 @@ class Guard:
         self._hosts = None if hosts is None else {name.lower() for name in hosts} | self._allowed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request in, or answer it here."""
+        """Pass a request on, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         exchange = _Exchange(scope, receive, send)
-        # Whoever asks for the head alone gets that of the whole; the server leaves out the rest.
+        # HEAD is answered like GET; uvicorn leaves out the body.
         asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         start = time.perf_counter()
         try:
@@ -78,7 +71,7 @@ class Guard:
             else:
                 await self._app(asked, exchange.receive, exchange.send)
         except asyncio.CancelledError:
-            # The server is being stopped and has waited long enough.
+            # The server stops, and the time for open requests is over.
             if exchange.status:
                 raise
             await exchange.answer(
@@ -88,10 +81,10 @@ class Guard:
             )
         except Exception:
             log.exception("a request failed")
-            # Half an answer cannot be taken back: let the server cut the connection.
+            # The answer has started: let the server close the connection.
             if exchange.status:
                 raise
-            await exchange.answer(500, "the server made a mistake; its log says which. Try again.")
+            await exchange.answer(500, "the server had an internal error; see its log. Try again.")
         finally:
             seconds = time.perf_counter() - start
             method = scope["method"] if scope["method"] in (*SAFE, "POST") else "other"
@@ -106,7 +99,7 @@ class _Exchange:
         headers = Headers(scope=scope)
         length = headers.get("content-length", "0")
         self._is_unread = length != "0" or "transfer-encoding" in headers
-        # A sender that waits for a word before it sends needs no lingering.
+        # A client that waits for "100 Continue" has sent nothing yet.
         self._lingers = "expect" not in headers
         self.status = 0
 
@@ -125,14 +118,14 @@ class _Exchange:
             if self._is_unread:
                 headers["Connection"] = "close"
         elif self._is_unread and self._lingers and not message.get("more_body", False):
-            # Were the connection closed on a sender in full flow, it would see an error, no answer.
+            # If the connection closed now, a client that still sends would see an error, no answer.
             await self._send({**message, "more_body": True})
             await self._linger()
             message = {"type": "http.response.body", "body": b"", "more_body": False}
         await self._send(message)
 
     async def _linger(self) -> None:
-        """Read on for a while, and throw it away."""
+        """Read the rest of the body for a while, and discard it."""
         left = LINGER_BYTES
         with suppress(TimeoutError):
             async with asyncio.timeout(LINGER_SECONDS):
@@ -147,7 +140,7 @@ class _Exchange:
 
 
 def plain_answer(status: int, detail: str) -> tuple[list[tuple[bytes, bytes]], bytes]:
-    """Return headers and body of a refusal that no route has made."""
+    """Return headers and body of an answer outside of the application."""
     body = json.dumps({"detail": detail}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     if status == 503:
@@ -158,7 +151,7 @@ def plain_answer(status: int, detail: str) -> tuple[list[tuple[bytes, bytes]], b
 def _refusal(
     scope: Scope, hosts: Collection[str] | None, allowed: Collection[str]
 ) -> tuple[int, str] | None:
-    """Return status and words for a request that must not go further."""
+    """Return status and detail for a request that is refused; None for a good one."""
     headers = Headers(scope=scope)
     host = headers.get("host", "")
     if scope.get("state", {}).get(CROWDED):
@@ -166,7 +159,7 @@ def _refusal(
     if hosts is not None and _name(host) not in hosts:
         return 421, (
             f"the Host header must be one of {', '.join(sorted(hosts))}; it is another. "
-            "Open the address that weiss serve has printed, or name it with --allow-host."
+            "Open the address that weiss serve has printed, or allow it with --allow-host."
         )
     if scope["method"] in SAFE:
         return None
@@ -174,14 +167,14 @@ def _refusal(
     foreign = origin is not None and not _is_own(origin, host, allowed)
     if foreign or site not in ("same-origin", "none"):
         return 403, (
-            "a request that sends something must come from the server's own page or from no page; "
-            "it comes from another. Open the server's page and send it from there."
+            "an upload must come from the server's own page or from no page; it comes from "
+            "another. Open the server's page and send it from there."
         )
     return None
 
 
 def _is_own(origin: str, host: str, allowed: Collection[str]) -> bool:
-    """Say whether a page comes from this server, or from the proxy in front of it."""
+    """Return whether a page comes from this server, or from the proxy in front of it."""
     try:
         page = urlsplit(origin)
     except ValueError:
@@ -196,5 +189,5 @@ def _name(host: str) -> str:
 
 
 def _route(scope: Scope) -> str:
-    """Return the pattern a request matched: few of them, so that counts stay few."""
+    """Return the pattern that a request matched; "none" for no route."""
     return getattr(scope.get("route"), "path", "none")

@@ -1,7 +1,4 @@
-"""Views of a whole catalogue: its classes, its map. Made when first asked for, and kept.
-
-An opened catalogue does not change, so that these never have to be made again.
-"""
+"""The classes and the map of a catalogue for the page; made at the first request, and cached."""
 
 import gzip
 import threading
@@ -10,22 +7,18 @@ from functools import cached_property
 
 import numpy as np
 
+from weiss._base.arrays import Array
 from weiss.catalogue import Catalogue
 from weiss.server.schemas import ClassAnswer, ClassesAnswer, FieldsAnswer, MapAnswer
 
 MOST_POINTS = 100_000
-"""A map of more is thinned evenly: a screen has not many more pixels to show them."""
+"""A map of more items is thinned evenly."""
 DIGITS = 4
-"""Of a coordinate: the cloud is of the order of 1 across, a screen some thousand pixels."""
+"""Digits of a coordinate: the map is about 1 wide, a screen some thousand pixels."""
 
 
 class Overview:
-    """What is told of all items at once.
-
-    Args:
-        catalogue: of which.
-        thumbnail: item id -> where its small picture is.
-    """
+    """Classes and map of a catalogue; ``thumbnail`` gives the address of an item's thumbnail."""
 
     def __init__(self, catalogue: Catalogue, thumbnail: Callable[[int], str]) -> None:
         self._catalogue, self._thumbnail = catalogue, thumbnail
@@ -33,7 +26,7 @@ class Overview:
         self.counts = dict(catalogue.classes())
 
     def classes(self) -> ClassesAnswer:
-        """Return every class with how many items it has and a picture."""
+        """Return every class, the number of its items, and a thumbnail."""
         with self._lock:
             return self._classes
 
@@ -77,7 +70,7 @@ class Overview:
         return plain, gzip.compress(plain, 6)
 
 
-def _rounded(values: "np.ndarray[tuple[int, ...], np.dtype[np.float32]]") -> list[float]:
-    """Return few digits of each: float32 printed in full is twice as long."""
+def _rounded(values: Array) -> list[float]:
+    """Return values with few digits: the JSON is half as long."""
     rounded: list[float] = np.round(values.astype(np.float64), DIGITS).tolist()
     return rounded

@@ -1,4 +1,6 @@
-"""What the server answers, as models: the OpenAPI description is made of them.
+"""The answers of the server as models, for the OpenAPI schema.
+
+Items, hits and searches have the keys of `weiss.catalogue.search_answer`, and thumbnails.
 
 Dimensions: n points of the map, m fields on it.
 """
@@ -9,27 +11,27 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 
 def _digits(value: Any) -> Any:
-    """Refuse what Python would read as a number and nobody writes: +1, 1_0, 1.0."""
+    """Refuse what Python also accepts as a number: +1, 1_0, 1.0."""
     if isinstance(value, str) and not (value.isascii() and value.isdecimal()):
         raise ValueError("must be digits")
     return value
 
 
 Number = Annotated[int, BeforeValidator(_digits)]
-"""A number in an address: digits, so that every item has one address."""
+"""A number in an address: digits only, so that every item has one address."""
 
 
 class ItemAnswer(BaseModel):
     """An item of the catalogue."""
 
-    id: int = Field(description="Its number; never given to another item.")
-    name: str = Field(description="Its name in the collection, not a place on a disk.")
-    classes: list[str] = Field(description="The classes it belongs to; empty if nobody said.")
-    thumbnail: str = Field(description="Where its small picture is, on this server.")
+    id: int = Field(description="Its number; never used for another item.")
+    name: str = Field(description="Its name in the collection, not a path on a disk.")
+    classes: list[str] = Field(description="The classes it belongs to; empty if they are unknown.")
+    thumbnail: str = Field(description="The address of its thumbnail on this server.")
 
 
 class HitAnswer(ItemAnswer):
-    """An item that was found."""
+    """An item that a search has found."""
 
     similarity: float = Field(description="The cosine between it and the query, -1 to 1.")
     distance: float = Field(description="1 - similarity.")
@@ -39,20 +41,20 @@ class HitAnswer(ItemAnswer):
 
 
 class ThresholdAnswer(BaseModel):
-    """From which similarity on two pictures count as showing the same class."""
+    """The similarity from which on two pictures count as showing the same class."""
 
     similarity: float
     false_match_rate: float = Field(
-        description="How many pictures of classes that are not here find a match all the same."
+        description="The share of pictures of classes that are not here that find a match."
     )
     true_match_rate: float = Field(
-        description="How many pictures of classes that are here find a match that is right."
+        description="The share of pictures of classes that are here that find one of their class."
     )
-    basis: str = Field(description="On what these rates were measured.")
+    basis: str = Field(description="What these rates were measured on.")
 
 
 class QueryAnswer(BaseModel):
-    """What was searched with: an uploaded picture, or an item."""
+    """The query: an uploaded picture, or an item."""
 
     width: int | None = Field(default=None, description="Of an uploaded picture.")
     height: int | None = Field(default=None, description="Of an uploaded picture.")
@@ -60,7 +62,7 @@ class QueryAnswer(BaseModel):
 
 
 class SearchAnswer(BaseModel):
-    """What was found, nearest first."""
+    """The result of a search, nearest first."""
 
     query: QueryAnswer
     threshold: ThresholdAnswer | None
@@ -76,7 +78,7 @@ class ClassAnswer(BaseModel):
     name: str
     count: int = Field(description="How many items it has.")
     first: int = Field(description="Its first item.")
-    thumbnail: str = Field(description="The small picture of that item.")
+    thumbnail: str = Field(description="The thumbnail of that item.")
 
 
 class ClassesAnswer(BaseModel):
@@ -96,7 +98,7 @@ class PageAnswer(BaseModel):
 
 
 class FieldsAnswer(BaseModel):
-    """Where the mean fields of the model's classes lie on the map; m each."""
+    """The positions of the mean fields of the model's classes on the map; m each."""
 
     names: list[str]
     x: list[float]
@@ -104,17 +106,17 @@ class FieldsAnswer(BaseModel):
 
 
 class MapAnswer(BaseModel):
-    """All items in two dimensions, as lists of n, one entry a point."""
+    """All items in two dimensions; lists of n."""
 
     method: str = Field(description="PCA or UMAP.")
     explained: float | None = Field(
         description="The share of the variance that two dimensions hold; null for UMAP."
     )
-    total: int = Field(description="Items of the catalogue; of very many some are left out.")
+    total: int = Field(description="Items of the catalogue; the lists may have fewer.")
     ids: list[int]
     x: list[float]
     y: list[float]
-    classes: list[int] = Field(description="Places in class_names; -1 without a class.")
+    classes: list[int] = Field(description="Positions in class_names; -1 without a class.")
     class_names: list[str]
     fields: FieldsAnswer
 
@@ -130,7 +132,7 @@ class LimitsAnswer(BaseModel):
 
 
 class AboutAnswer(BaseModel):
-    """What is known of the catalogue and of its model."""
+    """Facts about the catalogue and its model."""
 
     name: str
     items: int
@@ -143,7 +145,7 @@ class AboutAnswer(BaseModel):
 
 
 class HealthAnswer(BaseModel):
-    """That the server is well."""
+    """The server answers searches."""
 
     status: str
     items: int

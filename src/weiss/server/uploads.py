@@ -1,7 +1,7 @@
-"""A picture out of a request: read while it comes, refused as soon as it breaks a limit.
+"""An untrusted upload: read from a request in pieces, and refused as soon as it breaks a limit.
 
-The file stays in memory; nothing of it reaches the disk, and the name a visitor gives it is not
-even read. fastapi's own way would read all of a request first.
+The file stays in memory: nothing is written to disk, and its name is ignored. fastapi itself would
+read the whole request first.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 
 from weiss._base import images
 from weiss._base.decoder import RefusedUpload
-from weiss.server.decoders import Picture, Workers
+from weiss.server.decoders import Picture, UploadDecoders
 from weiss.server.limits import ENVELOPE, Limits
 
 if TYPE_CHECKING:
@@ -26,10 +26,19 @@ SEND = (
     "Send the picture as multipart/form-data in a field named file, "
     "for example: curl -F file=@photo.jpg ADDRESS/search"
 )
+FORM = {
+    "type": "object",
+    "required": [FIELD],
+    "properties": {FIELD: {"type": "string", "format": "binary"}},
+}
+UPLOAD_BODY = {
+    "requestBody": {"required": True, "content": {"multipart/form-data": {"schema": FORM}}}
+}
+"""The body of POST /search for the OpenAPI schema; fastapi cannot know it."""
 
 
 class _Form:
-    """Keeps the first part of the right name; forgets whatever else a form holds."""
+    """Keeps the first part with the right name, and ignores all others."""
 
     def __init__(self) -> None:
         self.content: bytearray | None = None
@@ -75,17 +84,13 @@ class _Form:
 async def read_file(request: Request, limits: Limits) -> bytes:
     """Return the uploaded file of a request.
 
-    Args:
-        request: whose body nobody has read.
-        limits: its size, and how long it may take.
-
     Raises:
         HTTPException: 408 too slow, 413 too large, 415 no form, 400 no file in it or cut short.
     """
     kind, options = parse_options_header(request.headers.get("content-type"))
     if kind != b"multipart/form-data" or not options.get(b"boundary"):
         raise HTTPException(
-            415, f"the request must be a form with a file; got {_said(kind)}. {SEND}."
+            415, f"the request must be a form with a file; got {_media_type(kind)}. {SEND}."
         )
     try:
         async with asyncio.timeout(limits.seconds):
@@ -102,7 +107,7 @@ async def read_file(request: Request, limits: Limits) -> bytes:
 
 
 async def _counted(request: Request, limits: Limits) -> AsyncIterator[bytes]:
-    """Give the body piece by piece; refuse it when it has become too large, or says it will."""
+    """Yield the body in pieces; refuse it if it is, or announces to be, too large."""
     most, size = limits.max_bytes + ENVELOPE, 0
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > most:
@@ -130,29 +135,24 @@ async def _collect(pieces: AsyncIterator[bytes], boundary: bytes) -> bytes:
     return bytes(form.content)
 
 
-async def decode_picture(content: bytes, workers: Workers, limits: Limits) -> Picture:
-    """Return the pixels of a visitor's picture, and how wide and high the file says it is.
-
-    Args:
-        content: of the file.
-        workers: who decodes it.
-        limits: its size, and how long it may wait and take.
+async def decode_picture(content: bytes, decoders: UploadDecoders, limits: Limits) -> Picture:
+    """Return the pixels of an uploaded picture, and its width and height in the file.
 
     Raises:
-        HTTPException: 413 too much of it, 415 no image, 400 a broken one, 408 one that takes too
-            long, 503 no decoder was free in time.
+        HTTPException: 413 too large, 415 no image, 400 damaged, 408 too slow to decode, 503 no
+            decoder was free in time.
     """
     if len(content) > limits.max_bytes:
         raise _too_large(limits)
     if not content:
         raise HTTPException(400, "file must be a picture; it is empty. Choose another one.")
-    promised = workers.decode(content)
-    answer = asyncio.wrap_future(promised)
+    future = decoders.decode(content)
+    answer = asyncio.wrap_future(future)
     try:
         done, _ = await asyncio.wait({answer}, timeout=limits.seconds)
-        # One that has begun is ended by its own deadline.
-        if not done and promised.cancel():
-            raise come_back(f"a picture must be decoded within {limits.seconds:g} seconds")
+        # A decoding that has started is ended by its own deadline.
+        if not done and future.cancel():
+            raise unavailable(f"a picture must be decoded within {limits.seconds:g} seconds")
         return await answer
     except RefusedUpload as error:
         raise _refusal(error, limits) from None
@@ -160,13 +160,13 @@ async def decode_picture(content: bytes, workers: Workers, limits: Limits) -> Pi
         answer.cancel()
 
 
-def come_back(why: str) -> HTTPException:
-    """Return an answer for somebody who has done nothing wrong."""
+def unavailable(why: str) -> HTTPException:
+    """Return a 503 answer: the request was fine, but the server is busy."""
     return HTTPException(503, f"{why}. Try again in a second.", headers={"Retry-After": "1"})
 
 
 def _refusal(error: RefusedUpload, limits: Limits) -> HTTPException:
-    """Return status and words for a picture that was not decoded."""
+    """Return the answer for a picture that was not decoded."""
     if error.kind == "large":
         return HTTPException(
             413,
@@ -197,7 +197,7 @@ def _refusal(error: RefusedUpload, limits: Limits) -> HTTPException:
             f"file must be an image ({', '.join(images.FORMATS)}); this one is not. "
             "Choose a photo.",
         )
-    # What a decoder says of it is for programmers, and not always of the picture alone.
+    # The decoder's own message may contain more than the picture: it is not repeated.
     return HTTPException(
         400,
         "file must be a whole image; this one is damaged or cut short. "
@@ -212,7 +212,7 @@ def _too_large(limits: Limits) -> HTTPException:
     )
 
 
-def _said(kind: bytes) -> str:
-    """Return a media type that is safe to repeat."""
+def _media_type(kind: bytes) -> str:
+    """Return a media type if it is safe to repeat."""
     text = kind.decode("ascii", "replace")
     return text if text.replace("/", "").replace("-", "").isalnum() and len(text) < 60 else "none"

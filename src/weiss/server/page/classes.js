@@ -4,7 +4,7 @@ import {$, address, ask, count, entitle, make, picture, plural} from "./dom.js";
 import {itemLink} from "./search.js";
 
 const PER_PAGE = 24;
-const AT_ONCE = 120; // more classes than these are shown when somebody wants them
+const AT_ONCE = 120; // more classes are shown on demand
 let shown = AT_ONCE;
 let turn = 0;
 

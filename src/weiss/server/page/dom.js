@@ -1,4 +1,4 @@
-// Small things every part of the page needs. Text is always set as text: nothing here makes markup of it.
+// Functions for every part of the page. Text is always set as text, never as markup.
 
 export const $ = (id) => document.getElementById(id);
 
@@ -17,7 +17,7 @@ export function make(tag, {text, on = {}, ...attributes} = {}, ...children) {
 
 const kept = new Map();
 
-/** Ask the server; answers of GET are kept, so that going back is at once. */
+/** Ask the server; answers to GET are cached, so that the back button is instant. */
 export async function ask(address, options) {
   if (!options && kept.has(address)) return kept.get(address);
   let response;
@@ -42,22 +42,22 @@ export const plural = (number, one, many) => `${count(number)} ${number === 1 ? 
 export const percent = (share) => `${(100 * share).toLocaleString("en", {maximumFractionDigits: 1})} %`;
 export const address = (parts) => `#${new URLSearchParams(parts)}`;
 
-/** Say something to those who listen to the page instead of looking at it. */
+/** Announce a message to screen readers. */
 export function say(text) {
   $("status").textContent = text;
 }
 
-/** A picture of an item; very small ones show their pixels rather than a blur. */
+/** A picture of an item; very small ones are shown with sharp pixels. */
 export function picture(source, alt = "") {
   const image = make("img", {src: source, alt, loading: "lazy", decoding: "async", draggable: "false"});
   image.addEventListener("load", () => image.classList.toggle("coarse", image.naturalWidth < 64));
   return image;
 }
 
-/** What an item is called first: its classes, or its own name where nobody gave it any. */
+/** The title of an item: its classes, or its name if it has none. */
 export const titleOf = (item) => (item.classes.length ? item.classes.join(", ") : item.name);
 
-/** Say in the window's title what is shown. */
+/** Set the title of the window. */
 export function entitle(...parts) {
   document.title = parts.filter(Boolean).join(" · ");
 }

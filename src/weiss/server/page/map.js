@@ -1,14 +1,14 @@
-// The map: hands, keys and buttons on a View.
+// The map: pointers, keys and buttons of a View.
 
 import {$, address, ask, count, make, percent, plural, say} from "./dom.js";
 import {View} from "./view.js";
 
 const STEP = 60; // CSS pixels that Shift and an arrow move
-const STILL = 6; // a pointer that moved less has clicked
+const STILL = 6; // a pointer that moved less is a click
 let view = null;
-let known = new Map(); // item id -> what the server says of it
+let known = new Map(); // item id -> the server's answer
 
-/** Show the map; it is fetched when somebody first wants to see it. */
+/** Show the map; it is fetched the first time. */
 export async function showMap() {
   if (view) return view.resize();
   $("map-words").textContent = "Drawing the map…";
@@ -58,7 +58,7 @@ function listen() {
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => view.changed());
   canvas.addEventListener("keydown", press);
-  // Only when the focus has gone elsewhere on the page: a finger on the card takes it nowhere.
+  // Only when the focus has moved elsewhere on the page: a touch on the card does not move it.
   canvas.addEventListener("blur", ({relatedTarget}) => relatedTarget && relatedTarget !== $("tip") && hide());
   canvas.addEventListener("wheel", turnWheel, {passive: false});
   canvas.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && !isPinned() && hide());
@@ -110,7 +110,7 @@ function follow(canvas) {
     const point = view.at(...place(event));
     if (point < 0) hide();
     else if (event.pointerType === "mouse") go(point);
-    else show(point, true); // a finger covers what it touches: first show, then search
+    else show(point, true); // a finger covers the point: the first tap shows, the second searches
   };
   canvas.addEventListener("pointerup", lift);
   canvas.addEventListener("pointercancel", lift);
@@ -150,7 +150,7 @@ function hide() {
   if (view.chosen >= 0) view.choose(-1);
 }
 
-/** Show photo and class of a point; `pinned` if it can be clicked itself, `aloud` if it is told. */
+/** Show photo and class of a point; `pinned` if the card can be clicked, `aloud` for screen readers. */
 async function show(point, pinned, aloud = false) {
   const isNew = view.chosen !== point;
   view.choose(point);
@@ -177,7 +177,7 @@ async function show(point, pinned, aloud = false) {
   putTip();
 }
 
-/** Put the card beside its point, inside of the frame. */
+/** Place the card beside its point, inside the frame. */
 function putTip() {
   if (view.chosen < 0) return;
   const tip = $("tip");
@@ -185,7 +185,7 @@ function putTip() {
   const {offsetWidth: width, offsetHeight: height} = tip;
   const [right, left] = [x + 16, x - 16 - width];
   let [atX, atY] = [right + width <= view.width ? right : left, y - height / 2];
-  // On a narrow screen no side has room: above or below, so that the point can still be seen.
+  // On a narrow screen no side has room: place it above or below, so that the point stays visible.
   if (atX < 0) [atX, atY] = [x - width / 2, y + 18 + height <= view.height ? y + 18 : y - 18 - height];
   tip.style.left = `${Math.max(4, Math.min(view.width - width - 4, atX))}px`;
   tip.style.top = `${Math.max(4, Math.min(view.height - height - 4, atY))}px`;

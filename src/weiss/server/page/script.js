@@ -1,4 +1,4 @@
-// The page begins here: what the address says is what is shown.
+// The entry point of the page: the hash of the address selects the view.
 
 import {$, ask, count, entitle, make, percent, plural, say, sentence} from "./dom.js";
 import {showClass, showClasses} from "./classes.js";
@@ -7,7 +7,7 @@ import {showItem, showPhoto, showStart, startSearching} from "./search.js";
 
 const VIEWS = ["search", "classes", "map", "about"];
 let about = null;
-const heights = new Map(); // entry of the history -> how far down it was read
+const heights = new Map(); // entry of the history -> scroll position
 let entry = null;
 let turn = 0;
 
@@ -20,7 +20,7 @@ function open(view) {
   entitle(view === "search" ? "" : sentence(view), about.name);
 }
 
-/** Show what the address says; `isAgain` if it is what was shown before, with other options. */
+/** Show the view of the address; `isAgain` if it is the same view with other options. */
 async function route(isAgain = false) {
   const mine = ++turn;
   const isFirst = entry === null;
@@ -40,7 +40,7 @@ async function route(isAgain = false) {
   else if (said.has("about")) (open("about"), showAbout(), (title = "about-title"));
   else (open("search"), (shown = showStart()));
   if (isAgain) return;
-  // Whoever goes on by keyboard goes on at the top of what is new; whoever goes back, where they were.
+  // A new view starts at its top, also for the keyboard; going back restores the scroll position.
   if (!isFirst) $(title).focus({preventScroll: true});
   const height = isBack ? heights.get(entry) ?? 0 : 0;
   if (!height) scrollTo(0, 0);
@@ -49,9 +49,9 @@ async function route(isAgain = false) {
   if (!isFirst) lookAgain();
 }
 
-/** Ask whether the index is still the one that is served. */
+/** Check whether the index has changed on disk. */
 async function lookAgain() {
-  const now = await ask("/about", {}).catch(() => about); // whoever searches hears of a server that has gone
+  const now = await ask("/about", {}).catch(() => about); // the search itself reports a server that does not answer
   $("outdated").hidden = !now.outdated;
 }
 
@@ -109,7 +109,7 @@ async function begin() {
   $("counts").textContent = plural(about.items, "item", "items") + classes;
   $("outdated").hidden = !about.outdated;
   startSearching(about, () => route(true));
-  history.scrollRestoration = "manual"; // what is shown comes later than the browser would scroll
+  history.scrollRestoration = "manual"; // the content arrives after the browser would scroll
   addEventListener("scroll", () => heights.set(entry, scrollY), {passive: true});
   $("skip").addEventListener("click", () => $("main").focus());
   addEventListener("hashchange", () => route());

@@ -1,15 +1,15 @@
-// Search: with a photo that is dropped, pasted or chosen, or with an item.
+// Search with a photo that is dropped, pasted or chosen, or with an item.
 
 import {$, address, ask, count, entitle, make, percent, picture, plural, say, titleOf} from "./dom.js";
 
-const photos = new Map(); // number -> {file, url, answer, k}: what the back button comes back to
+const photos = new Map(); // number -> {file, url, answer, k}, for the back button
 const MOST_PHOTOS = 20;
-const EXAMPLE = 142; // CSS pixels that an example takes in a row, at most
+const EXAMPLE = 142; // largest width of an example in CSS pixels
 let about = null;
-let problem = ""; // what the first page has to say when it comes
-let turn = 0; // of several questions only the last may show its answer
+let problem = ""; // a message for the first page
+let turn = 0; // of several requests only the last one shows its answer
 
-/** Listen for photos; `again` shows what the address says once more, with other options. */
+/** Listen for photos; `again` shows the current view again, with other options. */
 export function startSearching(known, again) {
   about = known;
   $("limits").textContent = `Up to ${about.limits.bytes / 1e6} MB and ${about.limits.pixels / 1e6} megapixels. It stays on this server’s machine and is not kept.`;
@@ -49,7 +49,7 @@ function take(files) {
   location.hash = address({photo: number});
 }
 
-/** A number no photo of this tab has had, also before it was loaded anew: history remembers them. */
+/** A number that no photo of this tab has had, also before a reload: the history keeps them. */
 function nextNumber() {
   let number = Number([...photos.keys()].at(-1) ?? 0) + 1;
   try {
@@ -62,7 +62,7 @@ function nextNumber() {
 }
 
 function complain(message) {
-  // A new photo can come while another view is open: then say it there, where photos belong.
+  // A new photo can arrive in another view: open the search view first.
   if ($("search").hidden) {
     problem = message;
     location.hash = "#search";
@@ -74,7 +74,7 @@ function showProblem(message) {
   $("problem").hidden = !message;
 }
 
-/** Begin a question: its number, and the page as it looks before the answer. */
+/** Start a request: its number, and the page before the answer. */
 function begin(title) {
   showProblem("");
   $("verdict").hidden = true;
@@ -85,7 +85,7 @@ function begin(title) {
   return ++turn;
 }
 
-/** Show the first page: an invitation, and a few items to begin with. */
+/** Show the first page: how to start, and a few items. */
 export async function showStart() {
   const mine = ++turn;
   showProblem(problem);
@@ -104,7 +104,7 @@ export async function showStart() {
   $("results").replaceChildren(make("ul", {class: "cards few"}, ...cards));
 }
 
-/** A few items that differ: the first ones of classes evenly apart. */
+/** A few different items: the first ones of evenly spaced classes. */
 async function examples() {
   const {classes} = await ask("/classes");
   const number = 2 * Math.max(4, Math.floor($("results").clientWidth / EXAMPLE)); // two full rows
@@ -114,10 +114,10 @@ async function examples() {
   return some.map(({first, name, thumbnail}) => ({id: first, name: "", classes: [name], thumbnail}));
 }
 
-/** An item's name, for below its classes; nothing where it stands above already. */
+/** The name of an item, for the line below its classes; nothing if it is the title. */
 const nameBelow = (item) => (item.name && item.classes.length ? make("span", {class: "soft small name", text: item.name, title: item.name}) : "");
 
-/** An item's picture, class and name, which lead to a search with it. */
+/** Picture, class and name of an item, with a link to search with it. */
 export function itemLink(item) {
   const label = [...item.classes, item.name].filter(Boolean).join(", ");
   return make(
@@ -128,12 +128,12 @@ export function itemLink(item) {
   );
 }
 
-/** Search with an uploaded photo; one that was answered is shown again without asking. */
+/** Search with a photo; an answer that is known is shown again without a request. */
 export async function showPhoto(number) {
   const photo = photos.get(number);
   const k = Number($("k").value);
   if (!photo) {
-    problem = "The photo is no longer here; choose it again."; // the page was loaded anew
+    problem = "The photo is no longer here; choose it again."; // the page was reloaded
     return showStart();
   }
   const mine = begin("Nearest items");
@@ -143,7 +143,7 @@ export async function showPhoto(number) {
   say("Searching");
   $("results").replaceChildren(...waiting(k));
   const form = new FormData();
-  form.set("file", photo.file, "photo"); // its name is nobody's business
+  form.set("file", photo.file, "photo"); // its own name is private
   try {
     const answer = await ask(`/search?k=${k}`, {method: "POST", body: form});
     Object.assign(photo, {answer, k});
@@ -173,7 +173,7 @@ function waiting(k) {
   return [make("ul", {class: "cards", "aria-hidden": "true"}, ...cards)];
 }
 
-/** Say what went wrong, and let somebody begin anew. */
+/** Show an error, and let the user start again. */
 function showFailure(error) {
   problem = error.message;
   return showStart();
@@ -185,7 +185,7 @@ function showQuery(source, name, classes) {
   $("asked-picture").alt = `The query: ${name}`;
   $("asked-picture").hidden = false;
   $("asked-picture").onload = () => $("asked-picture").classList.toggle("coarse", $("asked-picture").naturalWidth < 64);
-  $("asked-picture").onerror = () => ($("asked-picture").hidden = true); // the server knows formats that a browser does not
+  $("asked-picture").onerror = () => ($("asked-picture").hidden = true); // the server reads formats that a browser cannot show
   const links = classes.map((own) => make("a", {class: "chip", href: address({class: own}), text: own}));
   $("asked-words").replaceChildren(
     make("span", {class: "soft small", text: "Searching with"}),

@@ -1,6 +1,6 @@
-// What the map looks like from where one stands: points drawn once, moved as a picture, drawn again at rest.
+// Draws the map: points are drawn once to a layer, which is moved as an image and drawn again at rest.
 
-// Paul Tol's schemes "muted" (on light) and "light" (on dark): colour-blind eyes keep them apart. There are
+// Paul Tol's schemes "muted" (on light) and "light" (on dark): colour-blind people can tell them apart. There are
 // more classes than colours, so shapes change too.
 const COLOURS = {
   light: ["#332288", "#cc6677", "#117733", "#2f8fc0", "#882255", "#999933", "#44aa99", "#aa4499"],
@@ -14,17 +14,17 @@ const SHAPES = [
   (c, r) => polygon(c, [[0, -1.3 * r], [1.3 * r, 0], [0, 1.3 * r], [-1.3 * r, 0]]),
   (c, r) => polygon(c, [[0, 1.2 * r], [1.1 * r, -0.8 * r], [-1.1 * r, -0.8 * r]]),
 ];
-const QUICK = 6000; // so many points are drawn again in every frame; more when the hand rests
-const MANY_FIELDS = 100; // more than these lie below the items, which they would hide
+const QUICK = 6000; // up to this many points are drawn in every frame; more only at rest
+const MANY_FIELDS = 100; // more fields are drawn below the items, which they would hide
 const REST = 90; // milliseconds
-const REACH = 14; // CSS pixels from a point at which it is hit
+const REACH = 14; // distance in CSS pixels at which a point is hit
 
 function polygon(context, corners) {
   corners.forEach(([x, y], at) => (at ? context.lineTo(x, y) : context.moveTo(x, y)));
   context.closePath();
 }
 
-/** A map on a canvas. `data` is what /map answers. */
+/** A map on a canvas. `data` is the answer of /map. */
 export class View {
   constructor(canvas, data) {
     this.canvas = canvas;
@@ -38,7 +38,7 @@ export class View {
     this.#sort();
   }
 
-  /** Find the middle and the width of the cloud. */
+  /** Compute centre and extent of all points. */
   #measure() {
     const {x, y, fields} = this.data;
     let [left, right, bottom, top] = [Infinity, -Infinity, Infinity, -Infinity];
@@ -51,12 +51,12 @@ export class View {
       }
     }
     if (!(left <= right)) [left, right, bottom, top] = [-1, 1, -1, 1];
-    // A cloud without extent, such as a single item, lies in the middle of its box as well.
+    // Points without extent, such as a single item, are centred too.
     const [width, height] = [Math.max(right - left, 1e-6), Math.max(top - bottom, 1e-6)];
     this.box = {left: (left + right - width) / 2, bottom: (bottom + top - height) / 2, width, height};
   }
 
-  /** Sort points into a grid, so that few have to be looked at to find who is under the pointer. */
+  /** Sort points into a grid, to find the point under the pointer quickly. */
   #sort() {
     const {x, y} = this.data;
     this.side = Math.max(1, Math.min(256, Math.round(Math.sqrt(x.length / 4))));
@@ -101,7 +101,7 @@ export class View {
     this.changed();
   }
 
-  /** Zoom so that what is at a place of the screen stays there. */
+  /** Zoom around a position of the screen. */
   zoom(factor, atX = this.width / 2, atY = this.height / 2) {
     const scale = Math.max(this.widest / 2, Math.min(this.widest * 400, this.scale * factor));
     const [dx, dy] = [atX - this.width / 2, this.height / 2 - atY];
@@ -110,7 +110,7 @@ export class View {
     this.changed();
   }
 
-  /** Return the nearest point within reach of a place of the screen; -1 if there is none. */
+  /** Return the nearest point within reach of a position of the screen; -1 if there is none. */
   at(screenX, screenY) {
     const {x, y} = this.data;
     const toX = (screenX - this.width / 2) / this.scale + this.middle[0];
@@ -153,7 +153,7 @@ export class View {
     return this.only < 0 || this.data.classes[point] === this.only;
   }
 
-  /** Show a point, moving there if it is out of sight. */
+  /** Show a point, and move the map if it is not visible. */
   choose(point) {
     this.chosen = point;
     if (point < 0) return this.draw();
@@ -164,7 +164,7 @@ export class View {
     } else this.draw();
   }
 
-  /** Something else is to be seen: draw it, soon. */
+  /** Request a new frame. */
   changed() {
     this.isStale = true;
     clearTimeout(this.rest);
@@ -195,7 +195,7 @@ export class View {
     const context = this.canvas.getContext("2d");
     context.setTransform(1, 0, 0, 1, 0, 0);
     context.clearRect(0, 0, this.canvas.width, this.canvas.height);
-    // The layer as it was painted, moved to where it would be now.
+    // The layer as it was drawn, moved to its current position.
     const by = this.scale / this.drawn.scale;
     const [x, y] = this.toScreen(...this.drawn.middle);
     context.setTransform(by, 0, 0, by, (x - (by * this.width) / 2) * this.ratio, (y - (by * this.height) / 2) * this.ratio);
@@ -231,7 +231,7 @@ export class View {
       context.setTransform(1, 0, 0, 1, 0, 0);
     }
     const sprites = new Map();
-    const order = this.only < 0 ? [true] : [false, true]; // what is highlighted lies on top
+    const order = this.only < 0 ? [true] : [false, true]; // highlighted points are on top
     for (const lit of order) {
       context.globalAlpha = lit ? 0.85 : 0.13;
       for (let point = 0; point < x.length; point++) {
@@ -271,7 +271,7 @@ export class View {
     const {x, y} = this.data.fields;
     const style = getComputedStyle(this.canvas);
     const [ink, card] = [style.getPropertyValue("--ink"), style.getPropertyValue("--card")];
-    // Of many fields each may say less.
+    // Many fields are drawn smaller and fainter.
     const size = Math.max(3, 7 - Math.log10(x.length + 1) * 1.4) * Math.min(1.6, Math.max(1, Math.sqrt(this.scale / this.widest)));
     context.globalAlpha = x.length > MANY_FIELDS ? 0.5 : 1;
     for (const [colour, width] of [[card, size * 0.8], [ink, size * 0.33]]) {
@@ -298,7 +298,7 @@ export class View {
     context.font = `600 13px ${style.fontFamily}`;
     context.textBaseline = "middle";
     context.lineJoin = "round";
-    const taken = []; // a name that would lie on another one waits until somebody zooms in
+    const taken = []; // a name that would overlap another one is hidden until the user zooms in
     for (let at = 0; at < x.length; at++) {
       const [atX, atY] = this.toScreen(x[at], y[at]);
       const box = [atX + 10, atY - 8, atX + 14 + context.measureText(names[at]).width, atY + 8];

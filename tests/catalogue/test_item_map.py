@@ -6,8 +6,8 @@ import types
 import numpy as np
 import pytest
 
-from weiss.catalogue import DamagedIndexError, mapping
-from weiss.catalogue.mapping import make_map, principal_axes, read_map, write_map
+from weiss.catalogue import DamagedIndexError, item_map
+from weiss.catalogue.item_map import make_map, principal_axes, read_map, write_map
 
 
 def vectors_of(count=200, size=12, seed=0):
@@ -38,9 +38,8 @@ def test_a_field_lies_where_an_item_of_the_same_vector_lies():
 
 
 def test_the_map_of_the_same_items_is_the_same(monkeypatch):
-    from weiss.catalogue import mapping
 
-    monkeypatch.setattr(mapping, "SAMPLE", 50)
+    monkeypatch.setattr(item_map, "SAMPLE", 50)
     vectors = vectors_of()
     one, two = (make_map(vectors, np.arange(200), vectors[:0], (), method="pca") for _ in "ab")
     np.testing.assert_array_equal(one.points, two.points)
@@ -114,9 +113,9 @@ def test_very_many_items_are_mapped_by_principal_components(monkeypatch):
     def never(*_, **__):
         raise AssertionError("UMAP was asked")
 
-    monkeypatch.setattr(mapping, "MANY", 150)
-    monkeypatch.setattr(mapping, "find_spec", lambda name: name)
-    monkeypatch.setattr(mapping, "_umap", never)
+    monkeypatch.setattr(item_map, "UMAP_UP_TO", 150)
+    monkeypatch.setattr(item_map, "find_spec", lambda name: name)
+    monkeypatch.setattr(item_map, "_umap", never)
     made = make_map(vectors_of(200), np.arange(200), np.zeros((0, 12), np.float32), ())
     assert made.method == "PCA"
     with pytest.raises(AssertionError, match="UMAP was asked"):

@@ -1,27 +1,54 @@
 """All items of an index in two dimensions: principal components, or UMAP where it is installed.
 
-Principal components keep as much of the variance as two straight lines can, and anything else, a
-mean field, can be laid on the same map. UMAP keeps neighbours together instead; how far apart two
-groups lie says little then. (umap only here, when it is used.)
+Principal components keep as much of the variance as two axes can. UMAP keeps neighbours together;
+distances between groups mean little there. Mean fields are projected like items. umap is imported
+only here, when it is used.
 
 Dimensions: n items, D embedding size, m fields.
 """
 
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from weiss._base import draws
 from weiss._base.arrays import Array
-from weiss.catalogue.items import DamagedIndexError, Map
+from weiss.catalogue.records import damaged, printable
+from weiss.runs import recipe_from_dict
+from weiss.runs.folder import Run
+from weiss.theory.distances import unit
 
 SAMPLE = 20_000
-"""Items that a map is made from; all are laid on it."""
-FEW, MANY, BLOCK = 100, 20_000, 65_536
-"""UMAP is for more than a few items, and not for very many: it is made anew with every change."""
+"""Items that the projection is fitted to; all items are projected."""
+UMAP_ABOVE, UMAP_UP_TO = 100, 20_000
+"""UMAP needs more than a few items, and takes long for many: a map is made with every change."""
+PROJECTED_AT_ONCE = 65_536
 SEED = 0
+
+
+@dataclass(frozen=True)
+class Map:
+    """All items of an index in two dimensions.
+
+    Attributes:
+        method: ``"PCA"`` or ``"UMAP"``.
+        explained: the share of the variance that the two dimensions hold; None for UMAP.
+        ids: ``(n,)`` int64, the items.
+        points: ``(n, 2)`` float32, their positions.
+        field_names: m names of the classes whose mean fields are known.
+        field_points: ``(m, 2)`` float32, the positions of these fields.
+    """
+
+    method: str
+    explained: float | None
+    ids: Array
+    points: Array
+    field_names: tuple[str, ...]
+    field_points: Array
 
 
 def make_map(
@@ -32,12 +59,12 @@ def make_map(
     *,
     method: str = "auto",
 ) -> Map:
-    """Lay items and fields on a map.
+    """Project items and fields to two dimensions.
 
     Args:
         vectors: float32 ``(n, D)``, at least one.
-        ids: ``(n,)`` int64, whose they are.
-        fields: float32 ``(m, D)``, of unit length as the items are; m may be 0.
+        ids: ``(n,)`` int64, their ids.
+        fields: float32 ``(m, D)`` of unit length; m may be 0.
         field_names: m names of their classes.
         method: ``"pca"``, ``"umap"``, or ``"auto"``: UMAP if it is installed, for up to 20,000
             items.
@@ -49,9 +76,8 @@ def make_map(
         raise ValueError(f"method must be 'auto', 'pca' or 'umap'; got {method!r}.")
     chosen = draws.permutation(len(vectors), SEED, draws.QUERIES)[:SAMPLE]
     sample = np.asarray(vectors[np.sort(chosen)], dtype=np.float32)
-    # Among a handful of items there are no neighbourhoods to keep.
     if method == "auto":
-        fits = FEW < len(vectors) <= MANY
+        fits = UMAP_ABOVE < len(vectors) <= UMAP_UP_TO
         method = "umap" if fits and find_spec("umap") is not None else "pca"
     if method == "umap":
         return _umap(sample, vectors, ids, fields, field_names)
@@ -61,15 +87,24 @@ def make_map(
     return Map("PCA", explained, ids, points, field_names, field_points)
 
 
+def mean_fields(run: Run) -> tuple[Array, tuple[str, ...]]:
+    """Return the mean fields ``(m, D)`` of unit length and their classes; m is 0 without any."""
+    recipe = recipe_from_dict(run.recipe())
+    if not recipe.loss.has_fields:
+        return np.zeros((0, recipe.backbone.embedding_size), dtype=np.float32), ()
+    fields = run.loss().fields
+    assert isinstance(fields, nn.Parameter)
+    names = (run.model_facts() or {})["class_names"]
+    return unit(fields.detach().float()).numpy(), tuple(printable(str(name)) for name in names)
+
+
 def principal_axes(vectors: Array) -> tuple[Array, Array, float]:
     """Return mean ``(D,)``, the two directions of most variance ``(2, D)``, and their share of it.
 
-    The sign of a direction is such that its largest entry is positive; where there are fewer than
-    two, zeros stand.
+    The largest entry of a direction is positive. A direction without variance is zero.
     """
     mean_D = vectors.mean(axis=0, dtype=np.float64)
     centred = vectors - mean_D
-    # D x D, however many items there are.
     variance_D, axes_DD = np.linalg.eigh(centred.T @ centred / max(len(vectors), 1))
     order = np.argsort(variance_D)[::-1]
     total = float(variance_D.clip(min=0).sum())
@@ -91,7 +126,7 @@ def _umap(
         raise ImportError(
             "umap-learn is needed for this map. Install it with: pip install 'weiss[umap]'"
         ) from error
-    # A seed makes it the same every time, for the price of one thread.
+    # The seed makes it deterministic, and restricts it to one thread.
     reducer = umap.UMAP(n_components=2, metric="cosine", random_state=SEED, n_jobs=1)
     reducer.fit(sample)
     points = _in_blocks(reducer.transform, vectors)
@@ -99,15 +134,17 @@ def _umap(
 
 
 def _in_blocks(project: Any, vectors: Array) -> Array:
-    """Project some at a time: of a memory map not all at once."""
+    """Project in blocks: the vectors may be a memory map."""
     points = np.zeros((len(vectors), 2), dtype=np.float32)
-    for start in range(0, len(vectors), BLOCK):
-        points[start : start + BLOCK] = project(np.asarray(vectors[start : start + BLOCK]))
+    for start in range(0, len(vectors), PROJECTED_AT_ONCE):
+        points[start : start + PROJECTED_AT_ONCE] = project(
+            np.asarray(vectors[start : start + PROJECTED_AT_ONCE])
+        )
     return points
 
 
 def write_map(path: Path, made: Map) -> None:
-    """Write a map to a file: numbers and words, nothing that could run."""
+    """Write a map to an npz file, without pickles."""
     with path.open("wb") as file:
         np.savez(
             file,
@@ -122,7 +159,7 @@ def write_map(path: Path, made: Map) -> None:
 
 
 def read_map(path: Path) -> Map:
-    """Read what `write_map` wrote."""
+    """Read a map that `write_map` wrote."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
             explained = float(kept["explained"])
@@ -136,6 +173,6 @@ def read_map(path: Path) -> Map:
             )
     except FileNotFoundError:
         raise
-    # A damaged archive raises whatever its reader stumbles over.
+    # A damaged archive raises errors of many types.
     except Exception as error:
-        raise DamagedIndexError(f"{path.name} of the index is damaged ({error}).") from error
+        raise damaged(path.name, error) from error

@@ -1,4 +1,4 @@
-"""The server: an index opened, an address bound, both given to uvicorn (imported only here)."""
+"""Open an index, bind an address, and run uvicorn, which is imported only here."""
 
 import asyncio
 import errno
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     import uvicorn
 
 MAX_CONNECTIONS = 1000
-"""Connections that may be open, idle ones too; one more is answered with 503."""
+"""Open connections, idle ones included; one more is answered with 503."""
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]")
-"""A name or an address as a Host header gives it, without a port."""
-PATIENCE = 5
-"""Seconds that searches under way have to finish after Ctrl-C."""
+"""A name or an address in a Host header, without a port."""
+SHUTDOWN_SECONDS = 5
+"""Seconds that open requests have to finish after Ctrl-C."""
 
 
 def serve(
@@ -40,16 +40,16 @@ def serve(
 
     Args:
         folder: the index.
-        host: the address to listen on. Only programs on this machine reach the default; any other
-            address has to be asked for, since there is no login.
-        port: where to listen; 0 for any free port.
-        allow_hosts: names of a web server in front of this one, by which visitors know it.
-        limits: what to accept from visitors; `Limits()` if None.
+        host: the address to listen on. Only programs on this machine reach the default; there is no
+            login.
+        port: the port; 0 for any free one.
+        allow_hosts: public names of a web server in front of this one.
+        limits: what to accept; `Limits()` if None.
         device: where to embed pictures.
-        onnx: embed by this ONNX export of the index's model.
+        onnx: embed with this ONNX export of the index's model.
 
     Raises:
-        ValueError: the address cannot be used, or a name is none.
+        ValueError: the address cannot be used, or a name is invalid.
         ImportError: fastapi or uvicorn is missing.
     """
     try:
@@ -58,13 +58,13 @@ def serve(
         from weiss.server.app import make_app
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"fastapi, uvicorn and python-multipart must be installed to serve; {error.name} is "
-            'not. Install them: pip install "weiss[serve]".'
+            "fastapi, uvicorn, python-multipart and prometheus-client must be installed to serve; "
+            f'{error.name} is not. Install them: pip install "weiss[serve]".'
         ) from error
     import torch
 
-    # A core for those who read, decode and write. Threads of a network that wait for each other on
-    # a core that somebody else needs make it ten times slower, not a little.
+    # One core stays free for the event loop and the decoders: with all cores torch's threads would
+    # wait for each other, and a forward pass would take ten times as long.
     torch.set_num_threads(max(1, usable_cores() - 1))
     for name in allow_hosts:
         if not NAME.fullmatch(name):
@@ -80,19 +80,14 @@ def serve(
         noun = "item" if len(catalogue) == 1 else "items"
         print(f"Serving {catalogue.name}: {len(catalogue):,} {noun}.")
         print(greeting(host, port, address), flush=True)
-        # uvicorn finishes what is under way, and passes the signal on.
+        # uvicorn finishes open requests, and raises the signal again.
         with suppress(KeyboardInterrupt):
             uvicorn.Server(settings(app, limits)).run(sockets=[listener])
         print("\nStopped.")
 
 
 def settings(app: Any, limits: Limits | None = None) -> "uvicorn.Config":
-    """Return how uvicorn is to serve an application.
-
-    Args:
-        app: what `make_app` returns.
-        limits: how long a visitor may take; `Limits()` if None.
-    """
+    """Return the configuration of uvicorn for an application of `make_app`."""
     import uvicorn
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -100,10 +95,10 @@ def settings(app: Any, limits: Limits | None = None) -> "uvicorn.Config":
 
     seconds = (limits or Limits()).seconds
 
-    class Impatient(H11Protocol):
-        """A connection that is closed unless it asks for something in time; uvicorn's waits.
+    class TimedProtocol(H11Protocol):
+        """A connection that is closed unless a whole request arrives in time.
 
-        What uvicorn answers by itself is said here in the words of the application.
+        uvicorn's own answers (400, too many connections) get the form of the application's.
         """
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -113,7 +108,7 @@ def settings(app: Any, limits: Limits | None = None) -> "uvicorn.Config":
 
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
-            self._forget()
+            self._stop_clock()
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
@@ -121,7 +116,7 @@ def settings(app: Any, limits: Limits | None = None) -> "uvicorn.Config":
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
-            # The next request may lie there already, or the beginning of one.
+            # The next request, or a part of it, may have arrived already.
             if self.conn.trailing_data[0]:
                 self._watch()
 
@@ -132,7 +127,7 @@ def settings(app: Any, limits: Limits | None = None) -> "uvicorn.Config":
 
         def send_400_response(self, msg: str) -> None:
             if self.cycle is not None and not self.cycle.response_complete:
-                self.transport.close()  # another answer is on its way, perhaps half of it sent
+                self.transport.close()  # another answer may be half sent
                 return
             headers, body = plain_answer(400, "a request must be HTTP; this was not. Send another.")
             app.state.metrics.request("other", "none", 400, 0.0)
@@ -143,59 +138,51 @@ def settings(app: Any, limits: Limits | None = None) -> "uvicorn.Config":
             self.transport.close()
 
         def _watch(self) -> None:
-            """Start the clock when nothing is asked, and stop it when something is."""
+            """Start the clock if there is no open request, else stop it."""
             if self.cycle is not None and not self.cycle.response_complete:
-                self._forget()
+                self._stop_clock()
             elif self._deadline is None:
                 self._deadline = self.loop.call_later(seconds, self.transport.close)
 
-        def _forget(self) -> None:
+        def _stop_clock(self) -> None:
             if self._deadline is not None:
                 self._deadline.cancel()
                 self._deadline = None
 
-    # What strangers get wrong in a form is told to them, not to whoever looks at the terminal.
+    # Errors in the form of an untrusted upload go to the client, not to the terminal.
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
     return uvicorn.Config(
         app,
-        http=Impatient,
+        http=TimedProtocol,
         ws="none",
         log_level="error",
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=PATIENCE,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
 
 
 def greeting(host: str, port: int, address: str | None = None) -> str:
-    """Return where the server is, how to stop it, and a warning if others can reach it.
+    """Return the address of the server, how to stop it, and a warning if others can reach it.
 
-    Args:
-        host: as somebody has named it.
-        port: where it listens.
-        address: what the name stands for; `host` itself if None.
+    ``address`` is the resolved ``host``.
 
     Example:
         >>> print(greeting("::1", 8000))
         Open http://[::1]:8000 in a browser. Ctrl-C stops it.
     """
-    said = f"Open http://{_in_url(host)}:{port} in a browser. Ctrl-C stops it."
+    line = f"Open http://{_in_url(host)}:{port} in a browser. Ctrl-C stops it."
     if is_loopback(address or host):
-        return said
+        return line
     return (
-        f"{said}\nWarning: {host} can be reached from other machines, and there is no login: "
-        "whoever reaches it can look at every item. Leave --host out to keep it private."
+        f"{line}\nWarning: {host} can be reached from other machines, and there is no login: "
+        "anybody who reaches it can see every item. Leave --host out to keep it private."
     )
 
 
 def own_names(host: str, address: str) -> frozenset[str]:
-    """Return what a browser on this machine may call a server of this machine.
-
-    Args:
-        host: as somebody has named it.
-        address: what the name stands for.
-    """
+    """Return the names of a local server in Host headers; ``address`` is what ``host`` means."""
     return LOOPBACK | {_in_url(host).lower(), _in_url(address)}
 
 
@@ -204,7 +191,7 @@ def _in_url(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether an address is reached from this machine only.
+    """Return whether an address can be reached from this machine only.
 
     Example:
         >>> is_loopback("localhost"), is_loopback("::1"), is_loopback("0.0.0.0")
@@ -215,21 +202,13 @@ def is_loopback(host: str) -> bool:
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     with suppress(OSError, UnicodeError):
-        # The short ways to write an address, such as 127.1.
+        # Short forms of an address, such as 127.1.
         return ipaddress.IPv4Address(socket.inet_aton(host)).is_loopback
-    return False  # a name: whoever it names may be anywhere
+    return False  # a name may be that of any machine
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that has an address, before anything slow is begun.
-
-    Args:
-        host: the address.
-        port: 0 for any free one.
-
-    Raises:
-        ValueError: another program has it, or it is no address of this machine.
-    """
+    """Return a socket that listens at an address; port 0 means any free one."""
     if not 0 <= port < 2**16:
         raise ValueError(f"port must lie from 0 to 65535; got {port}. The usual one is 8000.")
     listener = None
@@ -237,19 +216,19 @@ def bind(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        # asyncio turns Nagle's algorithm off only where a socket says by itself that it is TCP;
-        # with it every answer takes 40 ms more.
+        # asyncio turns Nagle's algorithm, which costs 40 ms an answer, off only for sockets with an
+        # explicit TCP protocol.
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        # Two that are bound do not notice each other until one listens.
+        # A port conflict shows only when the socket listens.
         listener.listen(2048)
     except OSError as error:
         if listener is not None:
             listener.close()
         if error.errno == errno.EADDRINUSE:
             raise ValueError(
-                f"port must be free; another program has {port} on {host}. "
+                f"port must be free; another program uses {port} on {host}. "
                 "Choose another one with --port, or end that program."
             ) from error
         if error.errno == errno.EACCES:

@@ -1,4 +1,4 @@
-"""An opened index: embed pictures, find what is near them, look at what is there.
+"""An opened index: embed pictures, search, and read its items.
 
 Dimensions: n items, q queries, D embedding size.
 """
@@ -13,42 +13,39 @@ import numpy as np
 from weiss._base.arrays import Array
 from weiss._base.checks import count as a_count
 from weiss._base.devices import refuse_absent_device
-from weiss.catalogue.derived import store_of
-from weiss.catalogue.folder import MEND, IndexFolder, Manifest
-from weiss.catalogue.items import (
+from weiss.catalogue.index_folder import IndexFolder, Manifest
+from weiss.catalogue.index_store import open_store
+from weiss.catalogue.item_map import Map, read_map
+from weiss.catalogue.milvus_store import MilvusStore
+from weiss.catalogue.networks import Network, network_of_file, network_of_run
+from weiss.catalogue.records import (
+    REPAIR,
     DamagedIndexError,
     Hit,
     Item,
-    Map,
     OtherModelError,
     Threshold,
     UnknownItemError,
 )
-from weiss.catalogue.mapping import read_map
-from weiss.catalogue.milvus_store import MilvusStore
-from weiss.catalogue.model_copy import is_model_of
-from weiss.catalogue.networks import Network, network_of_file, network_of_run
-from weiss.catalogue.segments import OpenSegment, alive_rows, open_segments
+from weiss.catalogue.segments import OpenSegment, alive_rows, ids_by_class, open_segments
 from weiss.catalogue.stores import Store
 
 
 class Catalogue:
-    """An index as it was when it was opened; updates of the folder do not disturb it.
+    """An index in the state in which it was opened; later changes of the folder do not affect it.
 
-    Made by `open`. `embed` and `search` are for one thread at a time each, which locks of their own
-    see to; everything else may be called from anywhere.
+    Made by `open`. Every method may be called from any thread; `embed` and `search` use locks.
 
     Attributes:
-        name: what the collection is called.
+        name: of the collection.
         embedding_size: D.
-        channels: how pictures are decoded for `embed`, 3: RGB, as items were. A network for grey
-            makes grey of it.
-        short_side: `embed` reduces larger pictures to this shorter side first; to decode them so
-            at once changes nothing and takes less memory.
-        threshold: from which similarity on a hit is a match; None if none could be set.
-        facts: what is known of it, for JSON: ``name``, ``num_items``, ``num_classes``, ``made``,
-            ``updated``, ``model``, ``data`` and ``scores`` (dicts), ``store`` (one line),
-            ``threshold`` (dict or None), ``threshold_why`` (words). No paths of the machine.
+        channels: 3: pictures for `embed` are decoded as RGB. A network for grey converts them.
+        short_side: `embed` first reduces larger pictures to this shorter side; decoding them to it
+            gives the same result with less memory.
+        threshold: the similarity from which on a hit is a match; None if none could be set.
+        facts: for JSON: ``name``, ``num_items``, ``num_classes``, ``made``, ``updated``, ``model``,
+            ``data`` and ``scores`` (dicts), ``store`` (one line), ``threshold`` (dict or None),
+            ``threshold_why`` (text). No paths of the machine.
 
     Example:
         >>> catalogue = Catalogue.open("characters")  # doctest: +SKIP
@@ -72,7 +69,10 @@ class Catalogue:
         self._folder, self._manifest, self._network = folder, manifest, network
         self._segments, self._removed, self._store, self._map = segments, removed, store, map
         self._firsts = np.array([segment.first for segment in segments], dtype=np.int64)
-        self._ids, self._by_class = _directory(segments, removed)
+        self._ids = np.concatenate(
+            [segment.first + alive_rows(segment, removed) for segment in segments]
+        )
+        self._by_class = ids_by_class(segments, removed)
         self._embedding, self._searching = threading.Lock(), threading.Lock()
         self.name = manifest.name
         self.embedding_size = int(manifest.model["embedding_size"])
@@ -107,17 +107,17 @@ class Catalogue:
         Args:
             folder: the index folder.
             device: where to embed pictures.
-            onnx: embed by this ONNX file instead of the index's own network; it must be an export
-                of the same model.
+            onnx: embed with this ONNX file instead of the index's own network; it must be an
+                export of the same model.
 
         Raises:
             FileNotFoundError: there is no index.
-            DamagedIndexError: it is not whole.
+            DamagedIndexError: a file is missing or damaged.
             OtherModelError: the ONNX file is of another model.
         """
         refuse_absent_device(device, "device")
         index = IndexFolder(folder)
-        # Before anything large is read: a file of another model is the likeliest mistake.
+        # Loaded first: a file of another model is the most likely mistake.
         network = None if onnx is None else network_of_file(onnx, device)
 
         def read(manifest: Manifest) -> "Catalogue":
@@ -127,7 +127,7 @@ class Catalogue:
                     own = network_of_run(index.path(manifest.model["folder"]), device)
                 _refuse_other_model(own, manifest, onnx)
                 segments, removed = open_segments(index, manifest)
-                store = store_of(index, manifest)
+                store = open_store(index, manifest)
                 made = read_map(index.path(str(manifest.map)))
                 return cls(index, manifest, own, segments, removed, store, made)
             except (DamagedIndexError, OtherModelError, FileNotFoundError, ImportError):
@@ -156,7 +156,7 @@ class Catalogue:
         Args:
             vectors: float32 ``(q, D)`` of unit length.
             k: how many.
-            leave_out: q ids, or None, of an item that a query must not find: itself.
+            leave_out: for each query the id of an item that it must not find (itself), or None.
         """
         a_count("k", k, "search")
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
@@ -167,7 +167,7 @@ class Catalogue:
             )
         if leave_out is not None and len(leave_out) != len(vectors):
             raise ValueError(
-                f"leave_out must say one id, or None, for each of the {len(vectors)} vectors; got "
+                f"leave_out must have one id, or None, for each of the {len(vectors)} vectors; got "
                 f"{len(leave_out)}."
             )
         if not len(vectors):
@@ -181,8 +181,8 @@ class Catalogue:
             found = list(map(self._hits, ids_qk, similarity_qk, left_out, wanted))
             if all(len(hits) == most for hits, most in zip(found, wanted, strict=True)):
                 return found
-            # A database that others change may hold items that are not, or no longer, of this
-            # index: then some of those asked for were wasted.
+            # A database that others change may return items that are not, or no longer, of this
+            # index: ask for more.
             with self._searching:
                 size = len(self._store)
             if asked >= size:
@@ -217,8 +217,8 @@ class Catalogue:
         """Return some items of a class, or of all, in the order of their ids.
 
         Args:
-            class_name: which; None for all items. A class that is not there has none.
-            start: how many to pass over.
+            class_name: None for all items. An unknown class has none.
+            start: how many to skip.
             count: how many at most.
         """
         ids = self._ids if class_name is None else self._by_class.get(class_name, self._ids[:0])
@@ -230,19 +230,19 @@ class Catalogue:
         return self._map
 
     def is_outdated(self) -> bool:
-        """Say whether the folder holds something else by now, or nothing; open it again to see."""
+        """Return whether the folder was changed or removed since this index was opened."""
         try:
             return self._folder.manifest().files != self._manifest.files
         except (FileNotFoundError, DamagedIndexError):
             return True
 
     def close(self) -> None:
-        """Let go of a database, if the items are in one; nothing can be searched after."""
+        """Close the connection to a database; after that nothing can be searched."""
         if isinstance(self._store, MilvusStore):
             self._store.close()
 
     def __enter__(self) -> "Catalogue":
-        """Return itself, to be closed at the end of a ``with``."""
+        """Return itself; the end of the ``with`` closes it."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -256,53 +256,38 @@ class Catalogue:
                 break
             if id == left_out or not self._has(id):
                 continue
-            similarity = min(max(similarity, -1.0), 1.0)  # the last bit may stick out
+            similarity = min(max(similarity, -1.0), 1.0)  # rounding
             is_match = None if self.threshold is None else similarity >= self.threshold.similarity
             hits.append(Hit(self.item(id), similarity, 1.0 - similarity, is_match))
         return hits
 
     def _has(self, id: int) -> bool:
         if isinstance(id, bool) or not -1 < id < 2**63:
-            return False  # no number that the ids could hold
+            return False
         at = int(np.searchsorted(self._ids, id))
         return at < len(self._ids) and int(self._ids[at]) == id
 
     def _find(self, id: int) -> tuple[OpenSegment, int]:
         if not self._has(id):
-            raise UnknownItemError(f"an id must be that of an item of the index; {id} is none.")
+            raise UnknownItemError(f"an id must be that of an item of the index; {id} is not.")
         segment = self._segments[int(np.searchsorted(self._firsts, int(id), side="right")) - 1]
         return segment, int(id) - segment.first
 
 
 def _refuse_other_model(network: Network, manifest: Manifest, onnx: str | Path | None) -> None:
     must = manifest.model["fingerprint"]
-    if is_model_of(network, manifest.model):
+    if network.is_model_of(manifest.model):
         return
     if onnx is None:
-        raise DamagedIndexError(f"the model of the index is not the one it was made with. {MEND}")
+        raise DamagedIndexError(f"the model of the index is not the one it was made with. {REPAIR}")
     if network.fingerprint == must:
         raise OtherModelError(
-            "an index must be searched by the model it was made with, built and asked the same "
-            f"way; {Path(onnx).name} has its tensors, but another network or another preparation "
-            "of pictures around them. Export that one: weiss export RUN --out FILE.onnx"
+            "an index must be searched with the model it was made with; "
+            f"{Path(onnx).name} has the same tensors, but another backbone or another "
+            "preprocessing. Export the model of the index: weiss export RUN --out FILE.onnx"
         )
     raise OtherModelError(
-        f"an index must be searched by the model it was made with; {Path(onnx).name} is of another "
-        f"(fingerprint {network.fingerprint[:12]}, not {must[:12]}). Export that one: weiss export "
-        "RUN --out FILE.onnx"
+        f"an index must be searched with the model it was made with; {Path(onnx).name} is of "
+        f"another (fingerprint {network.fingerprint[:12]}, not {must[:12]}). Export the model of "
+        "the index: weiss export RUN --out FILE.onnx"
     )
-
-
-def _directory(segments: Sequence[OpenSegment], removed: Array) -> tuple[Array, dict[str, Array]]:
-    """Return the ids that are there, sorted; and those of each class, classes by name."""
-    ids: list[Array] = []
-    by_class: dict[str, list[int]] = {}
-    for segment in segments:
-        rows = alive_rows(segment, removed)
-        ids.append(segment.first + rows.astype(np.int64))
-        known, labels = segment.class_names(), segment.labels()
-        for row in rows.tolist():
-            for label in labels[row]:
-                by_class.setdefault(known[label], []).append(segment.first + row)
-    listed = {name: np.array(by_class[name], dtype=np.int64) for name in sorted(by_class)}
-    return np.concatenate(ids), listed

@@ -1,0 +1,127 @@
+"""What a catalogue gives out: items, hits, a threshold, their form in JSON; and its errors."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""Characters that move a cursor or break a line, and bytes of a file name that are no UTF-8."""
+
+REPAIR = "Copy the index again, or make it again: weiss index RUN IMAGES --out INDEX --replace"
+
+
+def printable(name: str) -> str:
+    r"""Return the name of an item, class or collection without control characters.
+
+    Example:
+        >>> printable("caf\udce9") == "caf\ufffd", printable("a\x1b[2Jb") == "a\ufffd[2Jb"
+        (True, True)
+    """
+    return CONTROL.sub("\ufffd", name)
+
+
+class UnknownItemError(KeyError):
+    """The index holds no such item; the message names it."""
+
+    def __str__(self) -> str:
+        """Return the message as it is, not quoted as a key would be."""
+        return str(self.args[0]) if self.args else ""
+
+
+class DamagedIndexError(ValueError):
+    """A file of an index is missing, cut off or changed; the message names the file."""
+
+
+def damaged(name: str, why: object) -> DamagedIndexError:
+    """Return the error for a damaged file of an index."""
+    reason = str(why).rstrip(".")
+    return DamagedIndexError(f"{name} of the index is damaged: {reason}. {REPAIR}")
+
+
+class OtherModelError(ValueError):
+    """Vectors of two different networks cannot be compared."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """An item of a catalogue.
+
+    Attributes:
+        id: never used again, not even after the item was removed.
+        name: the path below the collection, or the collection's own name for it; never a path of
+            the machine.
+        class_names: the classes it belongs to; empty if they are unknown.
+    """
+
+    id: int
+    name: str
+    class_names: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the item for JSON."""
+        return {"id": self.id, "name": self.name, "classes": list(self.class_names)}
+
+
+@dataclass(frozen=True)
+class Hit:
+    """An item that a search has found.
+
+    Attributes:
+        item: the item.
+        similarity: the cosine between it and the query, in -1..1.
+        distance: 1 - similarity.
+        is_match: whether the similarity reaches the threshold; None without one.
+    """
+
+    item: Item
+    similarity: float
+    distance: float
+    is_match: bool | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the hit for JSON."""
+        return {
+            **self.item.as_dict(),
+            "similarity": self.similarity,
+            "distance": self.distance,
+            "match": self.is_match,
+        }
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """The similarity from which on two pictures count as showing the same class.
+
+    Attributes:
+        similarity: a hit with at least this similarity is a match.
+        false_match_rate: the share of impostors (queries whose class is not in the gallery) that
+            find a match; measured on classes that neither trained nor set the threshold.
+        true_match_rate: the share of queries with their class in the gallery that find a match of
+            it; measured on the same classes.
+        basis: which classes, how many queries, against how many items.
+    """
+
+    similarity: float
+    false_match_rate: float
+    true_match_rate: float
+    basis: str
+
+
+def search_answer(hits: Sequence[Hit], threshold: Threshold | None) -> dict[str, Any]:
+    """Return the result of a search for JSON, as `weiss search --json` and the server give it.
+
+    Args:
+        hits: nearest first.
+        threshold: of the index.
+
+    Returns:
+        ``threshold`` (dict or None), ``match`` (whether the nearest item is a match; None without a
+        threshold) and ``results``, one `Hit.as_dict` each.
+    """
+    match = None if threshold is None else bool(hits and hits[0].is_match)
+    return {
+        "threshold": None if threshold is None else asdict(threshold),
+        "match": match,
+        "results": [hit.as_dict() for hit in hits],
+    }
