@@ -5,7 +5,7 @@ import tomllib
 import pytest
 
 from weiss.comparing import carry_out, make_study, reality_check, traditional
-from weiss.comparing.contenders import Contender, contenders_of, merged
+from weiss.comparing.contenders import Contender, contenders_of, merged_losses
 from weiss.reporting.published import published_for_picture
 
 
@@ -52,7 +52,7 @@ def test_a_loss_can_have_fewer_seeds():
 
 
 def grown(old, new):
-    return merged(*({"losses": losses, "seeds": seeds} for losses, seeds in (old, new)))
+    return merged_losses(*({"losses": losses, "seeds": seeds} for losses, seeds in (old, new)))
 
 
 def test_the_more_seeds_of_two_commands_count():
@@ -69,7 +69,7 @@ def test_the_more_seeds_of_two_commands_count():
     # A number that was said stays one, though the others have as many for now.
     assert grown((["cwms:seeds=2"], 4), (["cwms:seeds=4"], 4)) == ["cwms:seeds=4"]
     assert grown((["cwms:seeds=2"], 2), (["cwms"], 1)) == ["cwms:seeds=2"]
-    assert merged({"losses": ["ms"]}, {"losses": ["cwms"]}) == ["ms", "cwms"]
+    assert merged_losses({"losses": ["ms"]}, {"losses": ["cwms"]}) == ["ms", "cwms"]
 
 
 def test_a_row_with_fewer_seeds_has_fewer_runs(recipe):
@@ -104,8 +104,8 @@ WRONG = {
         ["mf_cwms:delta"],
         "without a colon in a value; got 'mf_cwms:delta'",
     ),
-    "empty value": (["mf_cwms:delta="], "must read NAME or NAME:KEY=VALUE"),
-    "empty": (["mf_cwms:"], "must read NAME or NAME:KEY=VALUE"),
+    "empty value": (["mf_cwms:delta="], "must be NAME or NAME:KEY=VALUE"),
+    "empty": (["mf_cwms:"], "must be NAME or NAME:KEY=VALUE"),
     "nothing": ([], "at least one loss"),
     "twice": (["ms", "ms"], "each loss once; got 'ms' twice"),
     "same": (["ms:alpha=1", "ms:loss.alpha=1"], "each loss once; got 'ms:alpha=1' twice"),

@@ -138,7 +138,7 @@ def test_a_loss_of_which_every_trial_failed_says_so_and_the_others_go_on(plan, t
     )
     assert not any(key.startswith("ms/repeat") for key in order)
     rows = {row["name"]: row for row in asked.rows(done, {})}
-    assert "none of 3 trials came to a score: nan" in rows["ms"]["failed"]["ms/search"]
+    assert "none of 3 trials has a score: nan" in rows["ms"]["failed"]["ms/search"]
     assert rows["ms"]["scores"] == {}
     assert rows["mf_cwms"]["scores"]["concatenated.map_at_r"]["mean"] == 0.5
 
@@ -156,7 +156,7 @@ def test_pruning_is_off_unless_asked_for_and_never_silent(plan, tmp_path):
     done, order = carried_out(asked, tmp_path / "pruned", score=score)
     trial = asked.trials("ms", done)[4]
     assert [key for key in order if key.startswith("ms/trial-004/fold")] == ["ms/trial-004/fold-0"]
-    assert trial.pruned.startswith("after 1 of 4 folds its mean 1.00 % lay below the median")
+    assert trial.pruned.startswith("after 1 of 4 folds its mean 1.00 % was below the median")
     assert trial.value == 0.01
     assert trial.folds[1:] == [None, None, None]
     row = next(row for row in asked.rows(done, {}) if row["name"] == "ms")

@@ -83,9 +83,9 @@ def test_a_file_can_give_other_spaces(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[mss]\nalpha = { low = 1, high = 2 }", "'mss' is none. Did you mean 'ms'"),
+        ("[mss]\nalpha = { low = 1, high = 2 }", "'mss' is not. Did you mean 'ms'"),
         ("[ms]\nalpa = { low = 1, high = 2 }", "alpa in .* must be one of .* Did you mean 'alpha'"),
-        ("[ms]\nalpha = 3", "alpha in .* must read { low = NUMBER, high = NUMBER }"),
+        ("[ms]\nalpha = 3", "alpha in .* must be { low = NUMBER, high = NUMBER }"),
         ("[ms]\nalpha = { low = 3, high = 3 }", "from a low to a higher number"),
         ("[ms]\nalpha = { low = 'a', high = 3 }", "from a low to a higher number"),
         ("[ms]\nalpha = { low = 0, high = 3, log = true }", "low above 0"),

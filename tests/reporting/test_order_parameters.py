@@ -6,7 +6,7 @@ import pytest
 from reporting.builders import write_comparison, write_run
 
 from weiss.reporting import write_report
-from weiss.reporting.markdown import Document
+from weiss.reporting.document import Document
 from weiss.reporting.reading import read_folders
 from weiss.runs import Run
 

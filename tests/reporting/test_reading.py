@@ -8,8 +8,8 @@ import torch
 from reporting.builders import METRICS, rewrite, write_comparison, write_run
 
 from weiss.reporting import Looked
+from weiss.reporting.gallery import class_scores
 from weiss.reporting.reading import read_folders
-from weiss.reporting.worst_classes import class_scores
 
 
 def test_seeds_become_a_row_with_the_interval_of_students_t(tmp_path):

@@ -13,7 +13,7 @@ from unrendered import leave_unrendered
 
 from weiss.evaluation import evaluate_retrieval
 from weiss.reporting import Looked, write_report
-from weiss.reporting.markdown import Document
+from weiss.reporting.document import Document
 
 
 def report(folders, out, **options):
