@@ -24,7 +24,7 @@ def stripes(tmp_path_factory):
 @pytest.fixture(scope="session")
 def recipe(stripes):
     """A recipe of a second."""
-    return tiny_recipe(stripes, train__epochs=2, train__warmup_epochs=0, train__batch_size=8)
+    return tiny_recipe(stripes, train__epochs=1, train__warmup_epochs=0, train__batch_size=8)
 
 
 @pytest.fixture

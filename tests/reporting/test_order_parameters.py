@@ -46,7 +46,7 @@ def captions(monkeypatch):
 
 
 @pytest.mark.usefixtures("unrendered")
-@pytest.mark.parametrize("kind", ["traditional", "fields"])
+@pytest.mark.parametrize("kind", ["traditional"])
 def test_order_stands_after_the_learning_curves_in_page_markdown_and_files(tmp_path, kind):
     write_comparison(tmp_path / "a", kind, losses=("mf_cwms", "ms"))
     page, markdown, files = report(tmp_path / "a", tmp_path)
