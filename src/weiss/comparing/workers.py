@@ -171,7 +171,8 @@ def _result_text(result: Result) -> str:
         return f": failed and scores 0: {result['failed']}"
     if "settings" in result:
         return ": " + ", ".join(f"{name} {value:.4g}" for name, value in result["settings"].items())
-    score = result.get("concatenated", result.get("test", result)).get("map_at_r")
+    scores: Result = result.get("concatenated") or result.get("test") or result
+    score = scores.get("map_at_r")
     return "" if score is None else f": {TITLES['map_at_r']} {100 * score:.2f}"
 
 

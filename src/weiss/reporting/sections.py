@@ -6,7 +6,6 @@ line in `weiss.reporting.report`. The tables of scores are in `weiss.reporting.t
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,9 @@ from weiss.reporting.reading import Comparison, axis_value, score_of
 from weiss.reporting.tables import (
     MINUS,
     Cell,
-    Column,
     Row,
     Table,
     comparison_tables,
-    from_columns,
     score_cell,
     settings_text,
     significant,
@@ -58,6 +55,16 @@ MEANINGS = {
 }
 """The meaning of each order parameter, for readers who see it for the first time."""
 SIGNIFICANT = 0.05
+TESTS = (
+    "metric",
+    "first",
+    "second",
+    "difference",
+    "p",
+    "p, corrected",
+    "p, Wilcoxon",
+    "pairs",
+)
 COSTS = (
     "loss",
     "runs",
@@ -87,12 +94,8 @@ def add_scores(document: Document, comparison: Comparison) -> None:
         **{run: f"unfinished: {far}" for run, far in comparison.unfinished.items()},
     }
     if missing:
-        document.table(
-            from_columns(
-                [Column("unit", list(missing)), Column("why", list(missing.values()))],
-                "Units without a result; no score above contains them.",
-            )
-        )
+        caption = "Units without a result; no score above contains them."
+        document.table(Table(("unit", "why"), tuple(missing.items()), caption))
 
 
 def add_pictures(document: Document, comparison: Comparison, name: str) -> None:
@@ -230,58 +233,45 @@ def add_search(document: Document, comparison: Comparison, name: str) -> None:
         return words
 
     document.figure(f"{name}-search", draw)
-    kinds = ("failed", "pruned")
-    lost = {kind: [[t for t in own if t.get(kind)] for own in trials.values()] for kind in kinds}
-    spaces = [
-        ", ".join(f"{key} {_range(space)}" for key, space in row.get("search_space", {}).items())
-        for row in rows
-    ]
-    columns = [Column("loss", [row["title"] for row in rows])]
-    columns.append(Column("trials", [str(len(row["trials"])) for row in rows]))
-    columns += [Column(kind, [str(len(own)) for own in lost[kind]]) for kind in kinds]
-    columns.append(Column("searched", [space or None for space in spaces]))
-    document.table(from_columns(columns, "Trials of the search, and its ranges."))
-    listed = [
-        (row["title"], str(trial["number"]), kind, settings_text(trial["settings"]), trial[kind])
-        for at, row in enumerate(rows)
-        for kind in kinds
-        for trial in lost[kind][at]
-    ]
+    lines: list[tuple[Cell, ...]] = []
+    listed: list[tuple[Cell, ...]] = []
+    for row in rows:
+        own = trials[row["title"]]
+        lost = {kind: [t for t in own if t.get(kind)] for kind in ("failed", "pruned")}
+        space = [f"{key} {_range(each)}" for key, each in row.get("search_space", {}).items()]
+        counts = [str(len(each)) for each in (own, *lost.values())]
+        lines.append((row["title"], *counts, ", ".join(space) or None))
+        listed += [
+            (row["title"], str(t["number"]), kind, settings_text(t["settings"]), str(t[kind]))
+            for kind, each in lost.items()
+            for t in each
+        ]
+    headers: tuple[str, ...] = ("loss", "trials", "failed", "pruned", "searched")
+    document.table(Table(headers, tuple(lines), "Trials of the search, and its ranges."))
     if listed:
         headers = ("loss", "trial", "what", "settings", "why")
-        document.table(
-            from_columns(
-                [
-                    Column(header, [str(line[at]) if line[at] else None for line in listed])
-                    for at, header in enumerate(headers)
-                ],
-                "Every trial that failed or was pruned.",
-            )
-        )
+        document.table(Table(headers, tuple(listed), "Every trial that failed or was pruned."))
 
 
 def _range(space: Mapping[str, Any]) -> str:
-    if "low" not in space or "high" not in space:
-        return str(dict(space))
     ends = f"{axis_value(space['low'])} to {axis_value(space['high'])}"
     return f"{ends} (log)" if space.get("log") else ends
 
 
 def _best_settings(rows: Sequence[Row]) -> Table:
-    best: list[Mapping[str, Any]] = [
-        next((t for t in row["trials"] if t["number"] == row.get("best_trial")), {}) for row in rows
-    ]
-    columns = [
-        Column("loss", [row["title"] for row in rows]),
-        Column("trial", [str(trial["number"]) if trial else None for trial in best]),
-        Column(
-            "validation MAP@R",
-            [score_cell({"mean": trial.get("value")}, decimals=2) for trial in best],
-        ),
-        Column("settings", [settings_text(row["best_settings"]) for row in rows]),
-    ]
+    lines = []
+    for row in rows:
+        winners = [t for t in row["trials"] if t["number"] == row.get("best_trial")]
+        best: Mapping[str, Any] = winners[0] if winners else {}
+        score = score_cell({"mean": best.get("value")}, decimals=2)
+        number = str(best["number"]) if best else None
+        lines.append((row["title"], number, score, settings_text(row["best_settings"])))
     caption = "Best settings found, by the mean MAP@R (per cent) on the classes that each fold held"
-    return from_columns(columns, f"{caption} out; the test set was not used.")
+    return Table(
+        ("loss", "trial", f"validation {TITLES['map_at_r']}", "settings"),
+        tuple(lines),
+        f"{caption} out; the test set was not used.",
+    )
 
 
 def add_significance(document: Document, comparison: Comparison) -> None:
@@ -310,25 +300,28 @@ def add_significance(document: Document, comparison: Comparison) -> None:
             "never bold, and are corrected apart from the others."
         )
     titles = {row["name"]: comparison.label(row) for row in comparison.rows}
-    corrected = [test.get("corrected") for test in tests]
-    columns = [
-        Column("metric", [_metric_title(test["metric"]) for test in tests]),
-        Column("first", [titles.get(test["first"], test["first"]) for test in tests]),
-        Column("second", [titles.get(test["second"], test["second"]) for test in tests]),
-        Column("difference", [_difference(test) for test in tests]),
-        Column("p", [p_text(test.get("p_value")) for test in tests]),
-        Column("p, corrected", [p_text(p) for p in corrected]),
-        Column("p, Wilcoxon", [p_text(test.get("wilcoxon")) for test in tests]),
-        Column("pairs", [str(test.get("num_pairs")) for test in tests]),
-    ]
+    lines: list[tuple[Cell, ...]] = []
+    bold = set()
+    for at, test in enumerate(tests):
+        p, num_pairs = test.get("corrected"), int(test.get("num_pairs") or 0)
+        lines.append(
+            (
+                _metric_title(test["metric"]),
+                titles.get(test["first"], test["first"]),
+                titles.get(test["second"], test["second"]),
+                _difference(test),
+                p_text(test.get("p_value")),
+                p_text(p),
+                p_text(test.get("wilcoxon")),
+                str(test.get("num_pairs")),
+            )
+        )
+        if p is not None and p < SIGNIFICANT and num_pairs >= FEW_PAIRS:
+            bold.add((at, TESTS.index("p, corrected")))
     caption = f"Paired tests; bold: below {SIGNIFICANT} after Holm's correction."
     if len(tests) < all_tests:
         caption += " Tests by other metrics are in summary.json."
-    table = from_columns(columns, caption)
-    many = [int(test.get("num_pairs") or 0) >= FEW_PAIRS for test in tests]
-    bold = {(at, 5) for at, p in enumerate(corrected) if p is not None and p < SIGNIFICANT}
-    bold = {(at, column) for at, column in bold if many[at]}
-    document.table(replace(table, best=frozenset(bold)))
+    document.table(Table(TESTS, tuple(lines), caption, frozenset(bold)))
 
 
 def p_text(p: float | None) -> Cell:
@@ -381,15 +374,12 @@ def add_costs(document: Document, comparison: Comparison) -> None:
         )
     if not lines:
         return
-    columns = [
-        Column(header, [line[at] for line in lines])
-        for at, header in enumerate(COSTS)
-        if any(line[at] for line in lines)
-    ]
+    known = [at for at in range(len(COSTS)) if any(line[at] for line in lines)]
     document.heading("Costs", 3)
     document.table(
-        from_columns(
-            columns,
+        Table(
+            tuple(COSTS[at] for at in known),
+            tuple(tuple(line[at] for at in known) for line in lines),
             "Costs of the finished runs: seconds of a run and of all together, epochs until it "
             "stopped, training images a second. Runs that shared a machine slowed each other "
             "down: these are not the costs of a loss; for those see weiss study classes.",
@@ -455,17 +445,14 @@ def add_worst_classes(document: Document, comparison: Comparison, look: Look) ->
         )
         worst = classes[:NUM_WORST]
         fine = classes[len(worst) :][-NUM_BEST:]
-        shown = [*worst, *fine]
+        caption = f"{which}: the {len(worst)} worst classes by mean MAP@R (per cent)"
+        caption += f" and, below, the {len(fine)} best." if fine else "."
         document.table(
-            from_columns(
-                [
-                    Column("class", [each.name for each in shown]),
-                    Column("MAP@R", [f"{100 * each.mean:.1f}" for each in shown]),
-                    Column("queries", [str(each.num_queries) for each in shown]),
-                ],
-                f"{which}: the {len(worst)} worst classes by mean MAP@R (per cent)"
-                + (f" and, below, the {len(fine)} best." if fine else "."),
-                apart=range(len(worst), len(shown)),
+            Table(
+                ("class", TITLES["map_at_r"], "queries"),
+                tuple((c.name, f"{100 * c.mean:.1f}", str(c.num_queries)) for c in worst + fine),
+                caption,
+                apart=frozenset(range(len(worst), len(worst + fine))),
             )
         )
 
@@ -503,12 +490,11 @@ def add_settings(document: Document, comparison: Comparison) -> None:
         lines = _settings(comparison)
         caption = "Settings of the loss."
     if lines and any(lines.values()):
-        columns = [Column("loss", list(lines)), Column("settings", list(lines.values()))]
-        document.table(from_columns(columns, caption))
+        document.table(Table(("loss", "settings"), tuple(lines.items()), caption))
     known = _protocol_and_versions(comparison)
     if known:
-        columns = [Column("what", list(known)), Column("which", list(known.values()))]
-        document.table(from_columns(columns, "Protocol, seeds, versions and hardware."))
+        caption = "Protocol, seeds, versions and hardware."
+        document.table(Table(("what", "which"), tuple(known.items()), caption))
 
 
 def _settings(comparison: Comparison) -> dict[str, Cell]:
