@@ -94,9 +94,7 @@ def test_what_is_no_run_is_refused_with_what_to_do(tmp_path):
     with pytest.raises(ValueError, match=r"RUNS must be folders.*there is no such folder"):
         read_folders([tmp_path / "nothing"])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(
-        ValueError, match=r"empty: it is none of these\. Pass the --out folder"
-    ):
+    with pytest.raises(ValueError, match=r"empty: it is none of these\. Pass the --out folder"):
         read_folders([tmp_path / "empty"])
     write_run(tmp_path / "many" / "a")
     with pytest.raises(ValueError, match=r"many: it is none of these\. It holds .*a: pass those"):

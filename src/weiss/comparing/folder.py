@@ -219,8 +219,8 @@ def _grown(held: Mapping[str, Any], plan: Plan, out: Path) -> Description:
     if changed:
         listed = "\n  ".join(changed)
         raise ValueError(
-            f"a comparison must continue with the settings it started with; {out} has other "
-            f"settings (then -> now):\n  {listed}\nGive the same again, or choose another folder."
+            f"a comparison must continue with its own settings; {out} began with other settings "
+            f"(then -> now):\n  {listed}\nGive the same again, or choose another folder."
         )
     options = dict(old)
     for key in plan.may_grow:
