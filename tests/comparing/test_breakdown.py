@@ -204,24 +204,6 @@ def test_with_that_constant_kept_the_excess_of_cwms_is_of_second_order():
     assert math.log2(kept(0.04) / kept(0.02)) == pytest.approx(2.0, abs=0.05)
 
 
-@pytest.mark.parametrize(
-    ("family", "settings", "spreads"),
-    [
-        ("contrastive", MAGNET, (0.01, 0.05, 0.1, 0.2, 0.4, 0.6)),
-        ("contrastive", {}, (0.2, 0.3, 0.4, 0.5, 0.6)),  # well beyond the margin
-        ("cwms", {}, (0.001, 0.01, 0.05, 0.1, 0.2)),
-        ("binomial", {}, (0.4, 0.5, 0.6)),
-    ],
-)
-def test_wider_classes_have_a_larger_excess(family, settings, spreads):
-    sizes = {"num_classes": 8, "per_class": 16, "embedding_size": 64}
-    excess = [
-        abs(gap_at(family, s, **sizes, settings=settings, solver_steps=0)["excess"])
-        for s in spreads
-    ]
-    assert excess == sorted(set(excess))
-
-
 def test_what_the_docstring_says_of_the_papers_settings():
     shares = {}
     for family in FAMILIES:

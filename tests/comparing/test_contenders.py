@@ -6,7 +6,6 @@ import pytest
 
 from weiss.comparing import carry_out, make_study, reality_check, traditional
 from weiss.comparing.contenders import Contender, contenders_of, merged_losses
-from weiss.reporting.published import published_for_picture
 
 
 def test_a_loss_alone_is_itself():
@@ -213,10 +212,3 @@ def test_a_setting_can_be_added_later_and_what_is_the_same_cannot(bench, recipe)
     more = carry_out(traditional(recipe, ["ms"], seeds=2), out, quiet=True)
     names = [row["name"] for row in more["rows"]]
     assert names == [*(row["name"] for row in found["rows"]), "ms"]
-
-
-def test_the_papers_number_is_not_that_of_other_settings():
-    row = {"loss": "mf_cwms", "scores": {}, "at": {}}
-    rows = [{**row, "title": "MFCWMS"}, {**row, "title": "changed", "changes": {"loss.delta": 1}}]
-    found = published_for_picture({"kind": "traditional", "data": "cub", "rows": rows})
-    assert list(found) == ["MFCWMS"]

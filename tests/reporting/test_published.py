@@ -73,7 +73,8 @@ def row(loss, **at):
 
 
 def test_pictures_get_the_numbers_by_title_in_the_shape_of_their_kind():
-    rows = [row("mf_cwms"), row("triplet")]
+    changed = {"title": "changed", "changes": {"loss.delta": 1}}  # the paper has other settings
+    rows = [row("mf_cwms"), row("triplet"), row("mf_cwms") | changed]
     summary = {"kind": "traditional", "data": "cub", "rows": rows}
     assert published_for_picture(summary) == {"MFCWMS": Published(25.3, 0.3)}
     parts = published_for_picture({**summary, "kind": "reality-check"})["MFCWMS"]

@@ -1,5 +1,6 @@
 """Reports: every kind in every format, and what is missing, failed or unread is said."""
 
+import dataclasses
 import re
 from html import unescape
 from pathlib import Path
@@ -223,16 +224,25 @@ def test_the_same_input_gives_the_same_bytes(tmp_path):
 
 
 @pytest.mark.usefixtures("unrendered")
-def test_two_comparisons_stand_on_one_page_and_their_figures_do_not_meet(tmp_path):
-    write_comparison(tmp_path / "a", "traditional")
-    write_comparison(tmp_path / "b", "traditional", data="cars", seed=1)
-    page, markdown, latex = report([tmp_path / "a", tmp_path / "b"], tmp_path)
-    assert page.count("To do it again") == 2
-    assert markdown.count("## The traditional comparison on ") == 2
+def test_several_comparisons_begin_with_what_each_found_and_their_figures_do_not_meet(tmp_path):
+    for name in "abc":
+        write_comparison(tmp_path / name)
+    held_out = "held-out training classes"
+    rewrite(tmp_path / "b", lambda summary: summary.update(data="cars"))
+    rewrite(tmp_path / "c", lambda summary: summary.update(selected_on=held_out))
+    page, markdown, latex = report([tmp_path / name for name in "abc"], tmp_path)
+    assert "3 comparisons." in page
+    found = [match.start() for match in re.finditer("is best with", page)]
+    assert len(found) == 3
+    assert max(found) < page.index("To do it again")
+    assert page.count("To do it again") == 3
+    cub = "## The traditional comparison on cub"
+    headings = [line for line in markdown.splitlines() if line.startswith("## ")]
+    assert headings == [cub, cub.replace("cub", "cars"), f"{cub}, chosen on {held_out}"]
     labels = re.findall(r"\\label\{(.*?)\}", latex)
     assert len(labels) == len(set(labels)) > 4
     names = {path.name[:2] for path in (tmp_path / "page-figures").iterdir()}
-    assert names == {"01", "02"}
+    assert names == {"01", "02", "03"}
 
 
 @pytest.mark.usefixtures("words_only")
@@ -254,19 +264,6 @@ def test_rows_with_other_numbers_of_runs_are_compared_on_what_both_have(tmp_path
         r"\w+ of 2 runs; whether that is chance was not tested",
         page,
     )
-
-
-@pytest.mark.usefixtures("words_only")
-def test_a_comparison_by_held_out_classes_is_told_from_the_one_by_the_test_set(tmp_path):
-    for name in ("test", "held_out"):
-        write_comparison(tmp_path / name, "traditional")
-    rewrite(
-        tmp_path / "held_out",
-        lambda found: found.update(selected_on="held-out training classes"),
-    )
-    _, markdown, _ = report([tmp_path / "test", tmp_path / "held_out"], tmp_path)
-    headings = [line for line in markdown.splitlines() if line.startswith("## ")]
-    assert headings[1] == f"{headings[0]}, chosen on held-out training classes"
 
 
 @pytest.mark.usefixtures("words_only")
@@ -362,34 +359,19 @@ def test_of_single_runs_each_is_looked_at(tmp_path):
 
 @pytest.mark.usefixtures("words_only")
 @pytest.mark.parametrize("error", [FileNotFoundError("no data at /x"), ValueError("no data at /x")])
-def test_data_that_have_moved_cost_the_images_and_nothing_else(tmp_path, error):
-    write_comparison(tmp_path / "a")
+@pytest.mark.parametrize("is_image", [False, True])
+def test_data_that_cannot_be_read_cost_the_images_and_nothing_else(tmp_path, error, is_image):
+    write_run(tmp_path / "run")
 
-    def look(folder):
+    def fail(_):
         raise error
 
-    page, *_ = report(tmp_path / "a", tmp_path, look=look)
+    def look(folder):
+        return dataclasses.replace(looking()(folder), read=fail) if is_image else fail(folder)
+
+    page, *_ = report(tmp_path / "run", tmp_path, look=look)
     assert "could not be read: no data at /x" in page
     assert "To do it again" in page
-
-
-@pytest.mark.usefixtures("words_only")
-def test_an_image_that_cannot_be_read_is_said_too(tmp_path):
-    write_run(tmp_path / "run")
-    look = looking()
-
-    def broken(folder):
-        def read(item):
-            raise OSError("cannot read image 3")
-
-        found = look(folder)
-        return Looked(
-            *(found.embeddings, found.labels, found.class_names, read),
-            *(found.per_query, found.query_index),
-        )
-
-    page, *_ = report(tmp_path / "run", tmp_path, look=broken)
-    assert "cannot read image 3" in page
 
 
 @pytest.mark.parametrize("name", ["page.md", "page"])
@@ -403,30 +385,17 @@ def test_a_page_must_be_html(tmp_path, name):
 @pytest.mark.usefixtures("words_only")
 def test_a_run_without_its_network_says_so_and_one_that_has_it_is_preferred(tmp_path):
     summary = write_comparison(tmp_path / "a")
-    runs = [tmp_path / "a" / run for run in summary["rows"][1]["runs"]]
-    values = summary["rows"][1]["scores"]["map_at_r"]["values"]
-    order = np.argsort(values)[::-1]
-    (runs[order[0]] / "model.safetensors").unlink()
-    calls = []
+    row, calls = summary["rows"][1], []
+    first, second, _ = np.argsort(row["scores"]["map_at_r"]["values"])[::-1]
+    runs = [tmp_path / "a" / run for run in row["runs"]]
+    (runs[first] / "model.safetensors").unlink()
     report(tmp_path / "a", tmp_path, look=looking(calls))
-    assert calls == [runs[order[1]]]
+    assert calls == [runs[second]]
     for run in runs:
         (run / "model.safetensors").unlink(missing_ok=True)
     page, *_ = report(tmp_path / "a", tmp_path, look=looking(calls))
     assert len(calls) == 1
     assert "its folder has no model.safetensors any more" in page
-
-
-@pytest.mark.usefixtures("words_only")
-def test_several_comparisons_begin_with_what_each_found(tmp_path):
-    write_comparison(tmp_path / "a")
-    write_comparison(tmp_path / "b", kind="dimension")
-    page, markdown, _ = report([tmp_path / "a", tmp_path / "b"], tmp_path)
-    assert "2 comparisons." in page
-    found = [match.start() for match in re.finditer("is best with", page)]
-    assert len(found) == 2
-    assert max(found) < page.index("To do it again")
-    assert markdown.count("is best with") == 2
 
 
 @pytest.mark.usefixtures("words_only")

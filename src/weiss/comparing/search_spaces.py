@@ -172,21 +172,19 @@ def suggest(
                 )
             )
             study = optuna.create_study(direction="maximize", sampler=chosen)
+            state = optuna.trial.TrialState
             for each in before:
-                study.add_trial(_as_trial(optuna, each, distributions))
+                study.add_trial(
+                    optuna.create_trial(
+                        params=dict(each.settings),
+                        distributions=distributions,
+                        value=each.value,
+                        state=state.RUNNING if each.value is None else state.COMPLETE,
+                    )
+                )
             return {name: float(v) for name, v in study.ask(distributions).params.items()}
     finally:
         optuna.logging.set_verbosity(verbosity)
-
-
-def _as_trial(optuna: Any, tried: Tried, distributions: Mapping[str, Any]) -> Any:
-    state = optuna.trial.TrialState
-    return optuna.create_trial(
-        params=dict(tried.settings),
-        distributions=dict(distributions),
-        value=tried.value,
-        state=state.RUNNING if tried.value is None else state.COMPLETE,
-    )
 
 
 def _read(path: Path) -> dict[str, Any]:

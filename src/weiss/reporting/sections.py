@@ -1,7 +1,7 @@
 """The sections of a report about one comparison, each a function that adds to a document.
 
-It is one piece: every section is here, in the order of the report; a new one is a function here and a
-line in `weiss.reporting.report`. The tables of scores are in `weiss.reporting.tables`.
+It is one piece: every section is here, in the order of the report; a new one is a function here and
+a line in `weiss.reporting.report`. The tables of scores are in `weiss.reporting.tables`.
 """
 
 import json
