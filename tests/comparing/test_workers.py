@@ -522,12 +522,12 @@ def test_a_run_folder_and_a_broken_plan_are_refused(recipe, tmp_path):
 @pytest.mark.dist
 @pytest.mark.postgres
 def test_machines_that_share_a_server_share_the_work_and_wait_for_its_restart(
-    undisturbed, stripes, tmp_path, server
+    stripes, tmp_path, server
 ):
     """Three commands at once, of which one is killed, against a real PostgreSQL server."""
     out = tmp_path / f"bench{os.getpid()}"
-    command = bench(stripes, out, *CHECK, "--storage", server.address, protocol="reality-check")
-    machines = [start(command) for _ in range(3)]
+    options = ["--losses", "mf_cwms", "--seeds", 4, "--storage", server.address]
+    machines = [start(bench(stripes, out, *options, train__epochs=60)) for _ in range(3)]
     machines[0].stdout.readline()
     machines[1].kill()
     server.stop()
@@ -536,10 +536,10 @@ def test_machines_that_share_a_server_share_the_work_and_wait_for_its_restart(
     said = [machine.communicate(timeout=240)[0].decode() for machine in machines]
     assert machines[0].returncode == machines[2].returncode == 0, said
     assert "waiting for the storage" in said[0] + said[2]
-    assert table(summary_of(out)) == table(undisturbed[1])
+    assert summary_of(out)["is_complete"]
     found = open_ledger(out, server.address, None).attempts()
-    assert len(found) == 18
-    assert sum(found.values()) <= 19
+    assert len(found) == 8
+    assert sum(found.values()) <= 9
 
 
 def test_a_storage_that_does_not_answer_for_a_moment_is_asked_again(recipe, tmp_path, monkeypatch):

@@ -46,11 +46,10 @@ def captions(monkeypatch):
 
 
 @pytest.mark.usefixtures("unrendered")
-@pytest.mark.parametrize("kind", ["traditional"])
-def test_order_stands_after_the_learning_curves_in_page_markdown_and_files(tmp_path, kind):
-    write_comparison(tmp_path / "a", kind, losses=("mf_cwms", "ms"))
+def test_order_stands_after_the_learning_curves_in_page_markdown_and_files(tmp_path):
+    write_comparison(tmp_path / "a", losses=("mf_cwms", "ms"))
     page, markdown, files = report(tmp_path / "a", tmp_path)
-    stem = f"01-the-{kind}-comparison-on-cub"
+    stem = "01-the-traditional-comparison-on-cub"
     assert files == [f"{stem}-order.svg", f"{stem}-order.pdf"]
     assert all((tmp_path / "page-figures" / name).stat().st_size for name in files)
     assert f"<h3>{HEADING}</h3>" in page
