@@ -131,6 +131,11 @@ def mean_of(row: Mapping[str, Any], metric: str) -> float | None:
     return None if mean is None or not math.isfinite(mean) else float(mean)
 
 
+def values_of(row: Mapping[str, Any], metric: str) -> list[float]:
+    """Return the single values of a row's score; empty if it is absent."""
+    return list((row.get("scores", {}).get(metric) or {}).get("values", ()))
+
+
 def score_of(result: Mapping[str, Any], metric: str = "map_at_r") -> float | None:
     """Return a score from a run's result: on the test set if it has test scores."""
     found = result.get("test", result).get(metric)

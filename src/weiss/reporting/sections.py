@@ -15,7 +15,7 @@ from weiss.reporting.document import Document
 from weiss.reporting.gallery import Gallery, Looked, Query, class_scores, retrieval_rows
 from weiss.reporting.pictures import draw_picture, levels_of
 from weiss.reporting.published import published_for_picture
-from weiss.reporting.reading import Comparison, axis_value, score_of
+from weiss.reporting.reading import Comparison, axis_value, score_of, values_of
 from weiss.reporting.tables import (
     MINUS,
     Cell,
@@ -122,10 +122,7 @@ def add_pictures(document: Document, comparison: Comparison, name: str) -> None:
 
 def _values(comparison: Comparison, metric: str) -> dict[str, list[float]]:
     """Return by the label of each trained row its values of a score, in per cent."""
-    found = {
-        comparison.label(row): (row.get("scores", {}).get(metric) or {}).get("values", [])
-        for row in comparison.trained
-    }
+    found = {comparison.label(row): values_of(row, metric) for row in comparison.trained}
     return {label: [100 * value for value in values] for label, values in found.items() if values}
 
 
@@ -355,8 +352,7 @@ def add_costs(document: Document, comparison: Comparison) -> None:
     lines: list[list[Cell]] = []
     for row in comparison.trained:
         results = [result for _, result in comparison.results(row)]
-        known = (row.get("scores", {}).get("seconds") or {}).get("values", [])
-        seconds = [r["seconds"] for r in results if "seconds" in r] or known
+        seconds = [r["seconds"] for r in results if "seconds" in r] or values_of(row, "seconds")
         if not seconds:
             continue
         memory = [r["peak_gpu_memory_gb"] for r in results if "peak_gpu_memory_gb" in r]

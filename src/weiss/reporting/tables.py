@@ -17,7 +17,7 @@ from weiss.reporting.published import (
     published_at,
     source,
 )
-from weiss.reporting.reading import Comparison, axis_value, is_reference, mean_of
+from weiss.reporting.reading import Comparison, axis_value, is_reference, mean_of, values_of
 
 Cell = str | None
 """The text of a cell; None is shown as a dash."""
@@ -189,14 +189,10 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
             return [_bench(comparison)]
 
 
-def _num_values(row: Row, name: str) -> int:
-    """Return the number of values behind a score of a row."""
-    return len((row.get("scores", {}).get(name) or {}).get("values", ()))
-
-
 def _how_measured(comparison: Comparison, *, has_paper: bool) -> str:
     """Return the part that all captions of scores share: unit, interval, data, source."""
-    most = max((_num_values(row, comparison.main_metric) for row in comparison.trained), default=0)
+    counts = [len(values_of(row, comparison.main_metric)) for row in comparison.trained]
+    most = max(counts, default=0)
     what = "repeats" if comparison.kind == "reality-check" else "runs"
     if most > 1:
         words = f"Per cent; mean ± half the width of its 95 % t-interval over up to {most} {what}"
@@ -225,7 +221,7 @@ def _about_epochs(comparison: Comparison) -> str:
     was_last = [
         value == row.get("changes", {}).get("train.epochs", asked)
         for row in comparison.trained
-        for value in (row.get("scores", {}).get("epoch") or {}).get("values", ())
+        for value in values_of(row, "epoch")
     ]
     if asked is None or not was_last or not all(was_last):
         return ""
@@ -282,7 +278,7 @@ def _bench(comparison: Comparison) -> Table:
     for name, title in TITLES.items():
         columns += _with_paper(comparison, title, name)
     columns += _with_paper(comparison, "best epoch", "epoch", factor=1)
-    columns.append(Column("runs", [str(_num_values(row, "map_at_r")) for row in rows]))
+    columns.append(Column("runs", [str(len(values_of(row, "map_at_r"))) for row in rows]))
     has_paper = any(column.header == "paper" for column in columns)
     caption = _how_measured(comparison, has_paper=has_paper)
     return from_columns(columns, f"{caption} Bold: the best of a column.", apart=_apart(rows))
@@ -294,7 +290,7 @@ def _reality_check(comparison: Comparison) -> list[Table]:
     folds = (comparison.summary.get("protocol") or {}).get("folds", FOLDS)
     parts = {"separated": size, "concatenated": folds * size if isinstance(size, int) else None}
     names = Column("loss", [row["title"] for row in rows])
-    number = [str(_num_values(row, comparison.main_metric)) for row in rows]
+    number = [str(len(values_of(row, comparison.main_metric))) for row in rows]
     blocks = {}
     for part, dimensions in parts.items():
         title = part if dimensions is None else f"{part}, {dimensions}-d"
