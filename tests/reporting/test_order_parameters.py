@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from reporting.builders import write_comparison, write_run
+from reporting.builders import write_comparison
 
 from weiss.reporting import write_report
 from weiss.reporting.document import Document
@@ -120,11 +120,3 @@ def test_metrics_are_those_of_runs_that_have_ended_an_epoch(tmp_path):
     found = comparison.metrics()
     assert list(found) == ["MFCWMS"]
     assert [len(lines) for lines in found["MFCWMS"]] == [4, 4]
-
-
-def test_a_single_run_has_its_order_too(tmp_path, captions):
-    write_run(tmp_path / "run")
-    page, *_ = report(tmp_path / "run", tmp_path)
-    assert HEADING in page
-    [caption] = captions.values()
-    assert "Each line is of 1 seed." in caption

@@ -91,14 +91,7 @@ class Document:
 
     def table(self, table: Table) -> None:
         """Add a table."""
-        self._page.table(
-            table.headers,
-            table.rows,
-            best=table.best,
-            caption=table.caption,
-            groups=table.groups,
-            apart=table.apart,
-        )
+        self._page.table(**vars(table))
         self._markdown.append(markdown_table(table))
         number = 1 + sum(part.startswith("\\begin{table}") for part in self._latex)
         label = re.sub(r"[^A-Za-z0-9-]+", "-", self.out.stem)
