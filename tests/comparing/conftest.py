@@ -24,7 +24,7 @@ def stripes(tmp_path_factory):
 @pytest.fixture(scope="session")
 def recipe(stripes):
     """A recipe of a second."""
-    return tiny_recipe(stripes, train__epochs=2, train__warmup_epochs=0, train__batch_size=8)
+    return tiny_recipe(stripes, train__epochs=1, train__warmup_epochs=0, train__batch_size=8)
 
 
 @pytest.fixture
@@ -85,15 +85,9 @@ def server(tmp_path_factory):
     one.stop()
 
 
-@pytest.fixture
-def postgres(server):
-    """The address of a database in it."""
-    return server.address
-
-
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def storage(request, tmp_path):
     """The address of a storage: a file, and where a server can be started, PostgreSQL."""
     if request.param == "sqlite":
         return str(tmp_path / "ledger.sqlite3")
-    return request.getfixturevalue("postgres")
+    return request.getfixturevalue("server").address

@@ -1,5 +1,6 @@
 """A pair loss against its mean-field child: what the child misses, and in which order."""
 
+import itertools
 import math
 
 import loops
@@ -89,9 +90,15 @@ def test_the_gap_is_that_of_nested_loops(family):
     assert gap_of(embeddings, labels, family, settings) == pytest.approx(expected, rel=1e-11)
 
 
-@pytest.mark.parametrize("average", ["classes", "samples"])
-@pytest.mark.parametrize("distance", ["cosine", "euclidean"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "distance", "average"),
+    [
+        ("contrastive", "cosine", "classes"),
+        ("contrastive", "euclidean", "samples"),
+        ("cwms", "euclidean", "classes"),
+        ("binomial", "cosine", "samples"),
+    ],
+)
 def test_in_blocks_the_pair_loss_is_the_pair_loss(family, distance, average):
     embeddings, labels = cloud(sizes=(1, 7, 3, 1, 12, 2, 5), size=4)
     settings = SETTINGS[family] | {"distance": distance, "average": average}
@@ -103,8 +110,9 @@ def test_in_blocks_the_pair_loss_is_the_pair_loss(family, distance, average):
         )
 
 
-@pytest.mark.parametrize("num_classes", [6, 40])
-@pytest.mark.parametrize("spread", [0.0, 1e-4, 0.03, 0.2, 0.5])
+@pytest.mark.parametrize(
+    ("num_classes", "spread"), [(6, 0.0), (40, 1e-4), (6, 0.03), (40, 0.2), (6, 0.5)]
+)
 def test_the_spread_is_the_one_asked_for(num_classes, spread):
     embeddings, labels = draw_classes(spread, num_classes, 8, 12, seed=3)
     assert spread_of(embeddings, labels) == pytest.approx(spread, rel=1e-9, abs=1e-14)
@@ -133,7 +141,8 @@ def test_classes_are_orthogonal_where_dimensions_suffice_and_apart_where_not():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_without_spread_there_is_no_excess(family):
     for num_classes in (6, 40):  # apart, and in each other's reach
-        found = gap_at(family, 0.0, num_classes=num_classes, per_class=5, embedding_size=12)
+        sizes = {"num_classes": num_classes, "per_class": 5, "embedding_size": 12}
+        found = gap_at(family, 0.0, **sizes, solver_steps=10)
         assert found["excess"] == pytest.approx(0.0, abs=1e-12)
         assert found["solved_excess"] == pytest.approx(0.0, abs=1e-12)
         assert found["pair"] == pytest.approx(found["pair_at_zero"], abs=1e-12)
@@ -195,24 +204,6 @@ def test_with_that_constant_kept_the_excess_of_cwms_is_of_second_order():
     assert math.log2(kept(0.04) / kept(0.02)) == pytest.approx(2.0, abs=0.05)
 
 
-@pytest.mark.parametrize(
-    ("family", "settings", "spreads"),
-    [
-        ("contrastive", MAGNET, (0.01, 0.05, 0.1, 0.2, 0.4, 0.6)),
-        ("contrastive", {}, (0.2, 0.3, 0.4, 0.5, 0.6)),  # well beyond the margin
-        ("cwms", {}, (0.001, 0.01, 0.05, 0.1, 0.2)),
-        ("binomial", {}, (0.4, 0.5, 0.6)),
-    ],
-)
-def test_wider_classes_have_a_larger_excess(family, settings, spreads):
-    sizes = {"num_classes": 8, "per_class": 16, "embedding_size": 64}
-    excess = [
-        abs(gap_at(family, s, **sizes, settings=settings, solver_steps=0)["excess"])
-        for s in spreads
-    ]
-    assert excess == sorted(set(excess))
-
-
 def test_what_the_docstring_says_of_the_papers_settings():
     shares = {}
     for family in FAMILIES:
@@ -229,21 +220,21 @@ def test_what_the_docstring_says_of_the_papers_settings():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_solved_fields_are_at_least_as_good_as_class_means(family):
-    found = gap_at(family, 0.4, num_classes=20, per_class=5, embedding_size=6)
+    sizes = {"num_classes": 12, "per_class": 4, "embedding_size": 4}
+    found = gap_at(family, 0.4, **sizes, solver_steps=30)
     assert found["solved"] < found["mean_field"]
     assert found["solved_gap"] == found["pair"] - found["solved"]
-    without = gap_at(family, 0.4, num_classes=20, per_class=5, embedding_size=6, solver_steps=0)
+    without = gap_at(family, 0.4, **sizes, solver_steps=0)
     assert without == {name: value for name, value in found.items() if "solved" not in name}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_same_seed_gives_the_same_and_nobody_elses_numbers_change(family):
+def test_the_same_seed_gives_the_same_and_nobody_elses_numbers_change():
     torch.manual_seed(0)
     expected = torch.rand(1)
     torch.manual_seed(0)
-    once = gap_at(family, 0.2, **SMALL, seed=1, solver_steps=10)
-    assert gap_at(family, 0.2, **SMALL, seed=1, solver_steps=10) == once
-    assert gap_at(family, 0.2, **SMALL, seed=2, solver_steps=10) != once
+    once = gap_at("cwms", 0.2, **SMALL, seed=1, solver_steps=10)
+    assert gap_at("cwms", 0.2, **SMALL, seed=1, solver_steps=10) == once
+    assert gap_at("cwms", 0.2, **SMALL, seed=2, solver_steps=10) != once
     assert torch.rand(1) == expected
 
 
@@ -271,16 +262,14 @@ def test_neither_the_order_nor_the_names_of_classes_matter_nor_how_embeddings_ar
 
 
 def test_of_too_many_samples_whole_classes_are_kept():
-    embeddings, labels = draw_classes(0.3, 10, 4, 16, seed=0)
-    few = gap_of(embeddings, labels, "contrastive", most=14, seed=2)
-    assert gap_of(embeddings, labels, "contrastive", most=14, seed=2) == few
-    # Three classes of four fit into fourteen: it is one of the ways to choose them.
+    embeddings, labels = draw_classes(0.3, 6, 4, 16, seed=0)
+    few = gap_of(embeddings, labels, "contrastive", most=11, seed=2)
+    assert gap_of(embeddings, labels, "contrastive", most=11, seed=2) == few
+    # Two classes of four fit into eleven: it is one of the ways to choose them.
     ways = []
-    for a in range(10):
-        for b in range(a):
-            for c in range(b):
-                kept = torch.isin(labels, torch.tensor([a, b, c]))
-                ways.append(gap_of(embeddings[kept], labels[kept], "contrastive")["pair"])
+    for a, b in itertools.combinations(range(6), 2):
+        kept = torch.isin(labels, torch.tensor([a, b]))
+        ways.append(gap_of(embeddings[kept], labels[kept], "contrastive")["pair"])
     assert few["pair"] in ways
     assert gap_of(embeddings, labels, "contrastive", most=1)["spread"] > 0
 
@@ -323,10 +312,10 @@ def test_thousands_of_samples_never_need_all_pairs_at_once(monkeypatch):
         largest = max(largest, self.numel())
         return plain(self, mask, value)
 
-    embeddings, labels = draw_classes(0.2, 100, 20, 16, seed=0)
+    embeddings, labels = draw_classes(0.2, 100, 10, 16, seed=0)
     loss = make_loss("cwms", 100, 16)
     monkeypatch.setattr(torch.Tensor, "masked_fill", watched)
-    in_blocks = pair_value(loss, embeddings, labels, cells=300_000)
-    assert 0 < largest <= 300_000 < 2000**2 / 10
+    in_blocks = pair_value(loss, embeddings, labels, cells=90_000)
+    assert 0 < largest <= 90_000 < 1000**2 / 10
     monkeypatch.undo()
     assert in_blocks == pytest.approx(loss(embeddings, labels).item(), rel=1e-12)

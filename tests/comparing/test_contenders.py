@@ -5,8 +5,7 @@ import tomllib
 import pytest
 
 from weiss.comparing import carry_out, make_study, reality_check, traditional
-from weiss.comparing.contenders import Contender, contenders_of, merged
-from weiss.reporting.published import published_for_picture
+from weiss.comparing.contenders import Contender, contenders_of, merged_losses
 
 
 def test_a_loss_alone_is_itself():
@@ -52,7 +51,7 @@ def test_a_loss_can_have_fewer_seeds():
 
 
 def grown(old, new):
-    return merged(*({"losses": losses, "seeds": seeds} for losses, seeds in (old, new)))
+    return merged_losses(*({"losses": losses, "seeds": seeds} for losses, seeds in (old, new)))
 
 
 def test_the_more_seeds_of_two_commands_count():
@@ -69,7 +68,7 @@ def test_the_more_seeds_of_two_commands_count():
     # A number that was said stays one, though the others have as many for now.
     assert grown((["cwms:seeds=2"], 4), (["cwms:seeds=4"], 4)) == ["cwms:seeds=4"]
     assert grown((["cwms:seeds=2"], 2), (["cwms"], 1)) == ["cwms:seeds=2"]
-    assert merged({"losses": ["ms"]}, {"losses": ["cwms"]}) == ["ms", "cwms"]
+    assert merged_losses({"losses": ["ms"]}, {"losses": ["cwms"]}) == ["ms", "cwms"]
 
 
 def test_a_row_with_fewer_seeds_has_fewer_runs(recipe):
@@ -104,8 +103,8 @@ WRONG = {
         ["mf_cwms:delta"],
         "without a colon in a value; got 'mf_cwms:delta'",
     ),
-    "empty value": (["mf_cwms:delta="], "must read NAME or NAME:KEY=VALUE"),
-    "empty": (["mf_cwms:"], "must read NAME or NAME:KEY=VALUE"),
+    "empty value": (["mf_cwms:delta="], "must be NAME or NAME:KEY=VALUE"),
+    "empty": (["mf_cwms:"], "must be NAME or NAME:KEY=VALUE"),
     "nothing": ([], "at least one loss"),
     "twice": (["ms", "ms"], "each loss once; got 'ms' twice"),
     "same": (["ms:alpha=1", "ms:loss.alpha=1"], "each loss once; got 'ms:alpha=1' twice"),
@@ -213,10 +212,3 @@ def test_a_setting_can_be_added_later_and_what_is_the_same_cannot(bench, recipe)
     more = carry_out(traditional(recipe, ["ms"], seeds=2), out, quiet=True)
     names = [row["name"] for row in more["rows"]]
     assert names == [*(row["name"] for row in found["rows"]), "ms"]
-
-
-def test_the_papers_number_is_not_that_of_other_settings():
-    row = {"loss": "mf_cwms", "scores": {}, "at": {}}
-    rows = [{**row, "title": "MFCWMS"}, {**row, "title": "changed", "changes": {"loss.delta": 1}}]
-    found = published_for_picture({"kind": "traditional", "data": "cub", "rows": rows})
-    assert list(found) == ["MFCWMS"]

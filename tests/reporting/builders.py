@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from weiss.evaluation.statistics import t_interval
 from weiss.losses import LOSSES
 from weiss.runs import Run
+from weiss.runs.summaries import summarised
 
 METRICS = ("map_at_r", "precision_at_1", "r_precision")
 AXES = {
@@ -47,14 +47,6 @@ on = "{on}"
 weiss = "0.1"
 device = "CPU & co"
 """
-
-
-def summarised(values):
-    values = [float(value) for value in values]
-    if len(values) < 2:
-        return {"values": values, "mean": values[0], "low": None, "high": None}
-    found = t_interval(np.array(values))
-    return {"values": values, "mean": found.mean, "low": found.low, "high": found.high}
 
 
 def write_run(
@@ -114,9 +106,17 @@ def order_of(loss, epoch):
     return found
 
 
-def write_comparison(
-    folder,
-    kind="traditional",
+def write_comparison(folder, kind="traditional", **options):
+    """Write a comparison folder; return its summary."""
+    summary = make_summary(kind, Path(folder), **options)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    (Path(folder) / "summary.json").write_text(json.dumps(summary))
+    return summary
+
+
+def make_summary(
+    kind,
+    folder=None,
     *,
     losses=("mf_cwms", "proxy_anchor"),
     seeds=3,
@@ -127,8 +127,7 @@ def write_comparison(
     seed=0,
     **changes,
 ):
-    """Write a comparison folder; `changes` replace entries of its summary."""
-    folder = Path(folder)
+    """Return the summary of a comparison; `changes` replace entries. In a folder write its runs."""
     random = np.random.default_rng(seed)
     axes = AXES.get(kind, [])
     places = [{}]
@@ -167,32 +166,26 @@ def write_comparison(
             describe = {"loss": loss, "data": data, "backbone": backbone, "size": size}
             for at, value in enumerate(values):
                 if kind == "reality-check":
-                    for fold in range(2):
-                        unit = f"{name}/repeat-{at:02d}/fold-{fold}"
-                        scores = {metric: float(value) for metric in METRICS}
-                        write_run(
-                            *(folder / unit,),
-                            seed=at,
-                            score=value,
-                            on="held_out",
-                            test=scores,
-                            **describe,
-                        )
-                        row["runs"].append(unit)
+                    test = {metric: float(value) for metric in METRICS}
+                    changed = {"on": "held_out", "test": test}
+                    names = [f"{name}/repeat-{at:02d}/fold-{fold}" for fold in range(2)]
                 else:
-                    unit = f"{name}/seed-{at}"
-                    write_run(folder / unit, seed=at, score=value, **describe)
-                    row["runs"].append(unit)
+                    names, changed = [f"{name}/seed-{at}"], {}
+                for unit in names if folder else ():
+                    write_run(folder / unit, seed=at, score=value, **describe, **changed)
+                row["runs"] += names
             add_scores(row, kind, values)
             if kind == "reality-check":
-                add_trials(row, folder, describe)
+                add_trials(row)
+                if folder:
+                    write_run(folder / name / "trial-002" / "fold-0", on="held_out", **describe)
     if with_untrained and kind not in ("classes", "breakdown"):
         row = {"name": "untrained", "loss": "untrained", "title": "pretrained", "at": {}}
         row |= {"settings": {}, "runs": [], "failed": {}, "scores": {}}
         add_scores(row, kind, [0.1])
         row["scores"].pop("epoch", None)
         rows.append(row)
-    summary = {
+    return {
         "format": 1,
         "kind": kind,
         "title": f"The {kind} comparison",
@@ -217,9 +210,6 @@ def write_comparison(
         "made_with": {"weiss": "0.1", "versions": {"torch": "2.9"}, "device": "CPU & co"},
         **changes,
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "summary.json").write_text(json.dumps(summary))
-    return summary
 
 
 def rewrite(folder, change):
@@ -244,7 +234,7 @@ def add_scores(row, kind, values):
     row["scores"]["seconds"] = summarised([10.0 + at for at in range(len(values))])
 
 
-def add_trials(row, folder, describe):
+def add_trials(row):
     row["best_trial"], row["best_settings"] = 2, {"beta": 50.123456, "class_lr": 0.01}
     row["search_space"] = {"beta": {"low": 10, "high": 200, "log": False}}
     row["search_space"]["class_lr"] = {"low": 1e-6, "high": 1.0, "log": True}
@@ -259,7 +249,6 @@ def add_trials(row, folder, describe):
         }
         for number in range(4)
     ]
-    write_run(folder / row["name"] / "trial-002" / "fold-0", on="held_out", **describe)
 
 
 def tests(kind, losses, seeds):

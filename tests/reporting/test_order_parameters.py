@@ -3,10 +3,10 @@
 import re
 
 import pytest
-from reporting.builders import write_comparison, write_run
+from reporting.builders import write_comparison
 
 from weiss.reporting import write_report
-from weiss.reporting.markdown import Document
+from weiss.reporting.document import Document
 from weiss.reporting.reading import read_folders
 from weiss.runs import Run
 
@@ -46,11 +46,10 @@ def captions(monkeypatch):
 
 
 @pytest.mark.usefixtures("unrendered")
-@pytest.mark.parametrize("kind", ["traditional", "fields"])
-def test_order_stands_after_the_learning_curves_in_page_markdown_and_files(tmp_path, kind):
-    write_comparison(tmp_path / "a", kind, losses=("mf_cwms", "ms"))
+def test_order_stands_after_the_learning_curves_in_page_markdown_and_files(tmp_path):
+    write_comparison(tmp_path / "a", losses=("mf_cwms", "ms"))
     page, markdown, files = report(tmp_path / "a", tmp_path)
-    stem = f"01-the-{kind}-comparison-on-cub"
+    stem = "01-the-traditional-comparison-on-cub"
     assert files == [f"{stem}-order.svg", f"{stem}-order.pdf"]
     assert all((tmp_path / "page-figures" / name).stat().st_size for name in files)
     assert f"<h3>{HEADING}</h3>" in page
@@ -121,11 +120,3 @@ def test_metrics_are_those_of_runs_that_have_ended_an_epoch(tmp_path):
     found = comparison.metrics()
     assert list(found) == ["MFCWMS"]
     assert [len(lines) for lines in found["MFCWMS"]] == [4, 4]
-
-
-def test_a_single_run_has_its_order_too(tmp_path, captions):
-    write_run(tmp_path / "run")
-    page, *_ = report(tmp_path / "run", tmp_path)
-    assert HEADING in page
-    [caption] = captions.values()
-    assert "Each line is of 1 seed." in caption

@@ -100,7 +100,7 @@ def test_every_image_says_what_it_shows(drawn):
     alts = [attributes["alt"] for attributes in Reader(page.html()).all("img")]
     assert all(alts)
     assert alts[-1] == "a curve that rises"
-    with pytest.raises(ValueError, match="caption or alt must say what a.png shows"):
+    with pytest.raises(ValueError, match="caption or alt must describe what a.png shows"):
         page.figure(drawn / "a.png")
 
 
@@ -196,7 +196,7 @@ def test_code_keeps_its_lines_and_is_folded_or_not():
     read = Reader(page.html())
     assert "a = 1\n  <b>" in read.text
     assert read.all("details") == [{}, {"open": None}]
-    with pytest.raises(ValueError, match="summary must say what the text is"):
+    with pytest.raises(ValueError, match="summary must name the text"):
         page.code("x", "")
 
 

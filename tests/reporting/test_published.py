@@ -73,15 +73,16 @@ def row(loss, **at):
 
 
 def test_pictures_get_the_numbers_by_title_in_the_shape_of_their_kind():
-    rows = [row("mf_cwms"), row("triplet")]
+    changed = {"title": "changed", "changes": {"loss.delta": 1}}  # the paper has other settings
+    rows = [row("mf_cwms"), row("triplet"), row("mf_cwms") | changed]
     summary = {"kind": "traditional", "data": "cub", "rows": rows}
-    assert published_for_picture(summary) == {"MFCWMS": {"mean": 25.3, "ci95": 0.3}}
+    assert published_for_picture(summary) == {"MFCWMS": Published(25.3, 0.3)}
     parts = published_for_picture({**summary, "kind": "reality-check"})["MFCWMS"]
-    assert parts["separated"]["mean"] == 22.11
-    assert parts["concatenated"]["mean"] == 27.03
+    assert parts["separated"].mean == 22.11
+    assert parts["concatenated"].mean == 27.03
     rows = [row("mf_cwms", **{"train.batch_size": size}) for size in (30, 64)]
     study = published_for_picture({"kind": "batch-size", "data": "cub", "rows": rows})
-    assert study == {"MFCWMS": {30: {"mean": 23.3, "ci95": 0.3}}}
+    assert study == {"MFCWMS": {30: Published(23.3, 0.3)}}
     assert published_for_picture({**summary, "data": "glyphs"}) == {}
 
 

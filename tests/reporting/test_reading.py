@@ -8,8 +8,8 @@ import torch
 from reporting.builders import METRICS, rewrite, write_comparison, write_run
 
 from weiss.reporting import Looked
+from weiss.reporting.gallery import class_scores
 from weiss.reporting.reading import read_folders
-from weiss.reporting.worst_classes import class_scores
 
 
 def test_seeds_become_a_row_with_the_interval_of_students_t(tmp_path):
@@ -94,7 +94,7 @@ def test_what_is_no_run_is_refused_with_what_to_do(tmp_path):
     with pytest.raises(ValueError, match=r"RUNS must be folders.*there is no such folder"):
         read_folders([tmp_path / "nothing"])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"got .*empty: it is none of these\. Pass what weiss"):
+    with pytest.raises(ValueError, match=r"empty: it is none of these\. Pass the --out folder"):
         read_folders([tmp_path / "empty"])
     write_run(tmp_path / "many" / "a")
     with pytest.raises(ValueError, match=r"many: it is none of these\. It holds .*a: pass those"):
@@ -104,7 +104,7 @@ def test_what_is_no_run_is_refused_with_what_to_do(tmp_path):
 def test_a_summary_that_cannot_be_understood_is_refused(tmp_path):
     path = tmp_path / "summary.json"
     for text, said in [
-        ('{"format": 1', "must be JSON; it is cut off"),
+        ('{"format": 1', "must be JSON; it is truncated"),
         ("[1]", "must hold an object"),
         ('{"format": 2}', "must have format 1; got 2"),
         (

@@ -145,7 +145,7 @@ def test_data_that_the_paper_does_not_have_get_no_column_of_it(tmp_path, kind):
 def test_one_seed_gets_no_interval_and_the_caption_says_so(tmp_path):
     (table,) = tables_of(tmp_path, "traditional", seeds=1, data="glyphs")
     assert "±" not in str(table.rows)
-    assert "one run each, so no interval" in table.caption
+    assert "one run each, so there is no interval" in table.caption
 
 
 def test_the_reality_check_has_separated_and_concatenated_scores_of_its_sizes(tmp_path):

@@ -1,14 +1,17 @@
 """The paper's experiments: each a plan of runs over a recipe, shared by any number of workers.
 
-A plan says what can be done next, given what is done (`plan`, `run_table`, `reality_check`,
-`studies`). Workers claim units in a ledger and do them (`workers`, `ledger`, `units`). What lies
-in the folder is put together into one summary (`study_folder`), which reports read.
+- what is compared: `plan`, `run_table` (traditional protocol), `reality_check`, `studies`,
+  `contenders` (the option --losses), `search_spaces`; `breakdown` and `costs` measure losses;
+- how it is done: `units` (a run or a measurement), `workers`, `ledger`;
+- what lies on disk: `folder` (the plan), `summary` (summary.json, which reports read).
 """
 
 from weiss.comparing.folder import PLAN, open_ledger
-from weiss.comparing.kinds import current_summary, plan_from, reality_check, traditional
 from weiss.comparing.plan import Plan
+from weiss.comparing.reality_check import reality_check
+from weiss.comparing.run_table import traditional
 from weiss.comparing.studies import STUDIES, make_study
+from weiss.comparing.summary import current_summary, plan_from
 from weiss.comparing.workers import carry_out, work
 
 __all__ = [

@@ -1,8 +1,8 @@
 """Where the mean-field approximation breaks down: a pair loss against its child, over the spread.
 
-The child of a pair loss replaces every partner by its class's field. That is exact for classes
-without extent and worse the wider they are. Here both are computed on the same embeddings, at the
-same settings, in float64, with the fields where the theory puts them, the class means:
+The mean-field child of a pair loss replaces every partner by the field of its class. That is exact
+for classes without extent and less exact the wider they are. Both are computed on the same
+embeddings, with the same settings, in float64, with the fields at the class means:
 
     gap = pair - mean_field,        excess = gap - gap of the same classes without extent
 
@@ -10,30 +10,26 @@ same settings, in float64, with the fields where the theory puts them, the class
 mean distance ``1 - cos`` of a sample from the mean direction of its class, one less the order
 parameter ``|<F_i>|``; it is of second order in the fluctuations ``F_i - M_c``.
 
-What was found with the paper's settings, on 32 orthogonal classes of 16 samples in 128 dimensions.
-``excess / (pair - pair_at_zero)`` is the share of what the extent costs that the child misses:
+Results with the paper's settings, for 32 orthogonal classes of 16 samples in 128 dimensions:
+``excess / (pair - pair_at_zero)``, the share of the cost of the extent that the child misses.
 
     spread         0.01   0.02   0.05   0.1    0.2    0.3    0.5    0.7
     contrastive    1.00   0.95   0.24   0.07  -0.06  -0.14  -0.31  -0.53
     cwms           0.25   0.24   0.23   0.21   0.17   0.12   0.00  -0.15
     binomial       0.00   0.01   0.01   0.02   0.02   0.00  -0.12  -0.34
 
-    for spread in (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7):
-        found = gap_at("cwms", spread)
-        print(spread, found["excess"] / (found["pair"] - found["pair_at_zero"]))
-
 - Contrastive: two samples are about twice as far from each other as from their field, so between
-  half of ``pos_margin`` and all of it the parent pulls and the child rests. The excess is below
-  10 % of the cost from a spread of 0.084 on, and beyond -10 % from 0.25 on. With no margin it is
+  half of ``pos_margin`` and all of it the parent attracts and the child does not. The excess is
+  below 10 % of the cost from a spread of 0.084, and beyond -10 % from 0.25. With no margin it is
   exactly ``-<spread_c^2> / 2``.
-- CWMS: 25 % from the first spread on, below 10 % from 0.33 on, beyond -10 % from 0.64 on. The
-  constant that the child drops inside its logarithm changes not only its value but its slope: it
-  pulls ``(1 + e/2) / (1 + e)`` times as hard as its parent, ``e = exp(-alpha delta)``, which is 3/4
-  for a small alpha. The excess is of first order in the spread. Beyond that factor it is of second.
-- Binomial: within 3 % up to a spread of 0.3, beyond -10 % from 0.47 on; of second order.
+- CWMS: 25 % from the smallest spread, below 10 % from 0.33, beyond -10 % from 0.64. The child drops
+  a constant inside its logarithm, which changes its slope: it attracts ``(1 + e/2) / (1 + e)``
+  times as much as its parent, ``e = exp(-alpha delta)``, which is 3/4 for a small alpha. The excess
+  is of first order in the spread. Apart from that factor it is of second order.
+- Binomial: within 3 % up to a spread of 0.3, beyond -10 % from 0.47; of second order.
 
-Fields that are solved for move no share by more than 0.03. Where classes stand closer than the
-repulsion reaches, more is missed: 43 % by MFCWMS in 8 dimensions at a spread of 0.2.
+Solving for the fields changes no share by more than 0.03. If classes are closer than the repulsion
+reaches, the child misses more: MFCWMS misses 43 % in 8 dimensions at a spread of 0.2.
 
 Dimensions: N samples, C classes, D embedding size, K classes present; b rows of a block.
 """
@@ -57,11 +53,11 @@ NOT_SHARED = (
     *("reg_weight", "reg_scale", "max_labels_per_sample", "class_lr", "check", "impl"),
     *("skip", "products", "fluctuations"),
 )
-"""Settings that say nothing about the energy of a pair; they are left out."""
+"""Settings that do not change the energy of a pair; they are ignored."""
 CELLS = 8_000_000
-"""Distances that are formed at a time: 64 MB, and a few times as much for what follows."""
+"""Distances computed at a time: 64 MB, and a few times as much for the steps after."""
 CANDIDATES = 32
-"""Directions that are drawn for each class where there are more classes than dimensions."""
+"""Directions drawn for each class if there are more classes than dimensions."""
 BISECTIONS = 60
 
 
@@ -78,21 +74,15 @@ def gap_at(
 ) -> dict[str, float]:
     """Compare a pair loss with its child on drawn classes of a given spread.
 
-    Class directions are orthogonal where the dimensions suffice, and otherwise drawn one after the
-    other, each the furthest of `CANDIDATES` from those before. A sample is its class's direction
-    turned towards a random one, by the same weight for all samples; the weight is found by
-    bisection, so that the spread is the asked one. The same seed turns the same samples.
-
     Args:
         family: ``"contrastive"``, ``"cwms"`` or ``"binomial"``.
         spread: mean of ``1 - cos`` between a sample and its class's mean direction. It cannot
-            reach 1: the mean of a few random directions is not zero, but about
-            ``1 / sqrt(per_class)`` long.
+            reach 1: the mean of a few random directions is about ``1 / sqrt(per_class)`` long.
         num_classes: C.
         per_class: samples of each.
         embedding_size: D.
-        settings: arguments that the pair loss and its child share; what only the child has
-            (``reg_weight``) is left out.
+        settings: arguments that the pair loss and its child share; those of the child alone
+            (``reg_weight``) are ignored.
         seed: of the draw.
         solver_steps: see `gap_of`.
 
@@ -122,7 +112,11 @@ def gap_at(
 def draw_classes(
     spread: float, num_classes: int, per_class: int, embedding_size: int, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """Draw classes of a given spread, as `gap_at` describes.
+    """Draw classes of a given spread.
+
+    Class directions are orthogonal if the dimensions suffice, and otherwise drawn one after the
+    other, each the furthest of `CANDIDATES` from those before. A sample is its class's direction
+    turned towards a random one by the same angle for all samples, which bisection finds.
 
     Args:
         spread: of the result, in [0, 1).
@@ -161,8 +155,8 @@ def draw_classes(
     widest = spread_of(turned(high), labels)
     if widest < spread:
         raise ValueError(
-            f"spread must be at most {widest:.4f} for {per_class} samples a class, which is that "
-            f"of random directions; got {spread!r}. Lower it or raise per_class."
+            f"spread must be at most {widest:.4f} for {per_class} samples a class, the spread of "
+            f"random directions; got {spread!r}. Lower it or raise per_class."
         )
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
@@ -181,7 +175,7 @@ def spread_of(embeddings: Tensor, labels: Tensor) -> float:
     """
     unit_ND = unit(embeddings.double())
     cosine_N = (unit_ND * unit(_class_means(unit_ND, labels))[labels]).sum(dim=1)
-    return max(float((1.0 - cosine_N).mean()), 0.0)  # rounding may carry it below
+    return max(float((1.0 - cosine_N).mean()), 0.0)  # rounding may give a negative one
 
 
 def gap_of(
@@ -196,27 +190,25 @@ def gap_of(
 ) -> dict[str, float]:
     """Compare a pair loss with its child on given embeddings, such as those of a trained network.
 
-    Without extent a class is its own mean: every embedding is replaced by the mean of its class
-    (under cosine, by its direction). All samples are one batch. The pairs are formed in blocks of
-    whole classes against all samples, never N x N.
+    A class without extent has every embedding at the mean of the class (under cosine, at its
+    direction). All samples are one batch. Pairs are computed in blocks of whole classes against all
+    samples, never N x N.
 
     Args:
         embeddings: ``(N, D)``, in any precision.
         labels: ``(N,)`` whole numbers, one class a sample; they need not be consecutive.
         family: ``"contrastive"``, ``"cwms"`` or ``"binomial"``.
-        settings: arguments that the pair loss and its child share; what only the child has
-            (``reg_weight``) is left out.
-        most: of more samples than this, whole classes are drawn until the next does not fit.
+        settings: as in `gap_at`.
+        most: if there are more samples, whole classes are drawn until the next does not fit.
         seed: of that draw.
-        solver_steps: if any, the fields are also solved for: as many steps of
-            `weiss.losses.self_consistency.solve_fields` from the class means, on all samples. A
-            step costs several evaluations of the child.
+        solver_steps: steps of `weiss.losses.self_consistency.solve_fields`, from the class means,
+            on all samples; a step costs several evaluations of the child. 0 for none.
 
     Returns:
         ``spread``: of the classes, measured. ``pair``, ``mean_field``: the two losses, the child's
         with its fields at the class means. ``gap``: pair - mean_field. ``excess``: the gap less
-        that of the same classes without extent. ``pair_at_zero``: the pair loss without extent, so
-        that ``pair - pair_at_zero`` is what the extent costs, to hold the excess against.
+        that of the same classes without extent. ``pair_at_zero``: the pair loss without extent;
+        ``pair - pair_at_zero`` is the cost of the extent.
 
         With ``solver_steps`` also ``solved``, the child's value at the fields that minimise it,
         and ``solved_gap`` and ``solved_excess``, as above with these fields.
@@ -228,7 +220,7 @@ def gap_of(
     samples_ND, labels_N = _at_most(samples_ND, labels_N, checks.count("most", most, owner), seed)
     shared = {k: v for k, v in (settings or {}).items() if k not in NOT_SHARED}
     num_classes, size = int(labels_N.max()) + 1, samples_ND.shape[1]
-    with torch.random.fork_rng(devices=[]):  # the child draws fields, which are replaced
+    with torch.random.fork_rng(devices=[]):  # the child draws fields; they are replaced
         pair = make_loss(family, num_classes, size, **shared)
         child = make_loss(f"mf_{family}", num_classes, size, **shared).double()
     assert isinstance(pair, PairLoss)
@@ -243,7 +235,7 @@ def gap_of(
     for fields, prefix in {"mean_field": "", "solved": "solved_"}.items():
         if fields in wide:
             found[f"{prefix}gap"] = wide["pair"] - wide[fields]
-            # Each beyond its own constant, which may be a hundred times as large as the excess.
+            # Constants first: they may be a hundred times as large as the excess.
             rise = wide["pair"] - point["pair"]
             found[f"{prefix}excess"] = rise - (wide[fields] - point[fields])
     return found
@@ -257,7 +249,7 @@ def _both(
     fields_CD: Tensor,
     solver_steps: int,
 ) -> dict[str, float]:
-    """Return the pair loss, and the child's at given fields and, if asked, at solved ones."""
+    """Return the pair loss and the child's, at given fields and with steps at solved ones."""
 
     def value() -> float:
         with torch.no_grad():
@@ -271,26 +263,22 @@ def _both(
         rate = 0.1 / samples_ND.shape[1] ** 0.5
         everything = [np.arange(len(samples_ND))] * solver_steps
         solve_fields(child, samples_ND, labels_N, everything, rate)
-        # The means may have been the minimum, which a step can only leave.
+        # If the means are the minimum, every step makes it worse.
         found["solved"] = min(found["mean_field"], value())
     return found
 
 
 @torch.no_grad()
 def pair_value(loss: PairLoss, embeddings: Tensor, labels: Tensor, *, cells: int = CELLS) -> float:
-    """Evaluate a pair loss without ever forming all N x N distances at once.
+    """Return the value of a pair loss, computed in blocks instead of N x N distances at once.
 
-    The sum is symmetric, so a block of classes meets itself and the classes after it.
+    The sum is symmetric, so each block of classes is compared with itself and the classes after it.
 
     Args:
-        loss: which loss; the value is that of calling it.
+        loss: which loss.
         embeddings: ``(N, D)``, on the CPU.
         labels: ``(N,)`` classes.
-        cells: how many distances may be formed at a time. A class is never divided: one of n
-            samples needs n x N.
-
-    Returns:
-        The loss.
+        cells: distances computed at a time. A class is never divided: one of n samples needs n x N.
     """
     order_N = labels.argsort(stable=True)
     sorted_ND = embeddings[order_N]
@@ -312,7 +300,7 @@ def pair_value(loss: PairLoss, embeddings: Tensor, labels: Tensor, *, cells: int
 
 
 def _blocks(counts: list[int], cells: int) -> list[tuple[int, int]]:
-    """Cut the classes into runs whose samples, against all from the run on, fit into the cells."""
+    """Divide classes into blocks whose distances to all samples from there on fit into cells."""
     blocks, first, rows, left = [], 0, 0, sum(counts)
     for c, count in enumerate(counts):
         if rows and (rows + count) * left > cells:
@@ -326,10 +314,10 @@ def _blocks(counts: list[int], cells: int) -> list[tuple[int, int]]:
 def _block_sum(
     interactions: Interactions, dist_bN: Tensor, slot_N: Tensor, weight_K: Tensor, num_rows: int
 ) -> float:
-    """Return what a block of classes adds to the pair loss, before the division by C.
+    """Return the share of a block of classes in the pair loss, before the division by C.
 
     The rows are the first b of the columns and hold ``num_rows`` classes; ``slot_N`` is the class
-    of each column, from 0 on, and ``weight_K`` the weight of the sum over each class.
+    of each column, from 0, and ``weight_K`` the weight of the sum over each class.
     """
     slot_b = slot_N[: len(dist_bN)]
     same_bN = slot_b[:, None] == slot_N
@@ -346,7 +334,7 @@ def _block_sum(
     push_kN = link.segment_sum(push_bN, slot_b, num_rows)
     push_Kk = link.segment_sum(push_kN.T, slot_N, len(weight_K))
     push_Kk = link.apply(link.times(push_Kk, weight_K[:, None] * weight_K[:num_rows]))
-    # Each pair of classes once, where it first occurs: the half in front of the sum over both.
+    # Each pair of classes once, instead of half the sum over both orders.
     is_later_Kk = torch.arange(len(weight_K))[:, None] > torch.arange(num_rows)
     repulsion = push_Kk.masked_fill(~is_later_Kk, 0.0).sum()
     return float(attraction + repulsion)

@@ -1,13 +1,12 @@
-"""What competes in a comparison: a loss with its usual settings, or with some of them changed.
+"""What ``--losses`` names: a loss with its usual settings, or with some of them changed.
 
     mf_cwms                     as the recipe has it; a loss of another name with its defaults
-    mf_cwms:delta=0.8           a setting of the loss changed
-    cwms:train.per_class=2      a setting of how it is trained changed
-    cwms:seeds=2                two runs, however many the other rows have
+    mf_cwms:delta=0.8           with another setting of the loss
+    cwms:train.per_class=2      with another setting of its training
+    cwms:seeds=2                with two runs, however many the other rows have
 
-Each is a row of the table, with a folder and a title that say what it is. Data, network and
-evaluation are those of all rows, and so is the first seed: otherwise there would be nothing to
-compare.
+Each is a row of the table, with a folder and a title made from its changes. All rows share data,
+network, evaluation and the first seed; otherwise they could not be compared.
 """
 
 import hashlib
@@ -24,9 +23,9 @@ from weiss.runs import Recipe, override_from, recipe_with, to_toml_value
 OWN = ("loss", "fields", "augment", "optim", "schedule", "train")
 """The sections of a recipe in which losses may differ."""
 SHARED = ("train.device", "train.graphs", "train.checkpoint_seconds")
-"""What in these sections says something of the machine, and nothing of the loss."""
+"""Keys of these sections that describe the machine and not the loss."""
 LONGEST = 80
-"""Characters in the name of a folder; some file systems take no more than 255 bytes."""
+"""Characters in the name of a folder; some file systems allow no more than 255 bytes."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Contender:
         loss: short name.
         changes: values by their keys in the recipe, sorted: ``{"loss.delta": 0.8}``. None stands
             for the default.
-        seeds: how many runs it gets; None for as many as the comparison says.
+        seeds: how many runs it gets; None for as many as the comparison has.
     """
 
     loss: str
@@ -53,7 +52,7 @@ class Contender:
         for change in changed:
             if not all(map(str.strip, change.partition("="))):
                 raise ValueError(
-                    f"--losses must read NAME or NAME:KEY=VALUE, without a colon in a value; got "
+                    f"--losses must be NAME or NAME:KEY=VALUE, without a colon in a value; got "
                     f"{text!r}. Write {name}:delta=0.8 for a setting of the loss, "
                     f"{name}:optim.lr=1e-5 for another."
                 )
@@ -72,7 +71,7 @@ class Contender:
 
     @property
     def text(self) -> str:
-        """How it is asked for; the same for everything that means the same."""
+        """The text of ``--losses`` in normal form."""
         return self._trained + ("" if self.seeds is None else f":seeds={self.seeds}")
 
     @property
@@ -82,7 +81,7 @@ class Contender:
 
     @property
     def folder(self) -> str:
-        """A name for its folder, of its own: the loss, and what is changed."""
+        """The unique name of its folder: the loss and its changes."""
         words = [f"{_short(key)}-{_word(value)}" for key, value in self.changes.items()]
         plain = "_".join([self.loss, *words])
         safe = re.sub(r"[^A-Za-z0-9_.+-]+", "-", plain)[:LONGEST]
@@ -92,17 +91,12 @@ class Contender:
 
     @property
     def title(self) -> str:
-        """What people call it: the loss's title, and what is changed."""
+        """The loss's title and its changes."""
         words = [f"{_short(key)} {_word(value)}" for key, value in self.changes.items()]
         return ", ".join([LOSSES[self.loss].title, *words])
 
     def recipe(self, recipe: Recipe, at: Mapping[str, object]) -> Recipe:
-        """Return a recipe with this loss, what is changed for it, and the values of axes.
-
-        Args:
-            recipe: the comparison's.
-            at: the values by their keys.
-        """
+        """Return the comparison's recipe with this loss, its changes and values of axes by key."""
         changes = [f"loss.name={self.loss}"]
         changes += [f"{key}={_word(value)}" for key, value in self.changes.items()]
         changes += [f"{key}={value}" for key, value in at.items()]
@@ -115,7 +109,7 @@ class Contender:
 
 
 def contenders_of(losses: Sequence[str]) -> list[Contender]:
-    """Return what competes, checked: known losses, at least one, none twice."""
+    """Return the contenders, checked: known losses, at least one, none twice."""
     if not losses:
         raise ValueError(
             f"--losses must name at least one loss; got none. Known: {', '.join(LOSSES)}."
@@ -129,11 +123,10 @@ def contenders_of(losses: Sequence[str]) -> list[Contender]:
     return found
 
 
-def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return all that competes after two commands.
+def merged_losses(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return the ``losses`` of a comparison after two commands.
 
-    What both name has the more runs of the two; what one names has what it says, as many as the
-    comparison by default.
+    A loss that both name gets the larger number of runs.
 
     Args:
         old: options of the first command: ``losses``, and ``seeds`` where there are any.
@@ -146,25 +139,25 @@ def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
             found.append(each)
             continue
         at = found.index(each)
-        # Of equal numbers the one that means "as many as the comparison" goes on to hold.
-        said = [
+        # Of equal numbers None is kept, which means "as many as the comparison has".
+        counts = [
             (found[at].seeds or seeds[0], found[at].seeds),
             (each.seeds or seeds[1], each.seeds),
         ]
-        wanted, own = max(said, key=lambda pair: (pair[0], pair[1] is None))
+        wanted, own = max(counts, key=lambda pair: (pair[0], pair[1] is None))
         is_all = own is None and wanted == max(seeds)
         found[at] = replace(each, seeds=None if is_all else wanted)
     return [each.text for each in found]
 
 
 def plain_losses(losses: Sequence[str]) -> list[str]:
-    """Return short names of losses, checked, for comparisons in which none is changed."""
+    """Return short names of losses, checked, for comparisons that take no changed settings."""
     found = contenders_of(losses)
     for each in found:
         if each.changes or each.seeds is not None:
             raise ValueError(
-                f"--losses must be short names here; got {each.text!r}. One loss can have settings "
-                "and a number of runs of its own in `weiss bench traditional` and in studies that "
+                f"--losses must be short names here; got {each.text!r}. A loss can have its own "
+                "settings and number of runs in `weiss bench traditional` and in studies that "
                 "train every loss."
             )
     return [each.loss for each in found]
@@ -181,7 +174,7 @@ def _refuse_what_all_share(key: str, text: str) -> None:
         )
     if section == "loss" and inner in Recipe.model_fields:
         raise ValueError(
-            f"--losses must say which setting of the section {inner!r} to change; got {text!r}. "
+            f"--losses must name the setting of the section {inner!r} to change; got {text!r}. "
             f"Write {inner}.KEY=VALUE."
         )
     if key == "seed":
@@ -193,17 +186,17 @@ def _refuse_what_all_share(key: str, text: str) -> None:
         raise ValueError(
             f"--losses must not change {key} for one loss alone; got {text!r}. Losses are compared "
             "on the same data, with the same network, evaluation and seeds: use --set for all of "
-            f"them. What may differ: {', '.join(OWN)} (but for {', '.join(SHARED)})."
+            f"them. Losses may differ in {', '.join(OWN)} (except {', '.join(SHARED)})."
         )
 
 
 def _short(key: str) -> str:
-    """Return a key without its section where that is the loss's, else the whole of it."""
+    """Return a key without its section if that is the loss."""
     return key.removeprefix("loss.")
 
 
 def _word(value: Any) -> str:
-    """Return a value as somebody would type it, such that it is read as the same value."""
+    """Return a value as a user types it: `override_from` reads the same value."""
     if value is None:
         return "none"
     if isinstance(value, str) and override_from(f"key={value}")[1] == value:

@@ -1,13 +1,13 @@
 """What one step of a loss costs by itself: time and memory, against the number of classes.
 
-A step here is the loss's forward pass and the backward pass to the embeddings and the class
-vectors, in float32, on embeddings that are there already: the network has no part in it. So the
-cost of two losses can be compared at a million classes without data of a million classes.
+A step is the loss's forward pass and the backward pass to the embeddings and the class vectors, in
+float32, on given embeddings: without the network. So losses can be compared at a million classes
+without data of a million classes.
 
-What a loss does may depend on what it is given: a miner finds more triplets in one batch than in
-another. The embeddings are random directions, as before training; batches are composed as each loss
-wants them (`weiss.losses.LossEntry.sampling`): four samples of a class for losses over pairs, one
-of each for others.
+The work of a loss may depend on the batch: a miner finds more triplets in one than in another. The
+embeddings are random directions, as before training; batches are composed as each loss needs them
+(`weiss.losses.LossEntry.sampling`): four samples of a class for losses over pairs, one of each for
+others.
 """
 
 import gc
@@ -31,16 +31,16 @@ from weiss.theory.distances import unit
 PER_CLASS = {"pairs": 4, "classes": 1}
 """Samples of a class in a batch, for each kind of sampling: the paper's 8 x 4 and 32 x 1."""
 WARM_UP = 3
-"""Steps that are not timed: libraries choose their algorithms in the first ones."""
+"""Warm-up steps, not timed: libraries choose their algorithms in the first ones."""
 MEMORY_SHARE = 0.8
-"""How much of the free main memory a step may take; the rest is for what is not a tensor."""
+"""The share of the free main memory that tensors of a step may take."""
 ALLOCATION_FAILURES = (
     "can't allocate memory",
     "not enough memory",
     "Storage size calculation overflowed",
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
-"""What torch says, as a plain RuntimeError, where an allocation fails outside the CUDA caches."""
+"""Messages of torch's plain RuntimeError if an allocation fails outside the CUDA caches."""
 
 
 def measure_cost(
@@ -56,23 +56,22 @@ def measure_cost(
 ) -> dict[str, Any]:
     """Measure time and peak memory of one step of a loss alone.
 
-    Memory is what the step adds at its peak: everything between loss and gradient, and the
-    gradients of embeddings and class vectors, which are left at its end. Embeddings, labels and
-    class vectors themselves are there before and do not count. On CUDA it is torch's own count of
-    allocated blocks. Elsewhere it is the bytes of all tensors alive at once, operation by
-    operation, so that it is the same on every run and machine; scratch space that an operation
-    takes and frees within itself is not in it.
+    Memory is what the step adds at its peak: intermediate results, and the gradients of embeddings
+    and class vectors. Embeddings, labels and class vectors themselves do not count. On CUDA it is
+    torch's own count of allocated blocks. On other devices it is the bytes of all tensors alive at
+    once, operation by operation, so it is the same on every run and machine; scratch space inside
+    an operation does not count.
 
-    A step that does not fit is reported, not raised, and is stopped before it takes memory that is
-    not there.
+    A step that does not fit into memory is reported in the result, not raised, and is stopped
+    before it allocates.
 
     Args:
         loss: a key of `weiss.losses.LOSSES`.
         num_classes: C.
-        batch_size: B. Where the classes run out, they are taken again.
+        batch_size: B. If there are too few classes, they repeat.
         embedding_size: D.
-        settings: arguments of the loss. As in training, the losses of Weiss do not look at the
-            values of a batch unless ``check`` says so.
+        settings: arguments of the loss. As in training, the losses of Weiss do not check the
+            values of a batch unless ``check`` is true.
         device: ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:N"`` or ``"mps"``.
         repeats: how many steps are timed.
         seed: of embeddings, labels and class vectors.
@@ -83,7 +82,7 @@ def measure_cost(
         ``milliseconds``: ``values``, their ``mean`` and ``median``, and the quartiles as ``low``
         and ``high``; ``megabytes``: of a million bytes each.
 
-        Where memory does not suffice, ``failed`` says so instead of the two.
+        If memory does not suffice, ``failed`` instead of the two, with the reason.
 
     Example:
         >>> from weiss.comparing.costs import measure_cost
@@ -99,18 +98,19 @@ def measure_cost(
     }
     checks.count("repeats", repeats, owner)
     refuse_absent_device(device, "device")
-    where = torch.device(device if device != "auto" else _best_device())
+    best = "cuda" if torch.cuda.is_available() else "cpu"
+    where = torch.device(best if device == "auto" else device)
     found: dict[str, Any] = {"loss": loss, **sizes, "device": _name_of(where)}
     try:
-        with torch.random.fork_rng(devices=[]):  # nobody else's random numbers change
+        with torch.random.fork_rng(devices=[]):  # the caller's random numbers do not change
             torch.default_generator.manual_seed(seed)
             return found | _measured(loss, sizes, dict(settings or {}), where, repeats)
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
-        # What CUDA says further is the state of the card and advice on its allocator.
+        # The rest of CUDA's message is the state of the card and advice on its allocator.
         failed = f"out of memory: {str(error).splitlines()[0].split(' GPU ')[0]}"
-    # Only here, where the error is gone and with it all tensors that its traceback held.
+    # Only here: the traceback of the error held the tensors.
     gc.collect()
     if where.type == "cuda":
         torch.cuda.empty_cache()
@@ -125,7 +125,7 @@ def _measured(
     repeats: int,
 ) -> dict[str, Any]:
     live = LiveMemory(int(MEMORY_SHARE * available_memory()))
-    with live:  # so that class vectors that do not fit are refused, too
+    with live:  # refuses class vectors that do not fit, too
         embeddings, labels = _batch(name, **sizes)
         loss = make_loss(name, sizes["num_classes"], sizes["embedding_size"], **settings)
     if isinstance(loss, (MeanFieldLoss, PairLoss)):
@@ -144,7 +144,7 @@ def _measured(
         _times(step, clear, device, WARM_UP)
         size = _cuda_peak(step, clear, device)
     else:
-        # Memory first: what is timed is then known to fit.
+        # Memory first: a step that is timed then fits.
         size = _live_peak(step, clear, live)
         _times(step, clear, device, WARM_UP)
     values = _times(step, clear, device, repeats)
@@ -156,11 +156,11 @@ def _measured(
 def _batch(
     name: str, num_classes: int, batch_size: int, embedding_size: int
 ) -> tuple[Tensor, Tensor]:
-    """Return random directions ``(B, D)``, and classes ``(B,)`` composed as the loss wants."""
+    """Return random directions ``(B, D)``, and classes ``(B,)`` composed as the loss needs."""
     embeddings = unit(torch.randn(batch_size, embedding_size))
     position_B = torch.arange(batch_size) // PER_CLASS[LOSSES[name].sampling]
-    # Evenly over all classes, and in no order: a loss must not profit from neighbours in memory.
-    # Never C numbers for a few labels, of which there may be more than memory holds.
+    # Evenly over all classes, in random order: a loss must not profit from neighbours in memory.
+    # C numbers might not fit into memory, so only those of the batch are drawn.
     in_batch = min(int(position_B[-1]) + 1, num_classes)
     class_K = (torch.arange(in_batch, dtype=torch.float64) * num_classes / in_batch).long()
     return embeddings, class_K[torch.randperm(in_batch)][position_B % in_batch]
@@ -217,7 +217,7 @@ def _live_peak(step: Callable[[], None], clear: Callable[[], None], live: "LiveM
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Let no collection of cycles fall into a step, where it would move the peak by chance."""
+    """Allow no garbage collection during a step: it would change the peak by chance."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -231,9 +231,9 @@ class LiveMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of all tensors that operations make inside it, while they live.
 
     A storage is counted once, however many views it has, from the operation that makes it until
-    nothing refers to it. What an operation will make is worked out before it runs, on tensors
-    without data; where that is more than the limit leaves, it is refused with a MemoryError. The
-    operating system would grant it, and end the process once it is written to.
+    nothing refers to it. The size of an operation's result is computed before it runs, on tensors
+    without data; if it exceeds the limit, a MemoryError is raised. (The operating system would
+    grant the memory, and kill the process when it writes to it.)
 
     Args:
         limit: the most bytes that may be alive at once.
@@ -260,13 +260,13 @@ class LiveMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run an operation and count the storages that it has made."""
         kwargs = kwargs or {}
-        needs = _bytes_to_come(func, args, kwargs)
+        needs = _bytes_needed(func, args, kwargs)
         if self.live + needs > self.limit:
             raise MemoryError(
                 f"{gigabytes(self.live + needs)} are needed at once, {gigabytes(self.limit)} "
                 "are free"
             )
-        # A result that shares its storage with an argument is a view, or the argument changed.
+        # A result that shares its storage with an argument is a view or the changed argument.
         given = _storages((args, kwargs))
         result = func(*args, **kwargs)
         for key, storage in _storages(result).items():
@@ -292,8 +292,8 @@ def _storages(values: Any) -> dict[int, torch.UntypedStorage]:
     return {id(storage): storage for storage in found}
 
 
-def _bytes_to_come(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """Return the bytes that an operation will make, or 0 where its values decide that."""
+def _bytes_needed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Return the bytes that an operation will allocate; 0 if they depend on its values."""
 
     def without_data(value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -308,7 +308,7 @@ def _bytes_to_come(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     given = _storages((args, kwargs))
     try:
         made = _storages(func(*args, **kwargs))
-    except Exception:  # whatever keeps it from being foretold, the operation itself will tell
+    except Exception:  # the operation itself will raise what is wrong
         return 0
     return sum(storage.nbytes() for key, storage in made.items() if key not in given)
 
@@ -319,10 +319,6 @@ def _is_out_of_memory(error: Exception) -> bool:
     return any(words in str(error) for words in ALLOCATION_FAILURES)
 
 
-def _best_device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 def _name_of(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
@@ -330,6 +326,6 @@ def _name_of(device: torch.device) -> str:
 
 
 def _wait(device: torch.device) -> None:
-    """Let a device that computes in the background finish."""
+    """Wait for a device that computes in the background."""
     if device.type == "mps":
         torch.mps.synchronize()

@@ -1,10 +1,10 @@
-r"""Who works on what: a table of units in a database that any number of workers share.
+r"""Which worker does which unit: a table in a database that any number of workers share.
 
-A unit is claimed by inserting its row, or by raising the number of attempts of a row that nobody
-holds any more; both succeed for one worker only, whatever the database. While it works a worker
-says so every few seconds. One that died, seen by its process being gone or by its silence, has
-given its unit back. A worker that was thought dead and was not finds that its claim has been
-raised, and its word no longer counts. (sqlalchemy only here.)
+A worker claims a unit by inserting its row, or by raising the number of attempts of a row that no
+worker holds; in every database this succeeds for one worker only. While it works, a worker sends a
+heartbeat every few seconds. A worker is dead if its process has ended or its heartbeat stops; its
+unit is then free. If it was alive after all, it finds that the number of attempts has changed, and
+its result is refused. (Only this file imports sqlalchemy.)
 
     open -> running -> done
                |  \-> failed   (tried again by the next command)
@@ -12,19 +12,25 @@ raised, and its word no longer counts. (sqlalchemy only here.)
 """
 
 import json
+import os
+import socket
+import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
+import psutil
 import sqlalchemy as sql
-
-from weiss.comparing.liveness import SILENT_SECONDS, Worker
 
 OPEN, RUNNING, DONE, FAILED = "open", "running", "done", "failed"
 TRIES = 5
+BEAT_SECONDS = 5.0
+SILENT_SECONDS = 60.0
+"""A worker that has sent no heartbeat for this long counts as dead."""
 _metadata = sql.MetaData()
 _studies = sql.Table(
     "weiss_studies",
@@ -47,8 +53,77 @@ _units = sql.Table(
 
 
 @dataclass(frozen=True)
+class Worker:
+    """A process, described so that other processes can see whether it lives.
+
+    Attributes:
+        place: the machine and the namespace in which its process id is valid.
+        process: its process id.
+        since: when it started, since ids are used again; on Linux in ticks since the machine
+            started, since clocks may be set.
+    """
+
+    place: str
+    process: int
+    since: float
+
+    @classmethod
+    def this(cls) -> "Worker":
+        """Return this process."""
+        return cls(_place(), os.getpid(), _start_of(os.getpid()))
+
+    def is_gone(self) -> bool:
+        """Return whether it has certainly ended; False on other machines."""
+        if self.place != _place():
+            return False
+        try:
+            is_same = abs(_start_of(self.process) - self.since) < 1
+            return not is_same or _is_dead(psutil.Process(self.process))
+        except psutil.NoSuchProcess:
+            return True
+
+    def text(self) -> str:
+        """Return it as a row stores it."""
+        return json.dumps([self.place, self.process, self.since])
+
+
+def _is_dead(process: psutil.Process) -> bool:
+    """Return whether a process has ended, though its parent has not waited for it yet.
+
+    The first thread of a killed process may end a tenth of a second before the others; until then
+    the process holds its locks.
+    """
+    return bool(process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1)
+
+
+def _place() -> str:
+    """Return the machine's name, its boot id, and the namespace of its process ids.
+
+    Copied machines share a name; containers of one machine differ in the namespace alone.
+    """
+    parts = [socket.gethostname()]
+    with suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+    with suppress(OSError):
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    return " ".join(parts)
+
+
+def _start_of(process: int) -> float:
+    """Return when a process started, or raise psutil.NoSuchProcess."""
+    try:
+        # The name, in brackets, may contain anything; numbers follow it.
+        numbers = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return float(numbers[19])
+    except (FileNotFoundError, ProcessLookupError) as error:
+        if Path("/proc/self/stat").exists():
+            raise psutil.NoSuchProcess(process) from error
+        return float(psutil.Process(process).create_time())  # not Linux
+
+
+@dataclass(frozen=True)
 class Claim:
-    """A unit in hand.
+    """A unit that this worker holds.
 
     Attributes:
         unit: its key.
@@ -61,7 +136,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Row:
-    """What is known of a unit."""
+    """The row of a unit."""
 
     state: str
     attempts: int
@@ -69,7 +144,7 @@ class Row:
     heard: int
 
     def is_free(self, now: int) -> bool:
-        """Say whether nobody holds it, who held it having died perhaps."""
+        """Return whether no worker holds it, or its worker died."""
         if self.state != RUNNING:
             return self.state == OPEN
         return now - self.heard > SILENT_SECONDS or Worker(*json.loads(self.worker)).is_gone()
@@ -81,18 +156,18 @@ class Ledger:
     Args:
         address: ``sqlite:///FILE``, a file, or ``postgresql://USER:PASSWORD@HOST/DATABASE``.
         study: the name of the study in it.
-        patience: seconds to wait for a database that another program holds.
+        timeout: seconds to wait for a database that another program has locked.
     """
 
-    def __init__(self, address: str, study: str, *, patience: float = 60.0) -> None:
+    def __init__(self, address: str, study: str, *, timeout: float = 60.0) -> None:
         self.study, self.worker = study, Worker.this()
         self.address = _address(address)
         self._results: dict[str, dict[str, Any]] = {}
         options: dict[str, Any] = {"poolclass": sql.NullPool}
         if self.address.startswith("sqlite"):
-            options["connect_args"] = {"timeout": patience}
+            options["connect_args"] = {"timeout": timeout}
         else:
-            options["connect_args"] = {"connect_timeout": max(int(patience), 2)}
+            options["connect_args"] = {"connect_timeout": max(int(timeout), 2)}
         try:
             self._engine = sql.create_engine(self.address, **options)
         except (sql.exc.ArgumentError, sql.exc.NoSuchModuleError) as error:
@@ -110,10 +185,8 @@ class Ledger:
         except sql.exc.DBAPIError as error:
             raise StorageError(_explained(self.address, str(error.orig))) from error
 
-    # The plan
-
     def register(self, identity: str, plan: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        """Enter the study, or find it entered: return the identity and plan that it has."""
+        """Register the study unless it exists; return its identity and plan."""
         text = json.dumps(plan)
         row = {"study": self.study, "id": identity, "plan": text}
         try:
@@ -126,14 +199,14 @@ class Ledger:
         return identity, plan
 
     def registered(self) -> tuple[str, dict[str, Any]] | None:
-        """Return identity and plan of the study; None if there is none of this name."""
+        """Return identity and plan of the study; None if no study has this name."""
         query = sql.select(_studies.c.id, _studies.c.plan).where(_studies.c.study == self.study)
         with self._transaction() as connection:
             found = connection.execute(query).first()
         return None if found is None else (found[0], json.loads(found[1]))
 
     def change_plan(self, old: dict[str, Any], new: dict[str, Any]) -> bool:
-        """Replace the plan of the study; False if it is another than ``old`` by now."""
+        """Replace the plan of the study; False if it is no longer ``old``."""
         change = (
             _studies.update()
             .where(_studies.c.study == self.study, _studies.c.plan == json.dumps(old))
@@ -142,10 +215,8 @@ class Ledger:
         with self._transaction() as connection:
             return bool(connection.execute(change).rowcount == 1)
 
-    # Units
-
     def results(self) -> dict[str, dict[str, Any]]:
-        """Return the results of all units that are done; what was read once is not read again."""
+        """Return the results of all finished units; each is read from the database once."""
         here = _units.c.study == self.study
         done = sql.select(_units.c.unit).where(here, _units.c.state == DONE)
         with self._transaction() as connection:
@@ -173,7 +244,7 @@ class Ledger:
         return {key: row.attempts for key, row in self._rows()[0].items()}
 
     def claim(self, keys: Sequence[str]) -> Claim | None:
-        """Take the first of some units that nobody holds; None if all are in other hands."""
+        """Claim the first of some units that no worker holds; None if there is none."""
         rows, now = self._rows()
         for key in keys:
             row = rows.get(key)
@@ -188,29 +259,29 @@ class Ledger:
         return None
 
     def all_failed(self, keys: Sequence[str]) -> bool:
-        """Say whether each of some units has failed: nobody works on one, and nobody will."""
+        """Return whether each of some units has failed."""
         rows, _ = self._rows()
         return all(key in rows and rows[key].state == FAILED for key in keys)
 
     def is_quiet(self) -> bool:
-        """Say whether nobody who lives works on anything."""
+        """Return whether no living worker holds a unit."""
         rows, now = self._rows()
         return all(row.state != RUNNING or row.is_free(now) for row in rows.values())
 
     def beat(self, claim: Claim) -> bool:
-        """Say that this worker lives; return whether the claim still holds."""
+        """Send a heartbeat; return whether the claim still holds."""
         return self._update(claim, {})
 
     def finish(self, claim: Claim, result: dict[str, Any]) -> bool:
-        """Enter a result; False if the claim was lost, and it is somebody else's to give."""
+        """Store a result; False if another worker holds the unit by now."""
         return self._update(claim, {"state": DONE, "result": json.dumps(result)})
 
     def fail(self, claim: Claim, why: str) -> bool:
-        """Enter that a unit cannot be done."""
+        """Store that a unit failed."""
         return self._update(claim, {"state": FAILED, "result": json.dumps({"failed": why})})
 
     def give_back(self, claim: Claim) -> bool:
-        """Leave a unit to others."""
+        """Release a unit for other workers."""
         return self._update(claim, {"state": OPEN})
 
     def forgive(self) -> None:
@@ -223,17 +294,15 @@ class Ledger:
             )
 
     def forget(self, key: str) -> None:
-        """Take a unit out, to be done again."""
+        """Remove a unit, so that it is done again."""
         with self._transaction() as connection:
             connection.execute(
                 _units.delete().where(_units.c.study == self.study, _units.c.unit == key)
             )
         self._results.pop(key, None)
 
-    # Below
-
     def _rows(self) -> tuple[dict[str, Row], int]:
-        """Return what is known of every unit, and the time by the database's clock."""
+        """Return the row of every unit, and the time of the database's clock."""
         columns = (_units.c.unit, _units.c.state, _units.c.attempts, _units.c.worker)
         query = sql.select(*columns, _units.c.heard).where(_units.c.study == self.study)
         with self._transaction() as connection:
@@ -247,7 +316,7 @@ class Ledger:
             with self._transaction() as connection:
                 connection.execute(_units.insert().values(**row))
         except sql.exc.IntegrityError:
-            return False  # somebody was quicker
+            return False  # another worker was faster
         return True
 
     def _raised(self, claim: Claim) -> bool:
@@ -284,7 +353,7 @@ class Ledger:
             return bool(connection.execute(change).rowcount == 1)
 
     def _now(self) -> Any:
-        """Return the database's own time in seconds, so that no two clocks are compared."""
+        """Return the database's time in seconds: clocks of machines are not compared."""
         if self.address.startswith("sqlite"):
             return sql.cast(sql.func.strftime("%s", "now"), sql.BigInteger)
         return sql.cast(sql.extract("epoch", sql.func.clock_timestamp()), sql.BigInteger)
@@ -295,7 +364,7 @@ class Ledger:
             with self._engine.begin() as connection:
                 yield connection
         except sql.exc.IntegrityError:
-            raise  # which is how a claim is lost
+            raise  # another worker has inserted the row
         except sql.exc.DBAPIError as error:
             raise StorageError(_explained(self.address, str(error.orig))) from error
 
@@ -315,16 +384,15 @@ def _create_tables(engine: Any) -> None:
                         connection.execute(sql.schema.CreateTable(table))
             return
         except (sql.exc.IntegrityError, sql.exc.ProgrammingError, sql.exc.OperationalError):
-            # Of several that begin at once one creates; the others look again, and see why not if
-            # that was not it.
+            # Another worker may have created them at the same moment; if not, try again.
             with engine.begin() as connection:
                 known = sql.inspect(connection).get_table_names()
             if {table.name for table in _metadata.sorted_tables} <= set(known):
                 return
             time.sleep(0.1)
     raise ValueError(
-        f"the storage must let {', '.join(_metadata.tables)} be created; it does not. Check the "
-        "user's rights."
+        f"the storage must allow to create the tables {', '.join(_metadata.tables)}; it does not. "
+        "Check the rights of the user."
     )
 
 
@@ -351,7 +419,7 @@ def _hidden(address: str) -> str:
 def _explained(address: str, said: str) -> str:
     said = " ".join(said.split())
     if "locked" in said:
-        remedy = "Another program holds it: end that one, or wait and start again; nothing is lost."
+        remedy = "Another program has locked it: end that one or wait, and start again."
     elif "not a database" in said:
         remedy = "Name another file, or move this one away."
     elif address.startswith("sqlite"):
@@ -359,4 +427,45 @@ def _explained(address: str, said: str) -> str:
     else:
         remedy = "Check that the server runs and that address, user and password are right."
     where = _hidden(address)
-    return f"the storage must be a database that can be used; {where} says: {said}. {remedy}"
+    return f"the storage must be a usable database; {where} fails with: {said}. {remedy}"
+
+
+class Heartbeat:
+    """Sends a heartbeat every few seconds while a worker does a unit.
+
+    Args:
+        beat: sends it; returns whether this worker still holds the unit.
+        lost: called once, from another thread, when another worker holds the unit.
+    """
+
+    def __init__(self, beat: Callable[[], bool], lost: Callable[[], None]) -> None:
+        self._beat, self._lost = beat, lost
+        self.is_lost = False
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._go, daemon=True)
+
+    def __enter__(self) -> "Heartbeat":
+        """Start."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop."""
+        self._over.set()
+        self._thread.join()
+
+    def _go(self) -> None:
+        while not self._over.wait(BEAT_SECONDS):
+            try:
+                holds = self._beat()
+            except OSError:
+                continue  # a database may not answer for a moment
+            if not holds and not self._over.is_set():
+                self.is_lost = True
+                self._lost()
+                return

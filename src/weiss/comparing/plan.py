@@ -1,7 +1,7 @@
-"""What a comparison is: which units there are, which can be done next, and what they say together.
+"""What a comparison is: its units of work, which of them can be done next, and its table.
 
-A plan is a description, plain values that can be stored and compared, and what follows from it. It
-knows no workers and no storage: given the results so far it says what can be done now.
+A plan is a recipe and options, plain values that can be stored and compared. It knows no workers
+and no storage: given the results so far it returns the units that can be done now.
 """
 
 from abc import ABC, abstractmethod
@@ -26,16 +26,25 @@ class Plan(ABC):
         question: what it answers, in a sentence.
         recipe: the experiment that its runs vary.
         options: everything else that its units follow from: plain values.
+        axes: what the rows vary besides the loss: key, label, values, log. The values are the
+            option ``values``.
     """
 
     kind: str
     title: str
     question: str
     may_grow: tuple[str, ...] = ()
-    """Options that a later command may raise: nothing that is done depends on them."""
+    """Options that a later command may raise: no finished unit depends on them."""
+    tested: Sequence[str] = ()
+    """The scores by which rows are tested against each other."""
+    default_losses: tuple[str, ...] = ()
+    default_axes: tuple[Mapping[str, Any], ...] = ()
 
     def __init__(self, recipe: Recipe, options: Mapping[str, Any]) -> None:
         self.recipe, self.options = recipe, dict(options)
+        self.axes = [
+            {**axis, "values": self.options["values"][axis["key"]]} for axis in self.default_axes
+        ]
 
     def describe(self) -> Description:
         """Return the plan as plain values."""
@@ -44,24 +53,19 @@ class Plan(ABC):
     @property
     @abstractmethod
     def num_units(self) -> int:
-        """How many units there are, or at most will be."""
+        """The number of units, or an upper bound."""
 
     @abstractmethod
     def ready(self, done: Results) -> list[Unit]:
-        """Return the units that can be done now, the most wanted first; those done are not."""
+        """Return the unfinished units that can be done now, the most urgent first."""
 
     @abstractmethod
     def check(self) -> None:
-        """Refuse what cannot come to an end, before anything begins."""
+        """Refuse a plan that cannot be completed, before anything starts."""
 
     @abstractmethod
     def rows(self, done: Results, failures: Mapping[str, str]) -> list[dict[str, Any]]:
-        """Return the rows of the table, as far as it is known."""
-
-    axes: Sequence[Mapping[str, Any]] = ()
-    """What the rows vary besides the loss: key, label, values, log."""
-    tested: Sequence[str] = ()
-    """The scores by which rows are tested against each other."""
+        """Return the rows of the table, as far as results are known."""
 
 
 def check_count(name: str, given: Any, least: int = 1) -> int:
@@ -72,7 +76,7 @@ def check_count(name: str, given: Any, least: int = 1) -> int:
 
 
 def title_of(loss: str, recipe: Recipe) -> str:
-    """Return what a row is called: the loss, or the state of the network that had none."""
+    """Return the title of a row: of its loss, or of the network before training."""
     if loss != UNTRAINED:
         return LOSSES[loss].title
     weights = recipe.backbone.weights
@@ -80,7 +84,7 @@ def title_of(loss: str, recipe: Recipe) -> str:
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
-    """Return all that the loss of a recipe is built with, and the rate of its class vectors."""
+    """Return all arguments of a recipe's loss, and the learning rate of its class vectors."""
     name = recipe.loss.name
     settings = loss_settings(name, recipe.loss.arguments)
     scale = LOSSES[name].class_lr_scale

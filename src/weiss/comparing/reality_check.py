@@ -1,16 +1,16 @@
 """The protocol of "A Metric Learning Reality Check" (Musgrave, Belongie, Lim 2020): fair settings.
 
-The classes that train are cut into four folds. A trial of a loss is a choice of its
-hyper-parameters; its score is the mean, over the four ways to leave a fold out, of the validation
-MAP@R that training on the others reaches. Bayesian optimisation chooses the trials. With the best
-settings the four networks are trained again, several times; only these see the test classes: one
-by one (separated) and with their embeddings side by side (concatenated).
+The training classes are divided into four folds. A trial of a loss is a choice of its
+hyper-parameters; its score is the validation MAP@R, averaged over the four ways to train on three
+folds and validate on the fourth. Bayesian optimisation chooses the trials. With the best settings
+the four networks are trained again, several times. Only these are measured on the test classes:
+one by one (separated) and with their embeddings side by side (concatenated).
 
     settings of trial n -> its folds -> settings of trial n + 1 -> ... -> best settings
         -> repeat r: its folds -> ensemble
 
-The settings of a trial follow from the scores of exactly the trials before it (``at_once`` = 1), so
-the table does not depend on how many workers there are or when they were killed.
+The settings of a trial depend on the scores of exactly the trials before it (``at_once`` = 1), so
+the table does not depend on the number of workers or on when they were killed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,14 @@ from weiss._base import checks
 from weiss.comparing import units
 from weiss.comparing.contenders import plain_losses
 from weiss.comparing.plan import Plan, check_count, title_of
-from weiss.comparing.search_spaces import CLASS_LR, SAMPLERS, Tried, space_from, suggest
+from weiss.comparing.search_spaces import (
+    CLASS_LR,
+    SAMPLERS,
+    Tried,
+    search_space,
+    space_from,
+    suggest,
+)
 from weiss.comparing.units import Result, Results, Unit
 from weiss.losses import LOSSES
 from weiss.runs import Recipe, recipe_from_dict, recipe_with
@@ -33,7 +40,7 @@ from weiss.runs.summaries import SCORES, UNTRAINED, summarised
 
 METRIC = "map_at_r"
 PER_CLASS = {"pairs": 4, "classes": 1}
-"""Images of a class in a batch, by what the loss compares."""
+"""Images of a class in a batch, by the loss's kind of sampling."""
 TRIALS_BEFORE_PRUNING = 4
 
 
@@ -44,9 +51,9 @@ class Trial:
     Attributes:
         number: counts from 0.
         settings: of the loss.
-        folds: the validation score of each; None where it was not, or not yet, trained.
-        failed: why it scores zero; None if it does not.
-        pruned: why folds were left out; None if none were.
+        folds: the validation score of each; None where it was not trained, or not yet.
+        failed: why it scores zero; None if it did not fail.
+        pruned: why folds were skipped; None if none were.
         value: its score; None while it is not known.
     """
 
@@ -59,7 +66,7 @@ class Trial:
 
 
 class RealityCheck(Plan):
-    """Search, then repeats, for each loss; the network before training is a row."""
+    """A search, then repeats, for each loss; the network before training is a row."""
 
     kind = "reality-check"
     title = "Reality check"
@@ -82,7 +89,7 @@ class RealityCheck(Plan):
         return int(search + (losses + 1) * self.options["repeats"] * (folds + 1))
 
     def check(self) -> None:
-        """Refuse unknown losses, no trials, folds with too few classes."""
+        """Refuse unknown losses, counts of zero, and data with too few classes."""
         options = self.options
         losses = plain_losses(options["losses"])
         check_count("--trials", options["trials"])
@@ -99,14 +106,13 @@ class RealityCheck(Plan):
         if table.has("valid"):
             raise ValueError(
                 f"{table.name} must have no part 'valid' of its own for the reality check, which "
-                "holds out folds of the training classes in turn. Mark those items 'train'."
+                "validates on folds of the training classes. Mark those items 'train'."
             )
         classes, folds = len(table.part("train").classes()), options["folds"]
         if classes < 2 * folds:
             raise ValueError(
                 f"{table.name} must have at least {2 * folds} training classes, two for each of "
-                f"{folds} folds, to be searched in what is held out; it has {classes}. Use fewer "
-                "folds (--folds) or more classes."
+                f"{folds} folds; it has {classes}. Use fewer folds (--folds) or more classes."
             )
         most = classes - -(-classes // folds)
         for loss in losses:
@@ -122,18 +128,18 @@ class RealityCheck(Plan):
     def fold_recipe(
         self, loss: str, settings: Mapping[str, float], fold: int, *, seed: int, test: bool = False
     ) -> Recipe:
-        """Return what is trained with a fold left out.
+        """Return the recipe that trains on all folds but one.
 
         Args:
             loss: short name, or ``"untrained"``.
             settings: of the search; ``class_lr`` is the optimiser's.
-            fold: which one validates.
+            fold: the number of the fold that validates.
             seed: of the training.
-            test: look at the test set in the end.
+            test: also measure on the test set at the end.
         """
         changes = []
         if loss != UNTRAINED:
-            # Every loss starts from its own defaults: the recipe's are for one loss only.
+            # Every loss starts from its own defaults: the recipe's settings are for one loss only.
             own = [f"loss.{key}=none" for key in self.recipe.loss.arguments]
             changes = [f"loss.name={loss}", *(own if loss == self.recipe.loss.name else ())]
             changes += ["train.sampler=per_class"]
@@ -151,8 +157,6 @@ class RealityCheck(Plan):
         }
         return recipe_from_dict(nested)
 
-    # What can be done
-
     def ready(self, done: Results) -> list[Unit]:
         """Return the units that can be done now, loss by loss."""
         wanted = list(self._repeats(UNTRAINED, {}, done))
@@ -168,15 +172,15 @@ class RealityCheck(Plan):
         trials = self.trials(loss, done)
         for trial in trials:
             if trial.value is None:
-                yield from self._folds_of(loss, trial, trials)
+                yield from self._folds_of(loss, trial)
         number = len(trials)
         told = trials[: max(number - self.options["at_once"] + 1, 0)]
         if number < self.options["trials"] and all(trial.value is not None for trial in told):
-            # Those still under way count as such even if their score is known by now: who finishes
-            # first must not matter.
+            # The other trials count as running even if their score is known by now, so that the
+            # order in which they finish does not matter.
             before = [Tried(trial.settings, trial.value) for trial in told]
             before += [Tried(trial.settings, None) for trial in trials[len(told) :]]
-            yield units.remembered(
+            yield units.computed(
                 f"{_trial(loss, number)}/settings", partial(self._suggest, loss, before)
             )
 
@@ -190,7 +194,7 @@ class RealityCheck(Plan):
         )
         return {"settings": settings}
 
-    def _folds_of(self, loss: str, trial: Trial, trials: Sequence[Trial]) -> Iterator[Unit]:
+    def _folds_of(self, loss: str, trial: Trial) -> Iterator[Unit]:
         for fold, value in enumerate(trial.folds):
             if value is not None:
                 continue
@@ -198,24 +202,22 @@ class RealityCheck(Plan):
             recipe = partial(self.fold_recipe, loss, trial.settings, fold, seed=self.recipe.seed)
             yield units.trial(key, recipe)
             if self.options["prune"]:
-                return  # one after the other, to see whether the next is worth it
+                return  # one after the other: the score of this fold decides about the next
 
     def _repeats(self, loss: str, settings: Mapping[str, float], done: Results) -> Iterator[Unit]:
         names = [f"fold-{fold}" for fold in range(self.options["folds"])]
         for repeat in range(self.options["repeats"]):
             above = f"{loss}/repeat-{repeat:02d}"
             keys = [f"{above}/{name}" for name in names]
-            # Networks that are joined begin apart as well; the search has had the recipe's seed.
+            # Each network of an ensemble has its own seed; the search uses the recipe's.
             first = self.recipe.seed + 1 + repeat * len(names)
             unit = units.untrained if loss == UNTRAINED else units.training
             for fold, key in enumerate(keys):
-                if key not in done:  # to make and check a recipe takes milliseconds
+                if key not in done:  # making and checking a recipe takes milliseconds
                     recipe = self.fold_recipe(loss, settings, fold, seed=first + fold, test=True)
                     yield unit(key, recipe)
             if all(key in done for key in keys):
                 yield units.ensemble(f"{above}/ensemble", names, self.recipe)
-
-    # What is known
 
     def trials(self, loss: str, done: Results) -> list[Trial]:
         """Return every trial of a loss whose settings are known, in order."""
@@ -243,14 +245,14 @@ class RealityCheck(Plan):
         known = [value for value in folds if value is not None]
         if len(known) == len(folds):
             return Trial(number, settings, folds, value=sum(known) / len(known))
-        pruned = self._hopeless(number, known, earlier) if self.options["prune"] else None
+        pruned = self._why_pruned(number, known, earlier) if self.options["prune"] else None
         value = sum(known) / len(known) if pruned else None
         return Trial(number, settings, folds, pruned=pruned, value=value)
 
-    def _hopeless(
+    def _why_pruned(
         self, number: int, known: Sequence[float], earlier: Sequence[Trial]
     ) -> str | None:
-        """Say why the other folds of a trial need not be trained, if so: it is below the middle."""
+        """Return why the other folds of a trial are skipped: it is below the median; else None."""
         whole = [
             sum(t.folds[: len(known)]) / len(known)  # type: ignore[arg-type]
             for t in earlier[: max(number - self.options["at_once"] + 1, 0)]
@@ -262,39 +264,37 @@ class RealityCheck(Plan):
         if mine >= others:
             return None
         return (
-            f"after {len(known)} of {self.options['folds']} folds its mean {100 * mine:.2f} % lay "
+            f"after {len(known)} of {self.options['folds']} folds its mean {100 * mine:.2f} % was "
             f"below the median {100 * others:.2f} % of {len(whole)} earlier trials"
         )
 
     def best(self, loss: str, done: Results) -> Trial | None:
-        """Return the best trial of a loss, the first of equals; None before all are told."""
+        """Return the best trial of a loss, the first of equals; None before all are finished."""
         trials = self.trials(loss, done)
         if len(trials) < self.options["trials"] or any(t.value is None for t in trials):
             return None
-        # A trial of which folds were left out can lead the search, but not win it.
+        # A pruned trial guides the search, but its score is not comparable: it cannot win.
         whole = [trial for trial in trials if trial.pruned is None]
         return max(whole, key=lambda trial: (trial.value or 0.0, -trial.number))
 
-    # What is said about it
-
     def rows(self, done: Results, failures: Mapping[str, str]) -> list[dict[str, Any]]:
-        """Return a row for each loss, its search with it."""
+        """Return a row for each loss, with its search."""
         return [self._row(loss, done, failures) for loss in (UNTRAINED, *self.options["losses"])]
 
     def _row(self, loss: str, done: Results, failures: Mapping[str, str]) -> dict[str, Any]:
         repeats = range(self.options["repeats"])
         above = [f"{loss}/repeat-{repeat:02d}" for repeat in repeats]
-        there = [
-            (n, done[f"{a}/ensemble"])
-            for n, a in zip(repeats, above, strict=True)
+        there = {
+            number: done[f"{a}/ensemble"]
+            for number, a in zip(repeats, above, strict=True)
             if f"{a}/ensemble" in done
-        ]
+        }
         scores = {
-            f"{how}.{name}": summarised([result[how][name] for _, result in there])
+            f"{how}.{name}": summarised([result[how][name] for result in there.values()])
             for how in ("separated", "concatenated")
             for name in SCORES
         }
-        scores["seconds"] = summarised([result["seconds"] for _, result in there])
+        scores["seconds"] = summarised([result["seconds"] for result in there.values()])
         row: dict[str, Any] = {
             "name": loss,
             "loss": loss,
@@ -307,7 +307,7 @@ class RealityCheck(Plan):
                 for fold in range(self.options["folds"])
                 if f"{a}/fold-{fold}" in done
             ],
-            "repetitions": [number for number, _ in there],
+            "repetitions": list(there),
             "failed": {k: why for k, why in failures.items() if k.startswith(f"{loss}/")},
             "scores": {name: found for name, found in scores.items() if found is not None},
         }
@@ -323,9 +323,52 @@ class RealityCheck(Plan):
             row["settings"] = best.settings
         elif best is not None:
             why = next((trial.failed for trial in trials if trial.failed), "MAP@R 0 in all")
-            row["failed"][f"{loss}/search"] = f"none of {len(trials)} trials came to a score: {why}"
+            row["failed"][f"{loss}/search"] = f"none of {len(trials)} trials has a score: {why}"
         return row
 
 
 def _trial(loss: str, number: int) -> str:
     return f"{loss}/trial-{number:03d}"
+
+
+def reality_check(
+    recipe: Recipe,
+    losses: Sequence[str],
+    *,
+    trials: int = 50,
+    repeats: int = 10,
+    folds: int = 4,
+    sampler: str = "gp",
+    at_once: int = 1,
+    prune: bool = False,
+    spaces: str | Path | None = None,
+) -> Plan:
+    """Return the protocol of "A Metric Learning Reality Check".
+
+    Args:
+        recipe: the experiment: data, network, optimiser, batch, early stopping. Its settings of
+            the loss are not used: every loss has its defaults and what the search finds.
+        losses: short names.
+        trials: settings tried for each loss.
+        repeats: how often the best settings are trained again.
+        folds: parts of the training classes, each left out once.
+        sampler: ``"gp"`` or ``"tpe"``; see `weiss.comparing.search_spaces.suggest`.
+        at_once: trials of a loss that may run at the same time. The settings of a trial depend on
+            the scores of the trials that are at least this many before it.
+        prune: skip further folds of a trial whose first ones are below the median.
+        spaces: a TOML file of search spaces; see `weiss.comparing.search_spaces.search_space`.
+    """
+    options = {
+        "losses": plain_losses(losses),
+        "trials": trials,
+        "repeats": repeats,
+        "folds": folds,
+        "sampler": sampler,
+        "at_once": at_once,
+        "prune": prune,
+        "spaces": {
+            loss: {key: each.as_dict() for key, each in search_space(loss, spaces).items()}
+            for loss in losses
+        },
+    }
+    return RealityCheck(recipe, options)

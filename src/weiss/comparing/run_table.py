@@ -27,11 +27,11 @@ class Variant:
     Attributes:
         name: unique; its folder below the study's.
         loss: short name, or ``"untrained"``.
-        title: what people call it, the place on the axes aside.
+        title: for people, without the values of the axes.
         changes: what is changed for this loss alone, by keys of the recipe.
         at: the values of the axes, by key.
         recipe: what is trained; its seed is the first.
-        num_seeds: how many there are; None for as many as the comparison says.
+        num_seeds: how many runs; None for as many as the comparison has.
     """
 
     name: str
@@ -54,12 +54,12 @@ class RunTable(Plan):
 
     @property
     def variants(self) -> list[Variant]:
-        """The rows: for each loss one at every place of the axes."""
+        """The rows: for each loss one for every combination of the axes' values."""
         places = [
             dict(zip((axis["key"] for axis in self.axes), values, strict=True))
             for values in product(*(axis["values"] for axis in self.axes))
         ]
-        # What is said of the network changes it untrained as well; the rest does not.
+        # Only settings of the network change the network before training.
         bare = {key for axis in self.axes if (key := axis["key"]).startswith("backbone.")}
         untrained = [{k: v for k, v in place.items() if k in bare} for place in places]
         rows = [
@@ -81,28 +81,32 @@ class RunTable(Plan):
         title, changes = contender.title, contender.changes
         return Variant(name, contender.loss, title, changes, at, recipe, contender.seeds)
 
-    def seeds(self, variant: Variant) -> range:
-        """Return the seeds of a row."""
+    def _keys(self, variant: Variant) -> dict[int, str]:
+        """Return the key of a row's unit for each seed."""
         first = self.recipe.seed
-        return range(first, first + (variant.num_seeds or self.options["seeds"]))
+        seeds = range(first, first + (variant.num_seeds or self.options["seeds"]))
+        return {seed: f"{variant.name}/seed-{seed}" for seed in seeds}
 
     @property
     def num_units(self) -> int:
         """The runs of all rows."""
-        return sum(len(self.seeds(variant)) for variant in self.variants)
+        return sum(len(self._keys(variant)) for variant in self.variants)
 
     def check(self) -> None:
-        """Refuse losses that are none, no seeds, and data that cannot be opened."""
+        """Refuse unknown losses, axes without values, no seeds, and data that cannot be opened."""
+        for axis in self.axes:
+            if not axis["values"]:
+                raise ValueError(f"--values must give {axis['key']} at least one value; got none.")
         self._check_contenders()
         check_count("--seeds", self.options["seeds"])
-        variants = self.variants  # every recipe is checked
+        variants = self.variants  # checks every recipe
         for variant in variants:
-            # Losses of other libraries are only refused when they are built.
+            # Losses of other libraries refuse their arguments only when they are built.
             build_loss(variant.recipe.as_dict()["loss"], 2, 2)
         open_data(variants[0].recipe)
 
     def _check_contenders(self) -> None:
-        """Refuse what is trained twice under two names, and what the axes change anyway."""
+        """Refuse the same training under two names, and changes of what the axes vary."""
         seen: list[tuple[Contender, dict[str, Any]]] = []
         for contender in contenders_of(self.options["losses"]):
             for axis in self.axes:
@@ -122,25 +126,27 @@ class RunTable(Plan):
             seen.append((contender, trained))
 
     def ready(self, done: Results) -> list[Unit]:
-        """Return every unit that is not done, seed by seed: a table half done is a fair one."""
+        """Return every unfinished unit, seed by seed: so a partial table is a fair comparison."""
         variants = self.variants
-        places = [(seed, row) for row, each in enumerate(variants) for seed in self.seeds(each)]
-        wanted = []
-        for seed, row in sorted(places):
-            variant = variants[row]
-            key = f"{variant.name}/seed-{seed}"
-            if key not in done:
-                unit = units.untrained if variant.loss == UNTRAINED else units.training
-                wanted.append(unit(key, variant.with_seed(seed)))
-        return wanted
+        wanted = [
+            (seed, row, key)
+            for row, variant in enumerate(variants)
+            for seed, key in self._keys(variant).items()
+            if key not in done
+        ]
+        found = []
+        for seed, row, key in sorted(wanted):
+            unit = units.untrained if variants[row].loss == UNTRAINED else units.training
+            found.append(unit(key, variants[row].with_seed(seed)))
+        return found
 
     def rows(self, done: Results, failures: Mapping[str, str]) -> list[dict[str, Any]]:
         """Return a row for each recipe."""
         return [self._row(variant, done, failures) for variant in self.variants]
 
     def _row(self, variant: Variant, done: Results, failures: Mapping[str, str]) -> dict[str, Any]:
-        keys = [f"{variant.name}/seed-{seed}" for seed in self.seeds(variant)]
-        there = [key for key in keys if key in done]
+        keys = self._keys(variant)
+        finished = {seed: key for seed, key in keys.items() if key in done}
         return {
             "name": variant.name,
             "loss": variant.loss,
@@ -148,23 +154,23 @@ class RunTable(Plan):
             "changes": dict(variant.changes),
             "at": variant.at,
             "settings": {} if variant.loss == UNTRAINED else settings_of(variant.recipe),
-            "runs": there,
-            "repetitions": [int(key.rpartition("-")[2]) for key in there],
-            "failed": {key: failures[key] for key in keys if key in failures},
-            "scores": run_scores([done[key] for key in there]),
+            "runs": list(finished.values()),
+            "repetitions": list(finished),
+            "failed": {key: failures[key] for key in keys.values() if key in failures},
+            "scores": run_scores([done[key] for key in finished.values()]),
         }
 
 
 def _name(folder: str, at: Mapping[str, Any]) -> str:
-    """Return the name of a row: its folder, and below it one for its place on the axes."""
+    """Return the name of a row: its folder, and below it one for the values of the axes."""
     where = "_".join(f"{key.rpartition('.')[2]}-{value}" for key, value in at.items())
     return f"{folder}/{where}" if where else folder
 
 
 def run_scores(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return mean and interval of what runs measured: on the test set wherever it was looked at.
+    """Return mean and interval of each score of some runs: on the test set where it was measured.
 
-    Scores on held-out classes, where these chose the epoch, stand beside as ``valid.*``.
+    Scores on held-out classes, where these chose the epoch, are added as ``valid.*``.
     """
     scores: dict[str, Any] = {}
     for name in SCORES:
@@ -189,3 +195,17 @@ class Traditional(RunTable):
         super().__init__(recipe, options)
         if any(each.changes for each in contenders_of(self.options["losses"])):
             self.question = "Which loss, with which settings, gives the best embedding?"
+
+
+def traditional(recipe: Recipe, losses: Sequence[str], *, seeds: int = 10) -> Plan:
+    """Return the traditional protocol: each loss with its usual settings and several seeds.
+
+    Args:
+        recipe: the experiment. Its settings of the loss hold for the loss it names; the others
+            have their defaults.
+        losses: short names; ``"mf_cwms:delta=0.8"`` is a loss with a changed setting, which is a
+            row of its own (`weiss.comparing.contenders`).
+        seeds: runs of each loss, counted from the recipe's seed.
+    """
+    texts = [each.text for each in contenders_of(losses)]
+    return Traditional(recipe, {"losses": texts, "seeds": seeds})

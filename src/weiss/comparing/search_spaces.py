@@ -1,9 +1,8 @@
-"""Hyper-parameter search: where each loss is searched, and what to try next.
+"""Hyper-parameter search: the search space of each loss, and the settings to try next.
 
-A suggestion is a function of what is known: the space, the scores of earlier trials, the seed and
-the number of the trial. There is no state to keep or to lose, so a search that was killed goes on
-as if nothing had happened, and whoever asks for a trial gets the same settings.
-(optuna only here.)
+A suggestion is a function of the space, the scores of earlier trials, the seed and the number of
+the trial. There is no other state: a search that was killed continues unchanged, and every worker
+computes the same settings for a trial. (Only this file imports optuna.)
 """
 
 import math
@@ -21,17 +20,17 @@ SAMPLERS = ("gp", "tpe")
 SPACES = Path(__file__).with_name("search_spaces.toml")
 CLASS_LR = "class_lr"
 MOST_STARTUP = 10
-"""At most so many trials are drawn at random before a model of the scores leads."""
+"""At most this many trials are drawn at random before the model of the scores is used."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """Where a hyper-parameter is searched.
+    """The range of a hyper-parameter.
 
     Attributes:
         low: the lower end.
         high: the upper end.
-        log: whether it is searched by its logarithm.
+        log: whether its logarithm is searched.
     """
 
     low: float
@@ -61,12 +60,12 @@ class Tried:
 
 
 def search_space(loss: str, file: str | Path | None = None) -> Space:
-    """Return where the hyper-parameters of a loss are searched.
+    """Return the search space of a loss.
 
     Args:
         loss: a key of `weiss.LOSSES`.
-        file: a TOML file with an entry ``[LOSS]``, as ``search_spaces.toml`` has them; a loss that
-            it does not name is searched as that file says.
+        file: a TOML file with entries ``[LOSS]``; for other losses ``search_spaces.toml`` of this
+            package is used.
 
     Example:
         >>> from weiss.comparing.search_spaces import search_space
@@ -79,7 +78,7 @@ def search_space(loss: str, file: str | Path | None = None) -> Space:
     unknown = [name for name in given if name not in LOSSES]
     if unknown:
         raise ValueError(
-            f"every entry of {file} must be a loss; {unknown[0]!r} is none."
+            f"every entry of {file} must be a loss; {unknown[0]!r} is not."
             f"{checks.suggestion(unknown[0], LOSSES)}"
         )
     where = file if loss in given else SPACES.name
@@ -93,7 +92,7 @@ def space_from(loss: str, entry: Mapping[str, Any], name: str) -> Space:
     Args:
         loss: a key of `weiss.LOSSES`.
         entry: ``{"beta": {"low": 10, "high": 200}}``.
-        name: what to call it where something is wrong.
+        name: of the space in error messages.
     """
     known = [*loss_settings(loss, {})]
     known += [CLASS_LR] if LOSSES[loss].class_lr_scale is not None else []
@@ -107,14 +106,10 @@ def _range(name: str, key: str, given: Any, known: Sequence[str]) -> Range:
         raise ValueError(
             f"{name} must be one of {', '.join(known)}.{checks.suggestion(key, known)}"
         )
-    is_table = isinstance(given, Mapping) and {"low", "high"} <= set(given) <= {
-        "low",
-        "high",
-        "log",
-    }
-    if not is_table:
+    ends = {"low", "high"}
+    if not (isinstance(given, Mapping) and ends <= set(given) <= {*ends, "log"}):
         raise ValueError(
-            f"{name} must read {{ low = NUMBER, high = NUMBER }}, perhaps with log = true; got "
+            f"{name} must be {{ low = NUMBER, high = NUMBER }}, optionally with log = true; got "
             f"{given!r}."
         )
     low, high, log = given["low"], given["high"], given.get("log", False)
@@ -122,7 +117,7 @@ def _range(name: str, key: str, given: Any, known: Sequence[str]) -> Range:
     if not numbers or not isinstance(log, bool) or isinstance(low, bool) or not low < high:
         raise ValueError(f"{name} must go from a low to a higher number; got {dict(given)!r}.")
     if log and low <= 0:
-        raise ValueError(f"{name} must have low above 0 to be searched by logarithm; got {low}.")
+        raise ValueError(f"{name} must have low above 0 for log = true; got {low}.")
     return Range(float(low), float(high), log)
 
 
@@ -137,10 +132,10 @@ def suggest(
     """Return the settings of the next trial, by Bayesian optimisation of the scores so far.
 
     Args:
-        space: where to search.
-        before: every earlier trial, in order; those without a value yet are known to be under way.
-        seed: of the whole search; each trial draws by its own number.
-        trials: how many there are to be: half of them, at most ten, are drawn at random first.
+        space: of the loss.
+        before: every earlier trial, in order; those without a value are still running.
+        seed: of the whole search; each trial derives its own from its number.
+        trials: the planned number; half of them, at most ten, are drawn at random first.
         sampler: ``"gp"``, a Gaussian process with expected improvement, or ``"tpe"``.
 
     Returns:
@@ -167,7 +162,7 @@ def suggest(
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
         with warnings.catch_warnings():
-            # That a sampler is experimental is for its developers to say, not for each trial.
+            # One warning a trial that a sampler is experimental helps nobody.
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             chosen: Any = (
                 optuna.samplers.GPSampler(seed=own_seed, n_startup_trials=startup)
@@ -177,21 +172,19 @@ def suggest(
                 )
             )
             study = optuna.create_study(direction="maximize", sampler=chosen)
+            state = optuna.trial.TrialState
             for each in before:
-                study.add_trial(_as_trial(optuna, each, distributions))
+                study.add_trial(
+                    optuna.create_trial(
+                        params=dict(each.settings),
+                        distributions=distributions,
+                        value=each.value,
+                        state=state.RUNNING if each.value is None else state.COMPLETE,
+                    )
+                )
             return {name: float(v) for name, v in study.ask(distributions).params.items()}
     finally:
         optuna.logging.set_verbosity(verbosity)
-
-
-def _as_trial(optuna: Any, tried: Tried, distributions: Mapping[str, Any]) -> Any:
-    state = optuna.trial.TrialState
-    return optuna.create_trial(
-        params=dict(tried.settings),
-        distributions=dict(distributions),
-        value=tried.value,
-        state=state.RUNNING if tried.value is None else state.COMPLETE,
-    )
 
 
 def _read(path: Path) -> dict[str, Any]:

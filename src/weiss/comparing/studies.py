@@ -1,4 +1,9 @@
-"""The paper's studies of single settings, and three that its readers asked for."""
+"""Every study: five vary settings of a recipe, two measure the losses themselves.
+
+To add one, write a class here, add it to `STUDIES` and its kind to `weiss.runs.summaries`.
+Reports choose its table and its picture by its kind and axes (`weiss.reporting.tables`,
+`weiss.reporting.pictures`).
+"""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -23,27 +28,7 @@ from weiss.runs.summaries import UNTRAINED, summarised
 MEAN_FIELD = ("mf_contrastive", "mf_cwms")
 
 
-class SettingStudy(RunTable):
-    """A table of runs over the values of one setting or two; the values are options."""
-
-    default_losses: tuple[str, ...]
-    default_axes: tuple[dict[str, Any], ...]
-
-    def __init__(self, recipe: Recipe, options: Mapping[str, Any]) -> None:
-        super().__init__(recipe, options)
-        self.axes = [
-            {**axis, "values": self.options["values"][axis["key"]]} for axis in self.default_axes
-        ]
-
-    def check(self) -> None:
-        """Refuse losses and values that cannot be."""
-        for axis in self.axes:
-            if not axis["values"]:
-                raise ValueError(f"--values must give {axis['key']} at least one value; got none.")
-        super().check()
-
-
-class Dimension(SettingStudy):
+class Dimension(RunTable):
     """MAP@R against the size of the embedding (the paper's figure 2)."""
 
     kind = "dimension"
@@ -60,7 +45,7 @@ class Dimension(SettingStudy):
     )
 
 
-class BatchSize(SettingStudy):
+class BatchSize(RunTable):
     """MAP@R against the batch size (the paper's tables 4, 5, 10 and 11)."""
 
     kind = "batch-size"
@@ -77,7 +62,7 @@ class BatchSize(SettingStudy):
     )
 
 
-class BetaDelta(SettingStudy):
+class BetaDelta(RunTable):
     """MAP@R against beta and delta of MFCWMS (the paper's figure 3).
 
     The paper's delta, 0.6 to 1, is a cosine; as distances 1 - cos these are 0.4 to 0.
@@ -93,7 +78,7 @@ class BetaDelta(SettingStudy):
     )
 
 
-class Regularisation(SettingStudy):
+class Regularisation(RunTable):
     """MAP@R against the weight of the fields' regulariser (the paper's table 6)."""
 
     kind = "regularisation"
@@ -110,7 +95,7 @@ class Regularisation(SettingStudy):
     )
 
 
-class FieldsStudy(SettingStudy):
+class FieldsStudy(RunTable):
     """MAP@R of the three ways to find the fields."""
 
     kind = "fields"
@@ -128,13 +113,37 @@ class FieldsStudy(SettingStudy):
     tested = ("map_at_r",)
 
 
-class Classes(Plan):
+class Measurement(Plan):
+    """A study of the losses themselves, not of trained networks; it has one axis."""
+
+    may_grow = ("losses",)
+
+    def _recipe(self, loss: str) -> Recipe:
+        return recipe_with(self.recipe, [f"loss.name={loss}"])
+
+    def _row(
+        self, key: str, loss: str, at: dict[str, Any], failures: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """Return a row without scores and settings."""
+        return {
+            "name": key,
+            "loss": loss,
+            "title": title_of(loss, self.recipe),
+            "at": at,
+            "settings": {},
+            "runs": [],
+            "repetitions": [],
+            "failed": {key: failures[key]} if key in failures else {},
+            "scores": {},
+        }
+
+
+class Classes(Measurement):
     """Time and memory of a step of each loss against the number of classes."""
 
     kind = "classes"
     title = "Cost against the number of classes"
     question = "What does a step of a loss cost when there are many classes?"
-    may_grow = ("losses",)
     default_losses = ("arcface", "proxy_anchor", *MEAN_FIELD)
     default_axes = (
         {
@@ -146,18 +155,13 @@ class Classes(Plan):
         },
     )
 
-    def __init__(self, recipe: Recipe, options: Mapping[str, Any]) -> None:
-        super().__init__(recipe, options)
-        values = self.options["values"]["num_classes"]
-        self.axes = [{**self.default_axes[0], "values": values}]
-
     @property
     def num_units(self) -> int:
         """Losses times numbers of classes."""
-        return len(self.options["losses"]) * len(self.axes[0]["values"])
+        return len(self._places())
 
     def check(self) -> None:
-        """Refuse losses and numbers that cannot be."""
+        """Refuse unknown losses and numbers below two."""
         plain_losses(self.options["losses"])
         for value in self.axes[0]["values"]:
             check_count("--values num_classes", value, 2)
@@ -165,7 +169,7 @@ class Classes(Plan):
     def ready(self, done: Results) -> list[Unit]:
         """Return what is not measured yet."""
         return [
-            units.remembered(key, partial(self._measure, loss, number))
+            units.computed(key, partial(self._measure, loss, number))
             for key, loss, number in self._places()
             if key not in done
         ]
@@ -178,7 +182,7 @@ class Classes(Plan):
         ]
 
     def _measure(self, loss: str, number: int, folder: Path) -> Result:
-        recipe = recipe_with(self.recipe, [f"loss.name={loss}"])
+        recipe = self._recipe(loss)
         size = recipe.train.batch_size
         found = measure_cost(
             loss,
@@ -194,45 +198,30 @@ class Classes(Plan):
 
     def rows(self, done: Results, failures: Mapping[str, str]) -> list[dict[str, Any]]:
         """Return a row for each loss and number of classes."""
-        return [
-            self._row(key, loss, number, done.get(key, {}), failures)
-            for key, loss, number in self._places()
-        ]
-
-    def _row(
-        self, key: str, loss: str, number: int, result: Result, failures: Mapping[str, str]
-    ) -> dict[str, Any]:
-        scores = {}
-        if "milliseconds" in result:
-            memory = result["megabytes"]
-            scores = {"milliseconds": result["milliseconds"], "megabytes": summarised([memory])}
-        failed = {key: failures[key]} if key in failures else {}
-        failed |= {key: result["failed"]} if "failed" in result else {}
-        return {
-            "name": key,
-            "loss": loss,
-            "title": title_of(loss, self.recipe),
-            "at": {"num_classes": number},
-            "settings": settings_of(recipe_with(self.recipe, [f"loss.name={loss}"])),
-            "runs": [],
-            "repetitions": [],
-            "failed": failed,
-            "device": result.get("device"),
-            "scores": scores,
-        }
+        found = []
+        for key, loss, number in self._places():
+            result = done.get(key, {})
+            row = self._row(key, loss, {"num_classes": number}, failures)
+            row |= {"settings": settings_of(self._recipe(loss)), "device": result.get("device")}
+            if "milliseconds" in result:
+                memory = summarised([result["megabytes"]])
+                row["scores"] = {"milliseconds": result["milliseconds"], "megabytes": memory}
+            if "failed" in result:
+                row["failed"] = {key: result["failed"]}
+            found.append(row)
+        return found
 
 
-class Breakdown(Plan):
-    """Where the mean-field approximation breaks down: spread of a class against the gap.
+class Breakdown(Measurement):
+    """Where the mean-field approximation breaks down: the gap against the spread of a class.
 
-    Curves are of drawn classes; beside them stand the recipe's own network, before and after
+    Curves are of drawn classes. Points beside them are the recipe's own network, before and after
     training with each mean-field loss, on its training classes.
     """
 
     kind = "breakdown"
     title = "Where the approximation breaks down"
     question = "How much does it cost to put a class's mean in the place of its samples?"
-    may_grow = ("losses",)
     default_losses = MEAN_FIELD
     default_axes = (
         {
@@ -243,41 +232,32 @@ class Breakdown(Plan):
         },
     )
 
-    def __init__(self, recipe: Recipe, options: Mapping[str, Any]) -> None:
-        super().__init__(recipe, options)
-        values = self.options["values"]["spread"]
-        self.axes = [{**self.default_axes[0], "values": values}]
-
     @property
     def num_units(self) -> int:
-        """Drawn classes at every spread, and two networks, for each loss; and one training."""
+        """For each loss the drawn classes, two networks and a training; and one start."""
         return len(self.options["losses"]) * (len(self.axes[0]["values"]) + 3) + 1
 
     def check(self) -> None:
-        """Refuse losses that have no mean-field form, spreads that cannot be, absent data."""
+        """Refuse losses that have no mean-field form, and data that cannot be opened."""
         for loss in plain_losses(self.options["losses"]):
             checks.one_of("--losses", loss, [f"mf_{name}" for name in FAMILIES], "this study")
         open_data(self.recipe)
 
     def ready(self, done: Results) -> list[Unit]:
-        """Return what is not measured yet: networks first, for they take longest."""
+        """Return what is not measured yet, networks first, which take longest."""
         start = f"{UNTRAINED}/seed-{self.recipe.seed}"
         wanted = [units.untrained(start, self.recipe)]
         for loss in self.options["losses"]:
-            recipe = recipe_with(self.recipe, [f"loss.name={loss}"])
-            trained = f"{loss}/seed-{recipe.seed}"
-            wanted.append(units.training(trained, recipe))
+            trained = f"{loss}/seed-{self.recipe.seed}"
+            wanted.append(units.training(trained, self._recipe(loss)))
             for name, run in (("untrained", start), ("trained", trained)):
                 if run in done:
                     measure = partial(self._of_network, loss, run)
-                    wanted.append(units.remembered(f"{loss}/{name}-network", measure))
+                    wanted.append(units.computed(f"{loss}/{name}-network", measure))
             for spread in self.axes[0]["values"]:
                 draw = partial(self._of_draw, loss, spread)
-                wanted.append(units.remembered(f"{loss}/spread-{spread:g}", draw))
+                wanted.append(units.computed(f"{loss}/spread-{spread:g}", draw))
         return [unit for unit in wanted if unit.key not in done]
-
-    def _settings(self, loss: str) -> dict[str, Any]:
-        return dict(recipe_with(self.recipe, [f"loss.name={loss}"]).loss.arguments)
 
     def _of_draw(self, loss: str, spread: float, folder: Path) -> Result:
         size = self.recipe.train.batch_size
@@ -287,73 +267,44 @@ class Breakdown(Plan):
             num_classes=max(int(size) // 4, 2) if isinstance(size, int) else 32,
             per_class=12,
             embedding_size=self.recipe.backbone.embedding_size,
-            settings=self._settings(loss),
+            settings=self._recipe(loss).loss.arguments,
             seed=self.recipe.seed,
         )
 
     def _of_network(self, loss: str, run: str, folder: Path) -> Result:
-        # The folder of the study is as many steps up as the unit's key has parts.
-        above = folder.parent.parent
+        study = folder.parent.parent  # the key of this unit has two parts
         embedded = embed_runs(
-            [above / run],
+            [study / run],
             split="train",
             device=self.recipe.train.device,
-            overrides=units.of_this_machine(self.recipe),
+            overrides=units.data_overrides(self.recipe),
         )[0]
         return gap_of(
             embedded.embeddings,
             embedded.table.labels,
             loss.removeprefix("mf_"),
-            self._settings(loss),
+            self._recipe(loss).loss.arguments,
         )
 
     def rows(self, done: Results, failures: Mapping[str, str]) -> list[dict[str, Any]]:
         """Return a row for each loss and spread, and for each loss and network."""
+        networks = {"untrained": title_of(UNTRAINED, self.recipe), "trained": "trained"}
         found = []
         for loss in self.options["losses"]:
             for spread in self.axes[0]["values"]:
                 key = f"{loss}/spread-{spread:g}"
-                found.append(self._row(key, loss, {"spread": spread}, done, failures))
-            for name in ("untrained", "trained"):
-                key = f"{loss}/{name}-network"
-                row = self._row(key, loss, {}, done, failures)
-                found.append(
-                    {
-                        **row,
-                        "network": title_of(UNTRAINED, self.recipe)
-                        if name == "untrained"
-                        else name,
-                    }
-                )
+                found.append(self._row(key, loss, {"spread": spread}, failures))
+            for name, title in networks.items():
+                row = self._row(f"{loss}/{name}-network", loss, {}, failures)
+                found.append(row | {"network": title})
+        for row in found:
+            row["settings"] = dict(self._recipe(row["loss"]).loss.arguments)
+            numbers = done.get(row["name"], {}).items()
+            row["scores"] = {k: summarised([v]) for k, v in numbers if isinstance(v, float)}
         return found
 
-    def _row(
-        self,
-        key: str,
-        loss: str,
-        at: dict[str, Any],
-        done: Results,
-        failures: Mapping[str, str],
-    ) -> dict[str, Any]:
-        result = done.get(key, {})
-        return {
-            "name": key,
-            "loss": loss,
-            "title": title_of(loss, self.recipe),
-            "at": at,
-            "settings": self._settings(loss),
-            "runs": [],
-            "repetitions": [],
-            "failed": {key: failures[key]} if key in failures else {},
-            "scores": {
-                name: found
-                for name, value in result.items()
-                if isinstance(value, float) and (found := summarised([value])) is not None
-            },
-        }
 
-
-STUDIES: dict[str, type[SettingStudy] | type[Classes] | type[Breakdown]] = {
+STUDIES: dict[str, type[Plan]] = {
     study.kind: study
     for study in (Dimension, BatchSize, BetaDelta, Regularisation, Classes, FieldsStudy, Breakdown)
 }
@@ -373,14 +324,13 @@ def make_study(
     Args:
         name: a key of `STUDIES`.
         recipe: the experiment that it varies.
-        losses: short names; left out, those of the paper's figure. Studies that train take changed
-            settings too, as in ``"mf_cwms:alpha=0.1"``.
-        seeds: how many runs each row has, where the study trains.
+        losses: short names; by default those of the paper's figure. Studies that train also take
+            changed settings, as in ``"mf_cwms:alpha=0.1"``.
+        seeds: runs of each row, where the study trains.
         values: other values for its axes, by key.
     """
     study = STUDIES[checks.one_of("a study", name, STUDIES, "weiss study")]
-    own: Sequence[Mapping[str, Any]] = study.default_axes
-    axes: dict[str, list[Any]] = {axis["key"]: list(axis["values"]) for axis in own}
+    axes: dict[str, list[Any]] = {a["key"]: list(a["values"]) for a in study.default_axes}
     for key, given in (values or {}).items():
         checks.one_of("--values", key, axes, f"the study {name!r}")
         axes[key] = list(given)
@@ -390,7 +340,7 @@ def make_study(
         ],
         "values": axes,
     }
-    if issubclass(study, SettingStudy):
+    if issubclass(study, RunTable):
         options["seeds"] = check_count("--seeds", seeds)
     elif seeds != 1:
         raise ValueError(f"--seeds must be left out for the study {name!r}; got {seeds}.")

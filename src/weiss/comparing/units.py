@@ -1,7 +1,7 @@
-"""Units of work: each leaves its result in a folder of its own, and finds it there again.
+"""Units of work: each stores its result in its own folder and finds it there again.
 
-A unit can be asked for any number of times. What is done is not done again, what had begun goes
-on, and what is done from the start comes out the same.
+A unit can be called any number of times. A finished unit is not repeated, an interrupted one
+resumes, and one that starts again from nothing gives the same result.
 """
 
 import gc
@@ -20,27 +20,27 @@ from weiss._base.interrupts import StoppedError
 from weiss.evaluation.retrieval import concatenate_embeddings
 from weiss.runs import Recipe, embed_runs
 from weiss.runs.evaluator import NotFiniteError
-from weiss.runs.folder import MODEL, STATE, Run
+from weiss.runs.folder import MODEL, RESULT, STATE, Run
 from weiss.runs.summaries import SCORES
 from weiss.training import measure_untrained, train
 
 Result = dict[str, Any]
 Results = Mapping[str, Result]
-"""What the units that are done have found, by their keys."""
+"""The results of the finished units, by their keys."""
 FAILURE = "failure.json"
 """Why a trial failed, which is its result."""
 NO_RESULT = "no_result.json"
-"""Why a unit came to no result, until it is tried again."""
+"""Why a unit has no result, until it is tried again."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Something to be done once.
+    """A piece of work that is done once.
 
     Attributes:
-        key: its name, and its place below the folder of the study: ``mf_cwms/seed-3``.
+        key: its name, and its path below the folder of the study: ``mf_cwms/seed-3``.
         work: does it in a folder and returns the result.
-        found: returns the result that lies in a folder, None if there is none.
+        found: returns the result stored in a folder, None if there is none.
     """
 
     key: str
@@ -49,10 +49,10 @@ class Unit:
 
 
 def results_on_disk(ready: Callable[[Results], Sequence[Unit]], folder: Path) -> dict[str, Result]:
-    """Return the results that lie in a folder, whoever left them there.
+    """Return all results that are stored in the folder of a study.
 
     Args:
-        ready: what can be done next, as a plan says, given what is done.
+        ready: `Plan.ready`: the units that can be done next, given the results so far.
         folder: of the study.
     """
     done: dict[str, Result] = {}
@@ -65,13 +65,13 @@ def results_on_disk(ready: Callable[[Results], Sequence[Unit]], folder: Path) ->
 
 
 def failures_on_disk(wanted: Sequence[Unit], folder: Path) -> dict[str, str]:
-    """Return why some units have come to no result, of those that say so."""
+    """Return why units have no result, where a note in their folder gives the reason."""
     notes = {unit.key: _json(folder / unit.key / NO_RESULT) for unit in wanted}
     return {key: note["failed"] for key, note in notes.items() if note is not None}
 
 
 def note_failure(folder: Path, why: str | None) -> None:
-    """Leave a note why a unit came to no result, or with None take it away."""
+    """Write a note why a unit has no result; with None remove it."""
     if why is not None:
         _write(folder / NO_RESULT, {"failed": why})
     else:
@@ -91,22 +91,22 @@ def training(key: str, recipe: Recipe) -> Unit:
     return Unit(key, work, _result_of_run)
 
 
-def trial(key: str, recipe: Callable[[], Recipe]) -> Unit:
-    """Return the unit that trains for a score alone: no model stays, no picture is drawn.
+def trial(key: str, make_recipe: Callable[[], Recipe]) -> Unit:
+    """Return the unit that trains for a score alone: no model is kept, no picture is drawn.
 
-    A training that fails is a result as well, ``{"failed": why}``: a loss that is not finite,
-    settings that the loss refuses, and whatever else happens twice in a row. What does not happen
-    again was the machine's fault and not that of the settings.
+    A failed training is a result as well, ``{"failed": why}``: a loss that is not finite, settings
+    that the loss refuses, and any other error that occurs twice in a row. An error that occurs
+    once is blamed on the machine and not on the settings.
 
     Args:
         key: of the unit.
-        recipe: makes the recipe; a ValueError of it is such a failure.
+        make_recipe: returns the recipe; its ValueError is such a failure.
     """
 
     def work(folder: Path) -> Result:
         result = found(folder)
         if result is None:
-            result = _tried(recipe, folder)
+            result = _try_training(make_recipe, folder)
         shutil.rmtree(folder / STATE, ignore_errors=True)
         (folder / MODEL).unlink(missing_ok=True)
         return result
@@ -118,24 +118,24 @@ def trial(key: str, recipe: Callable[[], Recipe]) -> Unit:
 
 
 def untrained(key: str, recipe: Recipe) -> Unit:
-    """Return the unit that measures the network which a recipe starts from."""
+    """Return the unit that measures the network before its training."""
     return Unit(key, lambda folder: measure_untrained(recipe, folder), _result_of_run)
 
 
 def ensemble(key: str, folds: Sequence[str], recipe: Recipe) -> Unit:
-    """Return the unit that measures the networks of all folds, apart and side by side.
+    """Return the unit that measures the networks of all folds, separated and concatenated.
 
     Args:
         key: of the unit.
         folds: names of the folds' run folders beside the unit's own.
-        recipe: says where to compute, and where this machine keeps the data.
+        recipe: gives the device, and where this machine stores the data.
     """
 
     def work(folder: Path) -> Result:
         runs = [Run(folder.parent / name) for name in folds]
         tested = [run.result()["test"] for run in runs]
         embedded = embed_runs(
-            runs, split="test", device=recipe.train.device, overrides=of_this_machine(recipe)
+            runs, split="test", device=recipe.train.device, overrides=data_overrides(recipe)
         )
         together = concatenate_embeddings([each.embeddings for each in embedded])
         whole = embedded[0].retrieval(together).summary()
@@ -145,19 +145,19 @@ def ensemble(key: str, folds: Sequence[str], recipe: Recipe) -> Unit:
             "seconds": sum(run.result()["seconds"] for run in runs),
         }
 
-    return remembered(key, work)
+    return computed(key, work)
 
 
-def of_this_machine(recipe: Recipe) -> list[str]:
-    """Return as overrides where a machine keeps its data: runs may come from another one."""
+def data_overrides(recipe: Recipe) -> list[str]:
+    """Return as overrides where this machine stores the data: runs may come from another one."""
     own = {key: getattr(recipe.data, key) for key in ("root", "keep", "num_workers", "cache")}
     return [
         f"data.{key}={'none' if value is None else json.dumps(value)}" for key, value in own.items()
     ]
 
 
-def remembered(key: str, compute: Callable[[Path], Result]) -> Unit:
-    """Return a unit whose result is a file of its own, ``KEY/result.json``.
+def computed(key: str, compute: Callable[[Path], Result]) -> Unit:
+    """Return a unit whose result is stored in ``KEY/result.json``.
 
     Args:
         key: of the unit.
@@ -168,21 +168,21 @@ def remembered(key: str, compute: Callable[[Path], Result]) -> Unit:
         result = found(folder)
         if result is None:
             result = compute(folder)
-            _write(folder / "result.json", result)
+            _write(folder / RESULT, result)
         return result
 
     def found(folder: Path) -> Result | None:
-        return _json(folder / "result.json")
+        return _json(folder / RESULT)
 
     return Unit(key, work, found)
 
 
-def _tried(make_recipe: Callable[[], Recipe], folder: Path) -> Result:
+def _try_training(make_recipe: Callable[[], Recipe], folder: Path) -> Result:
     try:
         recipe = make_recipe()
     except ValueError as error:
         return _failed(error, folder)
-    said = ""
+    earlier = ""
     while True:
         try:
             return train(recipe, folder, resume=Run(folder).exists(), quiet=True, pictures=False)
@@ -192,11 +192,11 @@ def _tried(make_recipe: Callable[[], Recipe], folder: Path) -> Result:
             return _failed(error, folder)
         except (ArithmeticError, RuntimeError) as error:
             if "CUDA error" in str(error) and not isinstance(error, torch.OutOfMemoryError):
-                raise  # the device is lost to this process
-            if type(error).__name__ == said:
+                raise  # this process cannot use the device any more
+            if type(error).__name__ == earlier:
                 return _failed(error, folder)
-            said = type(error).__name__
-        gc.collect()  # what the first try held may be what the second lacks
+            earlier = type(error).__name__
+        gc.collect()  # the second try may need the memory that the first one held
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 

@@ -1,7 +1,7 @@
-"""Working through a plan: one worker, several beside each other, or several machines.
+"""Working through a plan: one worker, several processes, or several machines.
 
-A worker asks the plan what can be done, claims the first unit that nobody holds, does it, enters
-the result, and asks again. Workers meet in the ledger only.
+A worker asks the plan which units are ready, claims the first one that no other worker holds, does
+it, stores the result, and asks again. Workers share nothing but the ledger and the folder.
 """
 
 import json
@@ -20,19 +20,21 @@ import torch
 
 from weiss._base.interrupts import StoppedError, StopRequest
 from weiss._base.processes import share_of_cores
-from weiss.comparing.folder import grown_plan, join, write_summary
-from weiss.comparing.ledger import Claim, Ledger, StorageError
-from weiss.comparing.liveness import BEAT_SECONDS, Heartbeat
+from weiss.comparing.folder import grown_plan, join
+from weiss.comparing.ledger import BEAT_SECONDS, Claim, Heartbeat, Ledger, StorageError
 from weiss.comparing.plan import Plan, check_count
+from weiss.comparing.summary import write_summary
 from weiss.comparing.units import Result, Unit, note_failure, results_on_disk
 from weiss.data import reuse_decoded_images
+from weiss.evaluation.metrics import TITLES
 from weiss.training.resuming import BusyFolderError
 
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
 BUSY_SECONDS = 60.0
+"""How long a unit is left alone when another worker turns out to hold its folder."""
 STORAGE_SECONDS, STORAGE_WAIT = 900.0, 2.0
-"""How long a storage that does not answer is waited for, and the time between two questions."""
-Said = Callable[[str], None]
+"""How long to wait for a storage that does not answer, and the time between two attempts."""
+Say = Callable[[str], None]
 Answer = TypeVar("Answer")
 
 
@@ -41,31 +43,31 @@ def work(
     out: Path,
     ledger: Ledger,
     *,
-    say: Said = lambda _: None,
+    say: Say = lambda _: None,
     is_wanted: Callable[[], bool] = lambda: True,
     among_others: bool = False,
 ) -> None:
-    """Do what can be done until all is done, or failed; images are decoded for all of it together.
+    """Do units until every one is done or has failed; images are decoded once for all of them.
 
     Args:
         plan: the comparison.
         out: its folder.
-        ledger: where workers meet. One that does not answer for a while is waited for.
-        say: takes a line for people now and then.
-        is_wanted: asked before each unit; False ends the work as Ctrl-C does.
+        ledger: which worker does which unit. If its storage does not answer, the worker waits.
+        say: called with each line of progress.
+        is_wanted: called before each unit; False ends the work as Ctrl-C does.
         among_others: other processes on this machine do the same work; one of them decodes images
             for all (see `weiss.data.reuse_decoded_images`).
 
     Raises:
-        StoppedError: Ctrl-C or SIGTERM; the unit in hand has saved its state and is given back.
+        StoppedError: Ctrl-C or SIGTERM; the current unit has saved its state and is given back.
     """
     wait = FIRST_WAIT
-    busy: dict[str, float] = {}  # units that others turned out to be at: until when to leave them
+    busy: dict[str, float] = {}  # units that other workers hold: when to try them again
     with StopRequest() as stop, reuse_decoded_images(shared=among_others):
-        storage = _Patience(ledger, stop, say)
+        storage = _RetryingStorage(ledger, stop, say)
         while True:
             if stop.wanted or not is_wanted():
-                raise StoppedError("before the next unit began.")
+                raise StoppedError("before the next unit started.")
             done = storage(ledger.results)
             ready = plan.ready(done)
             keys = [unit.key for unit in ready]
@@ -85,20 +87,14 @@ def work(
 
 
 def _is_over(ledger: Ledger, keys: Sequence[str], num_done: int) -> bool:
-    """Say whether nothing can come any more: what is ready has failed, and no more was done."""
+    """Return whether no unit is left: all ready ones failed, and no result was added meanwhile."""
     return ledger.all_failed(keys) and len(ledger.results()) == num_done
 
 
-class _Patience:
-    """Asks a storage again when it did not answer: weeks of work should survive its restart.
+class _RetryingStorage:
+    """Repeats a call while the storage does not answer, so that work survives its restart."""
 
-    Args:
-        ledger: in the storage.
-        stop: ends the waiting.
-        say: takes a line for people.
-    """
-
-    def __init__(self, ledger: Ledger, stop: StopRequest, say: Said) -> None:
+    def __init__(self, ledger: Ledger, stop: StopRequest, say: Say) -> None:
         self.ledger, self.stop, self.say = ledger, stop, say
 
     def __call__(self, ask: Callable[[], Answer]) -> Answer:
@@ -116,36 +112,36 @@ class _Patience:
             self._wait(end)
 
     def _wait(self, end: float) -> None:
-        """Wait until the storage answers, but not beyond an end."""
+        """Wait until the storage answers or the time is over."""
         while not self.stop.wanted and time.monotonic() <= end:
             time.sleep(STORAGE_WAIT)
             with suppress(StorageError):
                 self.ledger.registered()
-                # After a silence everybody looks dead: let those who live say so first.
+                # After a pause every worker looks dead: wait until the living ones have reported.
                 time.sleep(2 * BEAT_SECONDS)
                 return
 
 
 def _do(
-    unit: Unit, claim: Claim, out: Path, ledger: Ledger, storage: _Patience, num_units: int
+    unit: Unit, claim: Claim, out: Path, ledger: Ledger, storage: _RetryingStorage, num_units: int
 ) -> bool:
-    """Do a unit; return False if somebody else turned out to be at it."""
-    begun = time.monotonic()
-    # From the thread of the pulse to this one, which is in the midst of training.
-    pulse = Heartbeat(lambda: ledger.beat(claim), lambda: signal.raise_signal(signal.SIGTERM))
+    """Do a unit; return False if another worker turns out to hold it."""
+    started = time.monotonic()
+    # The signal stops the training in this thread.
+    heartbeat = Heartbeat(lambda: ledger.beat(claim), lambda: signal.raise_signal(signal.SIGTERM))
     try:
-        with pulse:
+        with heartbeat:
             note_failure(out / unit.key, None)
             result = unit.work(out / unit.key)
     except StoppedError:
-        if pulse.is_lost:
+        if heartbeat.is_lost:
             storage.say(f"{unit.key}: taken over by another worker")
             return False
         storage(lambda: ledger.give_back(claim))
         raise StoppedError(f"{unit.key} has saved its state and is given back.") from None
     except BusyFolderError:
-        # Its worker was thought dead, but still has the folder.
-        storage.say(f"{unit.key}: another worker, silent for long, still holds its folder")
+        # Its worker seemed dead, but still holds the lock of the folder.
+        storage.say(f"{unit.key}: another worker, silent for a while, still holds its folder")
         storage(lambda: ledger.give_back(claim))
         return False
     except (ValueError, TypeError, RuntimeError, ArithmeticError) as error:
@@ -159,23 +155,25 @@ def _do(
             ledger.give_back(claim)
         raise
     finally:
-        if pulse.is_lost:
-            storage.stop.wanted = False  # that was the pulse, not somebody who wants an end
+        if heartbeat.is_lost:
+            storage.stop.wanted = False  # the signal came from the heartbeat, not from a user
     if storage(lambda: ledger.finish(claim, result)):
         number = f"[{len(storage(ledger.results))}/{num_units}]"
-        storage.say(f"{number} {unit.key}{_in_words(result)} ({time.monotonic() - begun:.1f} s)")
+        storage.say(
+            f"{number} {unit.key}{_result_text(result)} ({time.monotonic() - started:.1f} s)"
+        )
     return True
 
 
-def _in_words(result: Result) -> str:
+def _result_text(result: Result) -> str:
+    """Return the end of a line of progress: the score, the settings or the failure."""
     if "failed" in result:
-        return f": scores 0, for it failed: {result['failed']}"
+        return f": failed and scores 0: {result['failed']}"
     if "settings" in result:
         return ": " + ", ".join(f"{name} {value:.4g}" for name, value in result["settings"].items())
-    scores = result.get("concatenated", result.get("test", result))
-    if isinstance(scores, dict) and "map_at_r" in scores:
-        return f": MAP@R {100 * scores['map_at_r']:.2f}"
-    return ""
+    scores: Result = result.get("concatenated") or result.get("test") or result
+    score = scores.get("map_at_r")
+    return "" if score is None else f": {TITLES['map_at_r']} {100 * score:.2f}"
 
 
 def carry_out(
@@ -188,22 +186,22 @@ def carry_out(
     command: str = "",
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Begin a comparison, or go on with it, and bring it to its end.
+    """Start a comparison, or continue it, until every unit is done or has failed.
 
     Args:
         plan: the comparison.
-        out: its folder. One that holds the same comparison is gone on with: nothing that is done
-            is done again.
-        workers: how many processes share the work; with 1 it is done in this one.
+        out: its folder. If it holds the same comparison, that one continues: finished units are
+            not repeated.
+        workers: how many processes share the work; with 1 it is done in this process.
         storage: where workers find each other: a file, ``sqlite:///FILE`` or
             ``postgresql://USER:PASSWORD@HOST/DATABASE``; by default a file in the folder. The same
             command on another machine, with the same folder and storage, joins in.
         study: the name of the comparison in the storage; by default the folder's.
-        command: what was typed, to be kept for the record.
+        command: the command line, recorded in the plan.
         quiet: print nothing.
 
     Returns:
-        The summary, as ``summary.json`` holds it; see `weiss.comparing.folder.summarise`.
+        The summary, as ``summary.json`` holds it; see `weiss.comparing.summary.summarise`.
     """
     out = Path(out)
     check_count("--workers", workers)
@@ -212,7 +210,7 @@ def carry_out(
     plan = type(plan)(plan.recipe, description["options"])
     ledger.forgive()
     if ledger.is_quiet():
-        # What the ledger knows and the folder has lost is done again.
+        # Units whose folders were removed are done again.
         for key in set(ledger.results()) - set(results_on_disk(plan.ready, out)):
             ledger.forget(key)
 
@@ -229,17 +227,17 @@ def carry_out(
     except StoppedError as stopped:
         write_summary(grown_plan(plan, ledger), out)
         raise StoppedError(
-            "what is done stays done, and what had begun has saved its state. Go on by the same "
-            "command."
+            "finished units are kept, and interrupted runs have saved their state. Start the same "
+            "command again to continue."
         ) from stopped
     return write_summary(grown_plan(plan, ledger), out)
 
 
-def _in_processes(orders: dict[str, Any], workers: int, say: Said) -> None:
-    """Start workers and wait for them; one that dies leaves its work to the others."""
+def _in_processes(orders: dict[str, Any], workers: int, say: Say) -> None:
+    """Start workers and wait for them; the others take the unit of one that dies."""
     command = [sys.executable, "-m", "weiss", "join-in"]
     processes: list[subprocess.Popen[str]] = []
-    # With a number in its name a device is meant, and not one of those that are visible then.
+    # "cuda:1" names one device, so workers do not take turns.
     takes_turns = torch.cuda.device_count() > 1 and ":" not in orders["recipe"]["train"]["device"]
     with StopRequest() as stop:
         try:
@@ -256,7 +254,7 @@ def _in_processes(orders: dict[str, Any], workers: int, say: Said) -> None:
                 )
                 processes.append(process)
                 assert process.stdin is not None
-                # Not on the command line, where everybody could read the storage's password.
+                # Not on the command line, where other users could read the storage's password.
                 process.stdin.write(json.dumps(orders))
                 process.stdin.close()
             while not stop.wanted and any(process.poll() is None for process in processes):
@@ -273,17 +271,17 @@ def _in_processes(orders: dict[str, Any], workers: int, say: Said) -> None:
     for number, code in enumerate(codes):
         if code != 0:
             how = f"was killed (signal {-code})" if code < 0 else f"ended with code {code}"
-            say(f"worker {number} {how}; its unit went to the others, if any were left")
+            say(f"worker {number} {how}; the other workers, if any, took over its unit")
     if 0 not in codes:
         raise RuntimeError(
-            f"at least one of {workers} workers must come to the end; none did (codes "
-            f"{', '.join(map(str, codes))}). See what they said above, and start again: what is "
-            "done stays done."
+            f"at least one of {workers} workers must finish; none did (exit codes "
+            f"{', '.join(map(str, codes))}). Read their messages above, and start the command "
+            "again: finished units are kept."
         )
 
 
 def _device(number: int) -> str:
-    """Return the GPU of a worker: they take turns among those that this process sees."""
+    """Return the GPU of a worker: workers take turns among the visible ones."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     names = [name for name in visible.split(",") if name]
     names = names or [str(index) for index in range(torch.cuda.device_count())]

@@ -1,9 +1,21 @@
-"""Reports: what runs did and found, as one HTML file that needs nothing else, and as tables."""
+"""Reports of runs and comparisons: a self-contained HTML page, Markdown, LaTeX tables, figures.
 
-from weiss.reporting.gallery import Gallery, Query, Row, Tile, choose_queries, retrieval_rows
+`reading` reads folders, `report` and `sections` write the text, `tables` and `pictures` show the
+scores, `published` has the paper's numbers, `gallery` queries as images, `document` and `page` the
+formats.
+"""
+
+from weiss.reporting.gallery import (
+    Gallery,
+    Looked,
+    Query,
+    Row,
+    Tile,
+    choose_queries,
+    retrieval_rows,
+)
 from weiss.reporting.page import Page
 from weiss.reporting.report import write_report
-from weiss.reporting.worst_classes import Looked
 
 __all__ = [
     "Gallery",

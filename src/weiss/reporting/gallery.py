@@ -1,14 +1,15 @@
-"""Queries and what was found for them: which to show, and their neighbours as images.
+"""Queries and their nearest neighbours as images: which to show, and the worst classes.
 
 Dimensions: N items, D embedding size, C classes, k neighbours.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from weiss._base import checks, draws
 from weiss._base.arrays import Array
@@ -24,11 +25,11 @@ MIDDLE = (0.25, 0.75)
 
 @dataclass(frozen=True)
 class Query:
-    """A query to show, and why.
+    """A query to show.
 
     Args:
-        index: which row of the embeddings.
-        why: a few words for the reader.
+        index: its row of the embeddings.
+        why: the reason, a few words for the reader.
     """
 
     index: int
@@ -41,7 +42,7 @@ class Tile:
 
     Args:
         pixels: uint8 ``(height, width, 1 or 3)``.
-        name: what stands below it: its class.
+        name: the text below it: its class.
         is_right: whether it is of the query's class; None for the query itself.
     """
 
@@ -52,13 +53,13 @@ class Tile:
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """A query and what was found for it.
+    """A query and its neighbours.
 
     Args:
-        label: what the row shows: the query's class.
+        label: the query's class.
         query: its image.
-        neighbours: what was found, nearest first.
-        note: why it is shown, and how well it went.
+        neighbours: nearest first.
+        note: why it is shown, and how many neighbours are right.
     """
 
     label: str
@@ -73,14 +74,14 @@ class Gallery:
 
     Args:
         rows: at least one.
-        caption: what the reader sees; empty for none.
+        caption: empty for none.
     """
 
     rows: Sequence[Row]
     caption: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a gallery of nothing."""
+        """Refuse a gallery without rows."""
         if not self.rows:
             raise ValueError("rows must be at least one for a gallery; got none. Leave it out.")
 
@@ -97,18 +98,18 @@ def choose_queries(
     """Choose queries of different classes to show: some typical ones, then some of the worst.
 
     Half of them (rounded up) are typical: drawn from the middle half of all queries by value. The
-    others have the lowest values of all. Ties are settled by the seed. Where there are not enough
-    classes, fewer are chosen.
+    others have the lowest values of all. The seed decides ties. If there are not enough classes,
+    fewer are chosen.
 
     Args:
         per_query_values: ``(N,)`` a metric of each query, 0 to 1: `Retrieval.per_query["map_at_r"]`
             for instance.
         labels: their classes, ``(N,)`` or multi-hot ``(N, C)``: `Retrieval.query_labels`.
         number: how many to choose.
-        seed: which of the typical ones; the same gives the same.
-        index: ``(N,)`` which rows of the embeddings these are (`Retrieval.query_index`), where
-            some queries were left out; without it they are counted from 0.
-        metric: what to call the values.
+        seed: of the draw of typical ones.
+        index: ``(N,)`` their rows of the embeddings (`Retrieval.query_index`), if some queries
+            were skipped; by default 0 to N - 1.
+        metric: the name of the values.
 
     Returns:
         The queries, each of another class.
@@ -129,13 +130,12 @@ def choose_queries(
     _, classes = np.unique(labels, axis=0, return_inverse=True)
     classes = classes.reshape(-1)  # some versions of NumPy keep the second dimension
     number = min(number, int(classes.max()) + 1)
-    # A sheet of queries: one word more than a sheet of classes, so that no numbers are shared.
     shuffled = draws.permutation(len(values), seed, draws.QUERIES)
     low, high = np.quantile(values, MIDDLE)
     ascending = shuffled[np.argsort(values[shuffled], kind="stable")]
     middle = shuffled[(values[shuffled] >= low) & (values[shuffled] <= high)]
     taken: set[int] = set()
-    # The worst first, or a typical query might keep the worst one of its class from being shown.
+    # The worst first: a typical query of the same class would exclude the worst one.
     worst = _of_new_classes(ascending, classes, number // 2, taken)
     typical = _of_new_classes(middle, classes, number - len(worst), taken)
     return [
@@ -146,7 +146,7 @@ def choose_queries(
 
 
 def _of_new_classes(places: Array, classes: Array, number: int, taken: set[int]) -> list[int]:
-    """Return the first places of classes that are not taken yet, at most so many; take them."""
+    """Return the first places whose classes are not in ``taken``, which gets these classes."""
     chosen: list[int] = []
     for place in places.tolist():
         if len(chosen) == number:
@@ -168,21 +168,21 @@ def retrieval_rows(
     candidates: Array | None = None,
     distance: str = "cosine",
 ) -> list[Row]:
-    """Find the exact nearest neighbours of a few queries and lay them out as rows of images.
+    """Find the exact nearest neighbours of a few queries and return them as rows of images.
 
-    No query finds itself; of equal distances the lower index comes first. A neighbour is right if
-    it has a class in common with the query.
+    A query is not its own neighbour; of equal distances the lower index comes first. A neighbour
+    is right if it has a class in common with the query.
 
     Args:
         embeddings: ``(N, D)`` tensor, array or memory map.
         labels: ``(N,)`` class indices or ``(N, C)`` multi-hot.
         images: the N images, uint8 ``(height, width, 1 or 3)``, or a function that reads the i-th:
-            a table's ``source.read``. Only those shown are read.
+            a table's ``source.read``. Only shown images are read.
         class_names: the C names.
-        queries: which rows to search for, as indices or from `choose_queries`.
-        k: how many neighbours to show, or all there are.
-        candidates: which rows may be found, as indices or as a mask ``(N,)``, if not all:
-            ``table.splits == "gallery"``, say.
+        queries: rows to search for, as indices or from `choose_queries`.
+        k: how many neighbours to show; fewer if there are fewer.
+        candidates: rows to search in, as indices or as a mask ``(N,)`` such as
+            ``table.splits == "gallery"``; by default all.
         distance: ``"cosine"`` or ``"euclidean"``.
 
     Returns:
@@ -227,8 +227,8 @@ def retrieval_rows(
 def _neighbours(
     embeddings: Embeddings, queries: Sequence[int], candidates: Array | None, k: int, distance: str
 ) -> list[list[int]]:
-    """Return the k nearest candidates of each query, itself not among them."""
-    # By index, so that of equal distances the lower one comes first; a mask gives the same.
+    """Return the k nearest candidates of each query, without itself."""
+    # Sorted, so that of equal distances the lower index comes first.
     items = np.arange(len(embeddings))
     if candidates is not None:
         items = np.unique(items[np.asarray(candidates)])
@@ -240,7 +240,7 @@ def _neighbours(
     blocks = nearest_neighbours(
         take(embeddings, np.asarray(queries, dtype=np.int64)),
         gallery,
-        np.full(len(queries), k + 1),  # one more than shown, for a query may be its own nearest
+        np.full(len(queries), k + 1),  # one more than shown: a query may be its own nearest
         distance=distance,
         leave_one_out=False,
         device=device,
@@ -262,3 +262,78 @@ def _class_name(label: Any, class_names: Sequence[str]) -> str:
     if np.ndim(label):
         return ", ".join(class_names[c] for c in np.flatnonzero(label).tolist())
     return class_names[int(label)]
+
+
+@dataclass(frozen=True, eq=False)
+class Looked:
+    """The evaluation of a run's network, with its data, for the section on the worst classes.
+
+    Args:
+        embeddings: ``(N, D)`` of all queries and gallery items.
+        labels: their classes, ``(N,)`` indices or ``(N, C)`` multi-hot.
+        class_names: the C names.
+        read: returns the i-th image, uint8 ``(height, width, 1 or 3)``.
+        per_query: for each metric ``(n,)`` values; ``"map_at_r"`` must be among them.
+        query_index: ``(n,)`` the rows of the embeddings that are queries.
+        candidates: rows to search in, as indices; None for all.
+    """
+
+    embeddings: Tensor
+    labels: Array
+    class_names: Sequence[str]
+    read: Callable[[int], Array]
+    per_query: Mapping[str, Array]
+    query_index: Array
+    candidates: Array | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse values that do not match the queries."""
+        values = self.per_query.get("map_at_r")
+        if values is None or not len(values) == len(self.query_index) > 0:
+            raise ValueError(
+                "per_query must hold 'map_at_r' with a value for each of the queries, at least "
+                f"one; got {None if values is None else len(values)} for "
+                f"{len(self.query_index)} queries. Pass the per_query of evaluate_retrieval."
+            )
+
+
+@dataclass(frozen=True)
+class ClassScore:
+    """The scores of the queries of a class.
+
+    Attributes:
+        name: of the class.
+        mean: of their MAP@R, a fraction.
+        num_queries: their number.
+        worst: the row of the embeddings of the query with the lowest value, the first of equals.
+        worst_value: that value.
+    """
+
+    name: str
+    mean: float
+    num_queries: int
+    worst: int
+    worst_value: float
+
+
+def class_scores(looked: Looked) -> list[ClassScore]:
+    """Return the classes that have queries, the one with the lowest mean MAP@R first."""
+    values = np.asarray(looked.per_query["map_at_r"], dtype=np.float64)
+    rows = np.asarray(looked.query_index)
+    labels = np.asarray(looked.labels)[rows]
+    found = []
+    for label, name in enumerate(looked.class_names):
+        places = np.flatnonzero(labels[:, label] if labels.ndim == 2 else labels == label)
+        if len(places):
+            own = values[places]
+            worst = int(own.argmin())
+            found.append(
+                ClassScore(
+                    name=name,
+                    mean=float(own.mean()),
+                    num_queries=len(places),
+                    worst=int(rows[places[worst]]),
+                    worst_value=float(own[worst]),
+                )
+            )
+    return sorted(found, key=lambda score: score.mean)

@@ -1,4 +1,4 @@
-"""A report as one HTML file that needs nothing else: no network, no scripts, no other files."""
+"""A report as one self-contained HTML file: no network, no scripts, no other files."""
 
 import base64
 import re
@@ -15,29 +15,28 @@ KINDS = {".png": "image/png", ".svg": "image/svg+xml"}
 TILE = 76
 """The side of an image of a gallery on the page, in CSS pixels; `style.CSS` says 4.75 rem."""
 SHARP = 2 * TILE
-"""Larger images are reduced to this: as much as a screen of double resolution can show."""
+"""Larger images are reduced to this, enough for a screen of double resolution."""
 KEY = (
     '<span class="right">✓</span> solid border: of the query\'s class; '
     '<span class="wrong">✗</span> dashed border: of another class'
 )
 MANY = 7
-"""A table of more columns than these is set a little closer."""
+"""A table with more columns has smaller gaps."""
 NUMBER = re.compile(r"[<+\-\N{MINUS SIGN}]?\d[\d,.]*+(?:e[+-]?\d+)?(?!\w)")
 SENTENCE = re.compile(r"[^\W\d_]{3,}.*\s[^\W\d_]{3,}")
-"""Two words of letters: no unit, and nothing that stands in an interval but 'to'."""
-# Nothing may be fetched, whatever ends up in the page.
+"""Two words of three letters: neither a unit nor the 'to' of an interval."""
+# The browser fetches nothing, whatever text the page contains.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
 class Page:
-    """A report, put together from the top to the bottom and written as one file.
+    """A report, built from top to bottom and written as one file.
 
-    All text is plain text: what looks like markup is shown, not obeyed. The same calls give the
-    same bytes.
+    All text is plain text: markup is escaped. The same calls give the same bytes.
 
     Args:
         title: the heading of the page and of its tab.
-        lead: a sentence or two below it: what was found.
+        lead: a sentence or two below it: the result.
 
     Example:
         >>> page = Page("Glyphs", "Two losses on characters that training never saw.")
@@ -53,7 +52,7 @@ class Page:
         self._num_sections = 0
 
     def heading(self, text: str, level: int = 2) -> None:
-        """Begin a section (level 2) or a part of one (level 3)."""
+        """Start a section (level 2) or a part of one (level 3)."""
         if level not in (2, 3):
             raise ValueError(f"level must be 2 or 3; got {level!r}. The title has level 1.")
         place = ""
@@ -63,12 +62,12 @@ class Page:
         self._parts.append(f"<h{level}{place}>{_text(text)}</h{level}>")
 
     def announce(self, number: int, heading: str, text: str) -> None:
-        """Add a paragraph on a section that follows, with a link to it.
+        """Add a paragraph on a later section, with a link to it.
 
         Args:
-            number: which of the sections, counted from 1.
+            number: of the section, from 1.
             heading: of the section.
-            text: what it is about, plain.
+            text: plain text about it.
         """
         link = f'<a href="#section-{number}">{_text(heading)}</a>'
         self._parts.append(f"<p>{link}: {_text(text)}</p>")
@@ -87,16 +86,16 @@ class Page:
         groups: Sequence[tuple[str, int]] = (),
         apart: Collection[int] = (),
     ) -> None:
-        """Add a table. The first column names the rows; columns of numbers stand right.
+        """Add a table. The first column names the rows; columns of numbers are aligned right.
 
         Args:
             headers: the names of the columns.
-            rows: cells, shown as `str` shows them; None is a dash.
-            best: the cells to print bold, as ``(row, column)`` from 0.
-            caption: what stands below.
-            groups: headings above the headers, each with how many columns it spans, from the left;
-                an empty one spans columns that belong together with nothing.
-            apart: rows to set apart from those above them: what the others are measured against.
+            rows: cells, shown by `str`; None is a dash.
+            best: the bold cells, as ``(row, column)`` from 0.
+            caption: the text below.
+            groups: headings above the headers, each with the number of columns it spans, from the
+                left; an empty one for columns without a group.
+            apart: rows to set apart from those above them, such as baselines.
         """
         uneven = [row for row in rows if len(row) != len(headers)]
         if uneven:
@@ -150,8 +149,8 @@ class Page:
 
         Args:
             path: the file; it is read now.
-            caption: what stands below.
-            alt: what it shows, for those who do not see it; the caption if empty.
+            caption: the text below.
+            alt: a description for screen readers; the caption if empty.
         """
         path = Path(path)
         if path.suffix.lower() not in KINDS:
@@ -160,10 +159,10 @@ class Page:
             )
         if not (alt or caption):
             raise ValueError(
-                f"caption or alt must say what {path.name} shows; got neither. "
-                "Write a sentence for those who do not see it."
+                f"caption or alt must describe what {path.name} shows; got neither. "
+                "Write a sentence for screen readers."
             )
-        # An SVG as an image, not inline: two on a page would share the names of their parts.
+        # An SVG as an image, not inline: ids of two inline SVGs would collide.
         source = _data(KINDS[path.suffix.lower()], path.read_bytes())
         shown = _text(alt or caption)
         self._figure(
@@ -172,15 +171,15 @@ class Page:
         )
 
     def code(self, text: str, summary: str, *, folded: bool = True) -> None:
-        """Add a text whose lines and spaces count, below a line that says what it is.
+        """Add preformatted text below a summary line.
 
         Args:
             text: shown as it is.
-            summary: what the reader clicks on to see it or not; it must not be empty.
-            folded: whether it is hidden at first.
+            summary: the line that opens and closes it; it must not be empty.
+            folded: whether it is closed at first.
         """
         if not summary:
-            raise ValueError("summary must say what the text is; got nothing. Pass a few words.")
+            raise ValueError("summary must name the text; got nothing. Pass a few words.")
         kind, scroll = "<details>" if folded else "<details open>", _scroll("code", summary)
         self._parts.append(
             f"{kind}<summary>{_text(summary)}</summary>{scroll}<pre>{_text(text)}</pre></div>"
@@ -188,8 +187,8 @@ class Page:
         )
 
     def gallery(self, gallery: Gallery) -> None:
-        """Add rows of queries and what was found for them, right and wrong marked."""
-        said = f"{_text(gallery.caption)}<br>" if gallery.caption else ""
+        """Add rows of queries and their neighbours, right and wrong ones marked."""
+        caption = f"{_text(gallery.caption)}<br>" if gallery.caption else ""
         name = gallery.caption or "Queries and their nearest neighbours"
         rows = ""
         for row in gallery.rows:
@@ -201,11 +200,10 @@ class Page:
                 f'<div class="row"><p><strong>{_text(row.label)}</strong>{note}</p>\n'
                 f'<ul class="tiles">\n{tiles}</ul></div>\n'
             )
-        self._figure(f"{_scroll('rows', name)}\n{rows}</div>", f"{said}{KEY}")
+        self._figure(f"{_scroll('rows', name)}\n{rows}</div>", f"{caption}{KEY}")
 
     def _figure(self, content: str, caption: str) -> None:
-        """Add something with its caption, both as markup."""
-        # The caption stands outside of what scrolls, so that it can be read whole.
+        """Add content with its caption, both as markup; only the content scrolls."""
         below = f"\n<figcaption>{caption}</figcaption>" if caption else ""
         self._parts.append(f"<figure>{content}{below}</figure>")
 
@@ -222,19 +220,19 @@ class Page:
         )
 
     def write(self, path: str | Path) -> None:
-        """Write the page under a temporary name and rename it; its folder is made."""
+        """Write the page under a temporary name and rename it; its folder is created."""
         with replacing(path) as temporary:
-            # File names may hold bytes that are no text; a page shows them as question marks.
+            # File names may contain bytes that are not text; they become question marks.
             temporary.write_bytes(self.html().encode("utf-8", "replace"))
 
 
 def _text(given: object) -> str:
-    """Return plain text for a page: markup is escaped, control characters are shown as such."""
+    """Return plain text for a page: markup is escaped, control characters are replaced."""
     return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\N{REPLACEMENT CHARACTER}", escape(str(given)))
 
 
 def _scroll(kind: str, name: str) -> str:
-    """Open a part that scrolls by itself where it is wider than the page, by keyboard as well."""
+    """Open a part that scrolls by itself, also by keyboard, if it is wider than the page."""
     return f'<div class="scroll {kind}" role="region" tabindex="0" aria-label="{_text(name)}">'
 
 
@@ -244,9 +242,9 @@ def _cell(cell: object, is_best: bool) -> str:
 
 
 def are_numbers(cells: Sequence[object]) -> bool:
-    """Say whether the cells of a column show numbers, with or without an interval behind them.
+    """Return whether the cells of a column show numbers, with or without an interval.
 
-    Absent ones (None) do not count; a name or a sentence that begins with digits is no number.
+    None does not count; a name or a sentence that starts with digits is not a number.
 
     Example:
         >>> are_numbers(["61.2 ± 0.3", None, "<0.001"]), are_numbers(["001.Albatross"])
@@ -257,19 +255,19 @@ def are_numbers(cells: Sequence[object]) -> bool:
 
 
 def _column_class(cells: Sequence[object]) -> str:
-    """Return the attribute of a column: numbers stand right, where their digits align."""
+    """Return the attribute of a column: numbers are aligned right."""
     return ' class="number"' if are_numbers(cells) else ""
 
 
 def _tile(tile: Tile, place: int) -> str:
-    """Return an image with its name; the place of a neighbour counts from 1, the query's is 0."""
+    """Return an image with its name; the place of a neighbour starts at 1, the query's is 0."""
     if tile.is_right is None:
         kind, sign, role = "query", "", "query"
     else:
         kind, sign = ("right", "✓ ") if tile.is_right else ("wrong", "✗ ")
         role = f"neighbour {place}, {kind}"
     pixels = images.reduced(tile.pixels, SHARP)
-    # Small ones are enlarged; their pixels are shown rather than blurred.
+    # Small images are enlarged without blur.
     look = ' class="small"' if max(pixels.shape[:2]) < TILE else ""
     name, source = _text(tile.name), _data("image/png", images.encode_png(pixels))
     return (

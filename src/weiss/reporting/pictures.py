@@ -1,4 +1,4 @@
-"""The picture of a comparison, drawn from its summary, and the words below it."""
+"""The picture of a comparison, drawn from its summary, and its caption."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,30 +7,23 @@ from pathlib import Path
 from typing import Any
 
 from weiss import figures
+from weiss.evaluation.metrics import TITLES
 from weiss.figures import Boxes, Point
-from weiss.losses import LOSSES
-from weiss.runs.summaries import UNTRAINED
+from weiss.reporting.published import Published
+from weiss.reporting.reading import is_reference
 
 Row = Mapping[str, Any]
-Published = Mapping[str, Any]
 METRIC = "map_at_r"
-YLABEL = "MAP@R (%)"
+YLABEL = f"{TITLES[METRIC]} (%)"
 PLACES = {"test": " on the test set", "held-out training classes": " on held-out training classes"}
-"""What a score was measured on, in words; nothing where there is nothing to say."""
+"""What a score was measured on, in words."""
 PARTS = ("concatenated", "separated")
-"""The two ways of a reality check to use its networks."""
+"""The two ways in which a reality check uses its networks."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """A score of a row.
-
-    Attributes:
-        values: single ones; perhaps none.
-        mean: of them.
-        low: lower end of its interval, None without one.
-        high: upper end of it.
-    """
+    """A score of a row: single values, if any, their mean and its interval, if it has one."""
 
     values: list[float]
     mean: float
@@ -39,24 +32,22 @@ class Score:
 
 
 def draw_picture(
-    summary: Mapping[str, Any], path: Path, *, published: Published | None = None
+    summary: Mapping[str, Any], path: Path, *, published: Mapping[str, Any] | None = None
 ) -> str | None:
-    """Draw the picture of a comparison, whatever its kind.
+    """Draw the picture of a comparison of any kind.
 
     Benches are boxes, studies of one setting lines, of two settings a heat map; costs and the
     breakdown of the approximation have their own. Scores are drawn in per cent. The network before
-    training is a dashed level. What has no score is left out.
+    training is a dashed level. Rows without a score are left out.
 
     Args:
         summary: of the comparison, as its summary.json holds it.
-        path: the .png, .svg or .pdf file to write; its folder is made.
-        published: in per cent, for the title of each loss ``{"mean", "ci95"}``; of a study
-            ``{value: {"mean", "ci95"}}``; of a reality check the same by ``"concatenated"`` and
-            ``"separated"``, or plainly for the concatenated embeddings. None shows nothing.
+        path: the .png, .svg or .pdf file to write; its folder is created.
+        published: the paper's numbers, as `weiss.reporting.published.published_for_picture`
+            returns them; None for none.
 
     Returns:
-        The caption, in plain text; None if there is nothing to draw yet, and then nothing is
-        written.
+        The caption, in plain text; None if there is nothing to draw yet; then no file is written.
     """
     rows = [row for row in summary.get("rows") or () if row.get("scores")]
     draw = {"reality-check": _parts, "classes": _costs, "breakdown": _breakdown}.get(
@@ -80,9 +71,9 @@ def draw_picture(
 
 
 def _boxes(
-    summary: Mapping[str, Any], rows: Sequence[Row], path: Path, published: Published
+    summary: Mapping[str, Any], rows: Sequence[Row], path: Path, published: Mapping[str, Any]
 ) -> str | None:
-    """Draw the values of each loss, or of each way that a study compares, as a box."""
+    """Draw the values of each row as a box."""
     labels = _labels(summary, rows)
     drawn = _boxes_of(rows, labels, METRIC, published)
     if not drawn.values:
@@ -94,7 +85,7 @@ def _boxes(
 
 
 def _parts(
-    summary: Mapping[str, Any], rows: Sequence[Row], path: Path, published: Published
+    summary: Mapping[str, Any], rows: Sequence[Row], path: Path, published: Mapping[str, Any]
 ) -> str | None:
     """Draw a reality check: its concatenated embeddings above its separated ones."""
     labels = _labels(summary, rows)
@@ -102,11 +93,7 @@ def _parts(
     panels: dict[str, Boxes] = {}
     folds = int((summary.get("protocol") or {}).get("folds", 4))
     for part, factor in zip(PARTS, (folds, 1), strict=True):
-        numbers = {
-            title: given.get(part, given if part == "concatenated" else None)
-            for title, given in published.items()
-            if isinstance(given, Mapping)
-        }
+        numbers = {title: given.get(part) for title, given in published.items()}
         drawn = _boxes_of(rows, labels, f"{part}.{METRIC}", numbers)
         if drawn.values:
             name = f"{part}, {factor * size:g} dimensions" if size else part
@@ -119,24 +106,27 @@ def _parts(
 
 
 def _boxes_of(
-    rows: Sequence[Row], labels: Mapping[str, str], metric: str, published: Published
+    rows: Sequence[Row],
+    labels: Mapping[str, str],
+    metric: str,
+    published: Mapping[str, Published | None],
 ) -> Boxes:
     values: dict[str, list[float]] = {}
     beside: dict[str, tuple[float, float]] = {}
     for row in rows:
         score = _score(row, metric, factor=100)
-        if score is None or _is_reference(row):
+        if score is None or is_reference(row):
             continue
         label = labels[str(row.get("name"))]
         values[label] = score.values or [score.mean]
-        number = _published_number(published.get(_title(row)))
+        number = published.get(row["title"])
         if number is not None:
-            beside[label] = number
-    return Boxes(values, _levels(rows, metric), beside)
+            beside[label] = (number.mean, number.half_width)
+    return Boxes(values, levels_of(rows, metric), beside)
 
 
 def _about_boxes(panels: Sequence[Boxes]) -> str:
-    """Return what the signs in boxes mean, those that were drawn."""
+    """Return the meaning of the signs that were drawn."""
     counts = [len(values) for panel in panels for values in panel.values.values()]
     if max(counts) == 1:
         words = "one run each, so there is no interval"
@@ -154,16 +144,20 @@ def _about_boxes(panels: Sequence[Boxes]) -> str:
 
 
 def _lines(
-    summary: Mapping[str, Any], rows: Sequence[Row], path: Path, published: Published
+    summary: Mapping[str, Any], rows: Sequence[Row], path: Path, published: Mapping[str, Any]
 ) -> str | None:
     """Draw a score against the one setting that a study varies, a line a loss."""
     axis = summary["axes"][0]
     series = _series(rows, str(axis["key"]), METRIC, factor=100)
     if not series:
         return None
-    levels = _levels(rows, METRIC)
-    beside = {title: _published_points(given) for title, given in published.items()}
-    beside = {title: points for title, points in beside.items() if points}
+    levels = levels_of(rows, METRIC)
+    beside = {
+        title: [
+            Point(x, n.mean, n.mean - n.half_width, n.mean + n.half_width) for x, n in given.items()
+        ]
+        for title, given in published.items()
+    }
     label = str(axis.get("label") or axis["key"])
     is_log = bool(axis.get("log"))
     lines: dict[str, Any] = {"levels": levels, "published": beside}
@@ -176,7 +170,7 @@ def _lines(
 
 
 def _heat(
-    summary: Mapping[str, Any], rows: Sequence[Row], path: Path, published: Published
+    summary: Mapping[str, Any], rows: Sequence[Row], path: Path, published: Mapping[str, Any]
 ) -> str | None:
     """Draw a score over the two settings that a study varies, a panel a loss."""
     across, up = summary["axes"]
@@ -184,8 +178,8 @@ def _heat(
     for row in rows:
         score = _score(row, METRIC, factor=100)
         place = _at(row, across["key"]), _at(row, up["key"])
-        if score is not None and not _is_reference(row) and None not in place:
-            cells.setdefault(_title(row), {})[place] = score.mean
+        if score is not None and not is_reference(row) and None not in place:
+            cells.setdefault(row["title"], {})[place] = score.mean
     if not cells:
         return None
     found = [place for table in cells.values() for place in table]
@@ -204,12 +198,12 @@ def _heat(
     words = f"MAP@R{_where(summary)}, in per cent; framed is the best: {'; '.join(best)}."
     if len(xs) * len(ys) > min(map(len, cells.values())):
         words += " Hatched: not measured."
-    levels = _levels(rows, METRIC)
+    levels = levels_of(rows, METRIC)
     return words + "".join(f" {name}: {value:.1f}." for name, value in levels.items())
 
 
 def _costs(
-    summary: Mapping[str, Any], rows: Sequence[Row], path: Path, published: Published
+    summary: Mapping[str, Any], rows: Sequence[Row], path: Path, published: Mapping[str, Any]
 ) -> str | None:
     """Draw time and memory of a step against the number of classes."""
     axis: Mapping[str, Any] = next(iter(summary.get("axes") or ()), {})
@@ -224,14 +218,14 @@ def _costs(
     words = f"What one step of a loss costs by {label}"
     words += f", in a batch of {batch:g}" if batch else ""
     words += ": time, its bars quartiles of the repetitions, and peak memory, on logarithmic axes."
-    failed = [_title(row) for row in summary.get("rows") or () if row.get("failed")]
+    failed = [row["title"] for row in summary.get("rows") or () if row.get("failed")]
     if failed:
         words += f" Without a point where it failed: {', '.join(dict.fromkeys(failed))}."
     return words
 
 
 def _breakdown(
-    summary: Mapping[str, Any], rows: Sequence[Row], path: Path, published: Published
+    summary: Mapping[str, Any], rows: Sequence[Row], path: Path, published: Mapping[str, Any]
 ) -> str | None:
     """Draw the excess of the pair loss over its mean field against the spread of classes."""
     axis: Mapping[str, Any] = next(iter(summary.get("axes") or ()), {})
@@ -243,12 +237,12 @@ def _breakdown(
         x = spread.mean if spread is not None else asked
         if excess is None or x is None:
             continue
-        if asked is None:  # nothing was asked for: a network, as it is
-            label = ", ".join([_title(row), *filter(None, [row.get("network")])])
+        if asked is None:  # a network: its spread was measured, not given
+            label = ", ".join([row["title"], *filter(None, [row.get("network")])])
             label += f" ({row.get('name')})" if label in networks else ""
             networks[label] = (x, excess.mean)
-        elif not _is_reference(row):
-            curves.setdefault(_title(row), []).append((x, excess.mean))
+        elif not is_reference(row):
+            curves.setdefault(row["title"], []).append((x, excess.mean))
     if not curves and not networks:
         return None
     label = str(axis.get("label") or "spread of classes (mean of 1 - cos)")
@@ -266,19 +260,19 @@ def _series(rows: Sequence[Row], key: str, metric: str, *, factor: float = 1) ->
     found: dict[str, list[Point]] = {}
     for row in rows:
         x, score = _number(_at(row, key)), _score(row, metric, factor=factor)
-        if x is not None and score is not None and not _is_reference(row):
+        if x is not None and score is not None and not is_reference(row):
             point = Point(x, score.mean, score.low, score.high)
-            found.setdefault(_title(row), []).append(point)
+            found.setdefault(row["title"], []).append(point)
     return found
 
 
-def _levels(rows: Sequence[Row], metric: str) -> dict[str, float]:
-    """Return the scores of networks before training, in per cent; of several the highest."""
+def levels_of(rows: Sequence[Row], metric: str) -> dict[str, float]:
+    """Return the scores of untrained networks by title, in per cent; of several the highest."""
     found: dict[str, list[float]] = {}
     for row in rows:
         score = _score(row, metric, factor=100)
-        if score is not None and _is_reference(row):
-            found.setdefault(_title(row), []).append(score.mean)
+        if score is not None and is_reference(row):
+            found.setdefault(row["title"], []).append(score.mean)
     return {
         title if len(means) == 1 else f"{title}, highest": max(means)
         for title, means in found.items()
@@ -290,14 +284,14 @@ def _about_levels(many: Sequence[Mapping[str, float]]) -> str:
     for levels in many:
         for name, value in levels.items():
             found.setdefault(name, []).append(f"{value:.1f}")
-    known = [f"{name} {' and '.join(dict.fromkeys(said))}" for name, said in found.items()]
+    known = [f"{name} {' and '.join(dict.fromkeys(each))}" for name, each in found.items()]
     return f" Before training: {', '.join(known)}." if known else ""
 
 
 def _score(row: Row, key: str, *, factor: float = 1) -> Score | None:
-    """Return a score of a row; None where it is absent or no number.
+    """Return a score of a row; None if it is absent or not a number.
 
-    Where there is a median it is the one that the ends belong to, as quartiles.
+    If there is a median, it takes the place of the mean: the ends are quartiles then.
     """
     given = (row.get("scores") or {}).get(key)
     if not isinstance(given, Mapping):
@@ -316,53 +310,24 @@ def _score(row: Row, key: str, *, factor: float = 1) -> Score | None:
 
 
 def _number(value: Any) -> float | None:
-    """Return what is a finite number as one; True and words are none."""
+    """Return a finite number as float; None for anything else, also for True."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
 
 
-def _published_number(given: Any) -> tuple[float, float] | None:
-    mean = _number(given.get("mean")) if isinstance(given, Mapping) else None
-    return None if mean is None else (mean, _number(given.get("ci95")) or 0.0)
-
-
-def _published_points(given: Any) -> list[Point]:
-    """Return published numbers by a setting, whose values may be words, as JSON has its keys."""
-    points = []
-    for value, each in given.items() if isinstance(given, Mapping) else ():
-        number = _published_number(each)
-        try:
-            x = float(value)
-        except (TypeError, ValueError):
-            continue
-        if number is not None:
-            mean, half = number
-            points.append(Point(x, mean, *((mean - half, mean + half) if half else (None, None))))
-    return points
-
-
-def _is_reference(row: Row) -> bool:
-    return row.get("loss") == UNTRAINED
-
-
-def _title(row: Row) -> str:
-    loss = str(row.get("loss"))
-    return str(row.get("title") or (LOSSES[loss].title if loss in LOSSES else loss))
-
-
 def _labels(summary: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, str]:
-    """Return what stands below the box of each row, by the row's name; no two are the same.
+    """Return a unique label for the box of each row, by the row's name.
 
-    Where a study compares ways of doing one thing for one loss, the way says it all.
+    In a study of one loss, the value of the axis is enough.
     """
     keys = [str(axis["key"]) for axis in summary.get("axes") or ()]
-    trained = [row for row in rows if not _is_reference(row)]
-    has_one_loss = len({_title(row) for row in trained}) == 1
+    trained = [row for row in rows if not is_reference(row)]
+    has_one_loss = len({row["title"] for row in trained}) == 1
     labels: dict[str, str] = {}
     for row in trained:
         ways = [_words(_at(row, key)) for key in keys if _at(row, key) is not None]
-        label = ", ".join(ways if has_one_loss and ways else [_title(row), *ways])
+        label = ", ".join(ways if has_one_loss and ways else [row["title"], *ways])
         name = str(row.get("name"))
         labels[name] = f"{label} ({name})" if label in labels.values() else label
     return labels
@@ -377,7 +342,7 @@ def _words(value: Any) -> str:
 
 
 def _in_order(declared: Any, found: Sequence[Any]) -> list[Any]:
-    """Return the values of an axis in the order declared, then those found besides."""
+    """Return the values of an axis in the declared order, then other values of rows."""
     return list(dict.fromkeys([*(declared or ()), *found]))
 
 

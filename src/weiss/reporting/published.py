@@ -1,7 +1,7 @@
-"""What the paper reports, to stand beside what was measured here; in per cent.
+"""The paper's numbers, to show beside the measured ones; in per cent.
 
-The numbers are those of the paper's tables (`published.json` names them). They were reached with
-BN-Inception, on four data sets; anything else has none, and None is what is returned for it.
+They are those of the paper's tables, stored in `published.json`: BN-Inception on four data sets.
+Functions return None for what the paper does not have.
 """
 
 import json
@@ -17,7 +17,7 @@ NETWORK_TITLE = "BN-Inception"
 EMBEDDING_SIZES = {"traditional": 512, "batch-size": 512, "regularisation": 512}
 EMBEDDING_SIZES["reality-check"] = 128
 TABLES = {"batch-size": "batch_size", "regularisation": "regularisation"}
-"""Where studies over one axis stand in the file, by their kind."""
+"""The names in the file of studies over one axis, by their kind."""
 PARTS = {"separated": "separated_128", "concatenated": "concatenated_512"}
 
 
@@ -35,12 +35,12 @@ class Published:
 
 
 def source() -> str:
-    """Return where the numbers come from, for a caption."""
+    """Return the source of the numbers, for a caption."""
     return str(_file()["source"])
 
 
 def published(kind: str, data: str, loss: str, metric: str) -> Published | None:
-    """Return what the paper has for a loss under one of its two protocols.
+    """Return the paper's number for a loss under one of its two protocols.
 
     Args:
         kind: ``"traditional"`` or ``"reality-check"``.
@@ -50,7 +50,7 @@ def published(kind: str, data: str, loss: str, metric: str) -> Published | None:
             ``"concatenated.precision_at_1"`` and so on.
 
     Returns:
-        The number, or None where the paper has none.
+        The number, or None if the paper has none.
 
     Example:
         >>> published("traditional", "cub", "mf_cwms", "map_at_r")
@@ -65,11 +65,10 @@ def published(kind: str, data: str, loss: str, metric: str) -> Published | None:
 
 
 def published_at(kind: str, data: str, loss: str, value: float) -> Published | None:
-    """Return the MAP@R that the paper has for one value of a study's axis.
+    """Return the paper's MAP@R for one value of a study's axis.
 
     Args:
-        kind: ``"batch-size"`` or ``"regularisation"``; other studies are drawn in the paper, not
-            printed, and have None.
+        kind: ``"batch-size"`` or ``"regularisation"``; the paper only draws other studies.
         data: short name of the data set.
         loss: short name of the loss.
         value: of the axis.
@@ -78,41 +77,41 @@ def published_at(kind: str, data: str, loss: str, value: float) -> Published | N
         >>> published_at("regularisation", "cub", "mf_contrastive", 0.1)
         Published(mean=25.3, half_width=0.3)
     """
-    # 100.0 and 100 are the same value; the file's keys are as short as can be.
+    # 100.0 and 100 are the same value; the file's keys are "100".
     return _found(TABLES.get(kind, ""), _paper_name(loss), data, f"{value:g}")
 
 
 def published_for_picture(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the paper's MAP@R for the losses of a comparison, as pictures take it.
+    """Return the paper's MAP@R for the losses of a comparison, as `draw_picture` takes it.
 
     Args:
         summary: of the comparison.
 
     Returns:
-        By the title of each loss ``{"mean", "ci95"}``; of a study ``{value: {"mean", "ci95"}}``
-        for the values that were run; of a reality check ``{"separated": .., "concatenated": ..}``
-        with the same inside. Losses of which the paper has nothing are not in it.
+        By the title of each loss a `Published`; of a study ``{value: Published}`` for the values
+        that were run; of a reality check ``{"separated": Published, "concatenated": Published}``.
+        Losses that the paper does not have are not in it.
     """
     kind, data = str(summary.get("kind")), str(summary.get("data"))
     found: dict[str, Any] = {}
     for row in summary.get("rows", ()):
         loss, title = row["loss"], row["title"]
         if row.get("changes"):
-            continue  # the paper's numbers are those of its settings
+            continue  # the paper has other settings
         if kind in TABLES:
             for value in row.get("at", {}).values():
                 number = published_at(kind, data, loss, value)
                 if number is not None:
-                    found.setdefault(title, {})[value] = _as_dict(number)
+                    found.setdefault(title, {})[value] = number
         elif kind == "reality-check":
             for part in PARTS:
                 number = published(kind, data, loss, f"{part}.map_at_r")
                 if number is not None:
-                    found.setdefault(title, {})[part] = _as_dict(number)
+                    found.setdefault(title, {})[part] = number
         else:
             number = published(kind, data, loss, "map_at_r")
             if number is not None:
-                found[title] = _as_dict(number)
+                found[title] = number
     return found
 
 
@@ -126,16 +125,11 @@ def difference_in_words(summary: Mapping[str, Any]) -> str:
     if backbone != NETWORK:
         return (
             f"{chosen} The paper's network is {NETWORK_TITLE}, the one here is {backbone}: they "
-            "are not the same network, so the numbers stand beside each other, not against each "
-            "other."
+            "are not the same network, so the numbers cannot be compared directly."
         )
     if expected is not None and size != expected:
         return f"{chosen} The paper's network has {expected} dimensions, the one here {size}."
     return chosen
-
-
-def _as_dict(number: Published) -> dict[str, float]:
-    return {"mean": number.mean, "ci95": number.half_width}
 
 
 def _paper_name(loss: str) -> str:

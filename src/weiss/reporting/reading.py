@@ -1,7 +1,7 @@
-"""What a report is made from: comparison folders, folders of seeds, single runs.
+"""Reading the folders of a report: comparison folders, folders of seeds, single runs.
 
-All become comparisons: a summary as benches and studies write it, and where its runs lie. Runs that
-were trained by themselves are put together by their data, for scores on other data are no rivals.
+Each becomes a `Comparison`: a summary as benches and studies write it, and the folder of its runs.
+Single runs on the same data become one comparison.
 """
 
 import json
@@ -34,10 +34,10 @@ class Comparison:
     """A comparison of losses or settings, complete or not.
 
     Attributes:
-        folder: where it lies; the summary names its runs from here.
-        summary: what `summary.json` holds, see the documentation of `weiss bench`.
-        is_given: whether a bench or a study made it; else it was put together from single runs.
-        unfinished: runs that have not come to their end, and how far they are.
+        folder: its folder; the summary names runs relative to it.
+        summary: of `summary.json`, see `weiss.runs.summaries`.
+        is_given: whether a bench or a study made it; False if made here from single runs.
+        unfinished: unfinished runs, with their progress.
     """
 
     folder: Path
@@ -52,21 +52,21 @@ class Comparison:
 
     @property
     def rows(self) -> list[Mapping[str, Any]]:
-        """The rows, those that nothing was trained for last."""
+        """The rows, untrained networks last."""
         return sorted(self.summary["rows"], key=is_reference)
 
     @property
     def trained(self) -> list[Mapping[str, Any]]:
-        """The rows without those that nothing was trained for."""
+        """The rows without untrained networks."""
         return [row for row in self.rows if not is_reference(row)]
 
     @property
     def main_metric(self) -> str:
-        """The score by which the best is told."""
+        """The score that decides which row is best."""
         return "concatenated.map_at_r" if self.kind == "reality-check" else "map_at_r"
 
     def label(self, row: Mapping[str, Any]) -> str:
-        """Return what a row is called where it stands by itself: its loss, and where on the axes.
+        """Return the full name of a row: its loss, and its values on the axes.
 
         Example:
             >>> axes = [{"key": "train.batch_size", "label": "batch size", "values": [30]}]
@@ -83,7 +83,7 @@ class Comparison:
         return ", ".join([str(row["title"]), *where])
 
     def runs(self, row: Mapping[str, Any]) -> list[Run]:
-        """Return the runs of a row that have begun."""
+        """Return the runs of a row that have started."""
         found = [Run(self.folder / name) for name in row.get("runs", ())]
         return [run for run in found if run.exists()]
 
@@ -92,9 +92,9 @@ class Comparison:
         return [(run, run.result()) for run in self.runs(row) if run.is_finished()]
 
     def metrics(self) -> dict[str, list[list[dict[str, Any]]]]:
-        """Return by the label of each trained row what its runs measured, an entry an epoch.
+        """Return by the label of each trained row the metrics of its runs, an entry an epoch.
 
-        Runs before the end of their first epoch are left out, and rows without others.
+        Runs in their first epoch are left out, and rows without other runs.
         """
         found = {
             self.label(row): [lines for run in self.runs(row) if (lines := run.metrics())]
@@ -103,7 +103,7 @@ class Comparison:
         return {label: runs for label, runs in found.items() if runs}
 
     def name_of(self, run: Run) -> str:
-        """Return the place of a run below the comparison's folder; of a single run its folder."""
+        """Return the path of a run below the comparison's folder; of a single run its folder."""
         place = run.folder.relative_to(self.folder) if self.is_given else run.folder
         return place.as_posix()
 
@@ -114,25 +114,30 @@ class Comparison:
 
 
 def axis_value(value: Any) -> str:
-    """Return a value of an axis as people write it."""
+    """Return a value of an axis as text."""
     if isinstance(value, (bool, str)):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
 def is_reference(row: Mapping[str, Any]) -> bool:
-    """Say whether a row is of a network that nothing was trained for."""
+    """Return whether a row is of an untrained network."""
     return bool(row["loss"] == UNTRAINED)
 
 
 def mean_of(row: Mapping[str, Any], metric: str) -> float | None:
-    """Return the mean of a row's score; None where it is absent or not a number."""
+    """Return the mean of a row's score; None if it is absent or not finite."""
     mean = (row.get("scores", {}).get(metric) or {}).get("mean")
     return None if mean is None or not math.isfinite(mean) else float(mean)
 
 
+def values_of(row: Mapping[str, Any], metric: str) -> list[float]:
+    """Return the single values of a row's score; empty if it is absent."""
+    return list((row.get("scores", {}).get(metric) or {}).get("values", ()))
+
+
 def score_of(result: Mapping[str, Any], metric: str = "map_at_r") -> float | None:
-    """Return a score from a run's result: on the test set, where that was looked at by itself."""
+    """Return a score from a run's result: on the test set if it has test scores."""
     found = result.get("test", result).get(metric)
     return None if found is None else float(found)
 
@@ -140,16 +145,16 @@ def score_of(result: Mapping[str, Any], metric: str = "map_at_r") -> float | Non
 def read_folders(
     folders: Sequence[Path], summaries: Mapping[Path, Summary] | None = None
 ) -> list[Comparison]:
-    """Read whatever a report is asked to be made from.
+    """Read the folders of a report.
 
     Args:
-        folders: comparison folders, folders of seeds and run folders, at least one; one that is
-            given twice counts once.
-        summaries: newer ones than lie in some of the folders, of comparisons under way.
+        folders: comparison folders, folders of seeds and run folders, at least one; duplicates
+            count once.
+        summaries: newer than those in some of the folders, of unfinished comparisons.
 
     Returns:
         The comparisons in the order given. Single runs and seeds become one comparison for each
-        data set they were measured on, where the first of them stood.
+        data set, at the place of the first of them.
     """
     if not folders:
         raise ValueError("RUNS must name at least one folder; got none. Pass runs or comparisons.")
@@ -169,13 +174,13 @@ def read_folders(
             found.append(key)
         alone[key][str(folder)] = runs
     return [
-        each if isinstance(each, Comparison) else _put_together(each[0], alone[each])
+        each if isinstance(each, Comparison) else _from_single_runs(each[0], alone[each])
         for each in found
     ]
 
 
 def _runs_of(folder: Path) -> list[Run] | None:
-    """Return the run or the seeds that a folder holds; None if it holds a comparison."""
+    """Return the run or the seeds in a folder; None if it holds a comparison."""
     if Run(folder).exists():
         return [Run(folder)]
     if (folder / SUMMARY).is_file() and "format" in _read_json(folder / SUMMARY):
@@ -196,7 +201,7 @@ def _runs_of(folder: Path) -> list[Run] | None:
     else:
         beside = [path.name for path in folder.parent.glob("*") if path.is_dir()]
         hint = suggestion(folder.name, beside) if not folder.is_dir() else ""
-        hint += " Pass what weiss train, bench or study wrote to with --out."
+        hint += " Pass the --out folder of weiss train, bench or study."
     raise ValueError(
         f"RUNS must be folders of runs ({RECIPE}), of seeds (seed-N) or of comparisons "
         f"({SUMMARY}); got {folder}: {what}.{hint}"
@@ -208,8 +213,8 @@ def _read_json(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(
-            f"{path} must be JSON; it is cut off or changed: {error}. Run the command that wrote "
-            "it again: what is done stays."
+            f"{path} must be JSON; it is truncated or changed: {error}. Run the command that wrote "
+            "it again: finished units are kept."
         ) from error
     if not isinstance(found, dict):
         raise ValueError(f"{path} must hold an object with names; got {type(found).__name__}.")
@@ -241,13 +246,13 @@ def _checked(folder: Path, summary: Summary) -> Comparison:
     return Comparison(folder, summary)
 
 
-def _put_together(data: str, given: Mapping[str, list[Run]]) -> Comparison:
+def _from_single_runs(data: str, given: Mapping[str, list[Run]]) -> Comparison:
     """Make a comparison of single runs and folders of seeds, all on the same data."""
     titles = _titles({folder: runs[0].recipe() for folder, runs in given.items()})
     rows = [_row(folder, titles[folder], runs) for folder, runs in given.items()]
     every = [run for runs in given.values() for run in runs]
     recipe = every[0].recipe()
-    unfinished = {str(run.folder): _how_far(run) for run in every if not run.is_finished()}
+    unfinished = {str(run.folder): _progress(run) for run in every if not run.is_finished()}
     done = [run.result() for run in every if run.is_finished()]
     measured = {str(result.get("measured_on", "nothing")) for result in done}
     if done and all("test" in result for result in done):
@@ -277,14 +282,14 @@ def _put_together(data: str, given: Mapping[str, list[Run]]) -> Comparison:
 
 
 def _alike(section: str, key: str, runs: Sequence[Run], name: str = "") -> dict[str, Any]:
-    """Return a setting that all runs share, or all of them in words."""
+    """Return a setting that all runs share, or its values joined by "and"."""
     found = list(dict.fromkeys(run.recipe().get(section, {}).get(key) for run in runs))
     value = found[0] if len(found) == 1 else " and ".join(map(str, found))
     return {name or section: value}
 
 
 def _titles(recipes: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Name each row by its loss, and by its folder where a loss stands twice."""
+    """Name each row by its loss, and by its folder if a loss occurs twice."""
     names = {folder: str(recipe["loss"]["name"]) for folder, recipe in recipes.items()}
     titles = {
         folder: LOSSES[name].title if name in LOSSES else name for folder, name in names.items()
@@ -304,13 +309,10 @@ def _row(folder: str, title: str, runs: Sequence[Run]) -> dict[str, Any]:
     results = [run.result() for run in runs if run.is_finished()]
     scores: dict[str, Any] = {}
     for name in (*SCORES, "epoch", "seconds"):
-        values = [
-            found
-            for result in results
-            if (found := score_of(result, name) if name in SCORES else result.get(name)) is not None
-        ]
-        if values:
-            scores[name] = summarised(values)
+        read = score_of if name in SCORES else dict.get
+        score = summarised([read(result, name) for result in results])
+        if score is not None:
+            scores[name] = score
     return {
         "name": folder,
         "loss": recipe["loss"]["name"],
@@ -323,7 +325,7 @@ def _row(folder: str, title: str, runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def _how_far(run: Run) -> str:
+def _progress(run: Run) -> str:
     lines = run.metrics()
     asked = run.recipe().get("train", {}).get("epochs")
     return f"{len(lines)} of at most {asked} epochs" if asked else f"{len(lines)} epochs"

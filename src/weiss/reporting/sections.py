@@ -1,36 +1,70 @@
-"""The parts of a report about one comparison: scores, pictures, search, significance, costs."""
+"""The sections of a report about one comparison, each a function that adds to a document.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+It is one piece: every section is here, in the order of the report; a new one is a function here and
+a line in `weiss.reporting.report`. The tables of scores are in `weiss.reporting.tables`.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from weiss import figures
 from weiss.evaluation.metrics import TITLES
-from weiss.reporting.markdown import Document
-from weiss.reporting.pictures import draw_picture
+from weiss.reporting.document import Document
+from weiss.reporting.gallery import Gallery, Looked, Query, class_scores, retrieval_rows
+from weiss.reporting.pictures import draw_picture, levels_of
 from weiss.reporting.published import published_for_picture
-from weiss.reporting.reading import Comparison, axis_value, is_reference, mean_of
+from weiss.reporting.reading import Comparison, axis_value, score_of, values_of
 from weiss.reporting.tables import (
     MINUS,
     Cell,
-    Column,
     Row,
     Table,
     comparison_tables,
-    from_columns,
     score_cell,
     settings_text,
     significant,
 )
-from weiss.runs.folder import RESULT, Run
+from weiss.runs.folder import MODEL, RECIPE, RESULT, Run
 from weiss.runs.summaries import FEW_PAIRS
 
+Look = Callable[[Path], Looked]
 MOST_CURVES = 8
-"""More averaged learning curves than these cannot be told apart."""
+"""More curves than these in one figure cannot be distinguished."""
 MOST_TESTS = 20
-"""Of more tests than these only those by the main metric are shown."""
+"""If there are more tests, only those by the main metric are shown."""
+NUM_WORST_SHOWN, NUM_WORST, NUM_BEST = 6, 10, 5
+NUM_NEIGHBOURS = 10
+SEARCHED = ("spaces",)
+"""Entries of a protocol that the section on the search shows."""
+LEFT_OUT = ("made_with", "seed")
+"""Parts of a recipe in which runs of one experiment differ."""
+MEANINGS = {
+    "class_mean_length": (
+        "The length of a class mean is 1 for a class in one point and near 0 for one scattered "
+        "over the sphere."
+    ),
+    "residual": (
+        "The residual is the distance of the class vector from the class mean, in the loss's own "
+        "distance: 0 is self-consistent, as mean-field theory asks."
+    ),
+    "violating_share": (
+        "Pairs of fields violate where they are closer than their own loss's repulsion reaches."
+    ),
+}
+"""The meaning of each order parameter, for readers who see it for the first time."""
 SIGNIFICANT = 0.05
+TESTS = (
+    "metric",
+    "first",
+    "second",
+    "difference",
+    "p",
+    "p, corrected",
+    "p, Wilcoxon",
+    "pairs",
+)
 COSTS = (
     "loss",
     "runs",
@@ -44,14 +78,14 @@ COSTS = (
 
 
 def add_scores(document: Document, comparison: Comparison) -> None:
-    """Add the question, how far it is answered, the tables of scores, and what is missing."""
+    """Add the question, the progress, the tables of scores, and the units without a result."""
     summary = comparison.summary
     if summary.get("question"):
         document.paragraph(str(summary["question"]))
     if not summary.get("is_complete", True):
         document.paragraph(
             f"Not complete: {summary.get('num_done')} of {summary.get('num_units')} units are "
-            "done. What follows is what there is so far."
+            "done. These are the results so far."
         )
     for table in comparison_tables(comparison):
         document.table(table)
@@ -60,64 +94,50 @@ def add_scores(document: Document, comparison: Comparison) -> None:
         **{run: f"unfinished: {far}" for run, far in comparison.unfinished.items()},
     }
     if missing:
-        document.table(
-            from_columns(
-                [Column("unit", list(missing)), Column("why", list(missing.values()))],
-                "Units without a result; no score above contains them.",
-            )
-        )
+        caption = "Units without a result; no score above contains them."
+        document.table(Table(("unit", "why"), tuple(missing.items()), caption))
 
 
 def add_pictures(document: Document, comparison: Comparison, name: str) -> None:
-    """Add the picture of a comparison, its learning curves and how its scores are spread."""
+    """Add the picture of a comparison, its learning curves and a box plot of its P@1."""
     summary = comparison.summary
     beside = published_for_picture(summary) or None
-    num_values = sum(len(each) for each in _spread(comparison, "map_at_r").values())
-    # A dot by itself shows nothing that a number does not.
+    num_values = sum(len(each) for each in _values(comparison, "map_at_r").values())
+    # A single dot shows no more than its number.
     if comparison.is_given or num_values > 1:
         document.figure(
             f"{name}-picture", lambda path: draw_picture(summary, path, published=beside)
         )
     _add_curves(document, comparison, name)
-    boxes = _spread(comparison, "precision_at_1")
+    boxes = _values(comparison, "precision_at_1")
     if comparison.kind == "traditional" and any(len(values) > 1 for values in boxes.values()):
-        levels = _levels(comparison, "precision_at_1")
+        levels, title = levels_of(comparison.rows, "precision_at_1"), TITLES["precision_at_1"]
 
         def draw(path: Path) -> str:
-            figures.box_plots(boxes, path, ylabel="P@1 (%)", levels=levels)
-            return "P@1 of each run, in per cent."
+            figures.box_plots(boxes, path, ylabel=f"{title} (%)", levels=levels)
+            return f"{title} of each run, in per cent."
 
         document.figure(f"{name}-precision-at-1", draw)
 
 
-def _spread(comparison: Comparison, metric: str) -> dict[str, list[float]]:
-    found = {
-        comparison.label(row): (row.get("scores", {}).get(metric) or {}).get("values", [])
-        for row in comparison.trained
-    }
+def _values(comparison: Comparison, metric: str) -> dict[str, list[float]]:
+    """Return by the label of each trained row its values of a score, in per cent."""
+    found = {comparison.label(row): values_of(row, metric) for row in comparison.trained}
     return {label: [100 * value for value in values] for label, values in found.items() if values}
 
 
-def _levels(comparison: Comparison, metric: str) -> dict[str, float]:
-    return {
-        row["title"]: 100 * mean
-        for row in comparison.rows
-        if is_reference(row) and (mean := mean_of(row, metric)) is not None
-    }
-
-
 def _add_curves(document: Document, comparison: Comparison, name: str) -> None:
-    # What has not been evaluated yet keeps its place, and with it every curve its looks.
+    # Runs without an evaluation keep an empty entry, so that each curve keeps its colour.
     curves = {
         label: [lines for lines in runs if any(map(_was_evaluated, lines))]
         for label, runs in comparison.metrics().items()
     }
     if not 0 < sum(map(bool, curves.values())) <= MOST_CURVES:
         return
-    # The untrained network's score is one on the test set, which these curves may not be on.
+    # The untrained network was measured on the test set; the curves may be on held-out classes.
     chosen = comparison.summary.get("selected_on", comparison.summary.get("measured_on"))
     is_test = comparison.kind == "traditional" and chosen == "test"
-    levels = _levels(comparison, "map_at_r") if is_test else {}
+    levels = levels_of(comparison.rows, "map_at_r") if is_test else {}
     what = "the test set" if chosen == "test" else "held-out classes"
 
     def draw(path: Path) -> str:
@@ -134,8 +154,55 @@ def _was_evaluated(line: Mapping[str, Any]) -> bool:
     return (line.get("evaluation") or {}).get("map_at_r") is not None
 
 
+def add_order(document: Document, comparison: Comparison, name: str) -> None:
+    """Add the order parameters along training, a line a loss, if runs have measured them."""
+    runs = comparison.metrics()
+    found = figures.order_averages(runs)
+    if not 0 < len({label for curves in found.values() for label in curves}) <= MOST_CURVES:
+        return
+    # The runs of a reality check differ in their data too, not in the seed alone.
+    caption = _order_caption(found, "run" if comparison.kind == "reality-check" else "seed")
+
+    def draw(path: Path) -> str:
+        figures.averaged_order(runs, path)
+        return caption
+
+    document.heading("Order along training", 3)
+    document.figure(f"{name}-order", draw)
+
+
+def _order_caption(found: Mapping[str, Mapping[str, figures.Averaged]], one: str) -> str:
+    """Return what the panels show, what it means and how it was measured.
+
+    Args:
+        found: for each order parameter its curves.
+        one: the word for a run: "run" or "seed".
+    """
+    words = ["Order along training, the median over classes."]
+    labels = {label for curves in found.values() for label in curves}
+    for key, curves in found.items():
+        words.append(MEANINGS[key])
+        if key == "residual" and len(curves) < len(labels):
+            words.append("A loss without class vectors, such as one over pairs, has none.")
+    counts = [curve.num_runs for curves in found.values() for curve in curves.values()]
+    fewest, most = min(counts), max(counts)
+    if most == 1:
+        words.append(f"Each line is of 1 {one}.")
+    else:
+        number = f"{most}" if fewest == most else f"{fewest} to {most}"
+        words.append(
+            f"Each line is the mean over those of {number} {one}s that reached the epoch, shaded "
+            "from the lowest to the highest."
+        )
+    words.append(
+        "Measured on the augmented training batches of the epoch as they passed, of a network that "
+        "moved meanwhile, against the class vectors at its end."
+    )
+    return " ".join(words)
+
+
 def add_search(document: Document, comparison: Comparison, name: str) -> None:
-    """Add how the search for settings went, what it found, and every trial that came to nothing."""
+    """Add the history of the search, the best settings, and every failed or pruned trial."""
     rows = [row for row in comparison.trained if row.get("trials")]
     if not rows:
         return
@@ -143,10 +210,14 @@ def add_search(document: Document, comparison: Comparison, name: str) -> None:
     found = [row for row in rows if row.get("best_settings")]
     if found:
         document.table(_best_settings(found))
-    values = {row["title"]: [_drawn(t) for t in _in_order(row["trials"])] for row in rows}
+    trials = {row["title"]: sorted(row["trials"], key=lambda t: t["number"]) for row in rows}
+    # A failed trial scores 0, but is drawn without a value.
+    values = {
+        title: [None if t.get("failed") else t.get("value") for t in own]
+        for title, own in trials.items()
+    }
     pruned = {
-        row["title"]: {at for at, t in enumerate(_in_order(row["trials"])) if t.get("pruned")}
-        for row in rows
+        title: {at for at, t in enumerate(own) if t.get("pruned")} for title, own in trials.items()
     }
 
     def draw(path: Path) -> str:
@@ -155,74 +226,49 @@ def add_search(document: Document, comparison: Comparison, name: str) -> None:
         if any(value is None for each in values.values() for value in each):
             words += " A cross is a trial that failed, or is not done."
         if any(pruned.values()):
-            words += " A ring is a trial of which folds were left out; it cannot win."
+            words += " A ring is a pruned trial, with skipped folds; it cannot win."
         return words
 
     document.figure(f"{name}-search", draw)
-    kinds = ("failed", "pruned")
-    lost = {
-        kind: [[t for t in _in_order(row["trials"]) if t.get(kind)] for row in rows]
-        for kind in kinds
-    }
-    spaces = [
-        ", ".join(f"{key} {_range(space)}" for key, space in row.get("search_space", {}).items())
-        for row in rows
-    ]
-    columns = [Column("loss", [row["title"] for row in rows])]
-    columns.append(Column("trials", [str(len(row["trials"])) for row in rows]))
-    columns += [Column(kind, [str(len(trials)) for trials in lost[kind]]) for kind in kinds]
-    columns.append(Column("searched", [space or None for space in spaces]))
-    document.table(from_columns(columns, "Trials of the search, and the ranges that it drew from."))
-    listed = [
-        (row["title"], str(trial["number"]), kind, settings_text(trial["settings"]), trial[kind])
-        for at, row in enumerate(rows)
-        for kind in kinds
-        for trial in lost[kind][at]
-    ]
+    lines: list[tuple[Cell, ...]] = []
+    listed: list[tuple[Cell, ...]] = []
+    for row in rows:
+        own = trials[row["title"]]
+        lost = {kind: [t for t in own if t.get(kind)] for kind in ("failed", "pruned")}
+        space = [f"{key} {_range(each)}" for key, each in row.get("search_space", {}).items()]
+        counts = [str(len(each)) for each in (own, *lost.values())]
+        lines.append((row["title"], *counts, ", ".join(space) or None))
+        listed += [
+            (row["title"], str(t["number"]), kind, settings_text(t["settings"]), str(t[kind]))
+            for kind, each in lost.items()
+            for t in each
+        ]
+    headers: tuple[str, ...] = ("loss", "trials", "failed", "pruned", "searched")
+    document.table(Table(headers, tuple(lines), "Trials of the search, and its ranges."))
     if listed:
         headers = ("loss", "trial", "what", "settings", "why")
-        document.table(
-            from_columns(
-                [
-                    Column(header, [str(line[at]) if line[at] else None for line in listed])
-                    for at, header in enumerate(headers)
-                ],
-                "Every trial that failed or was pruned.",
-            )
-        )
-
-
-def _drawn(trial: Mapping[str, Any]) -> float | None:
-    """Return the value of a trial as it is drawn: one that failed has none, though it scores 0."""
-    return None if trial.get("failed") else trial.get("value")
-
-
-def _in_order(trials: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return sorted(trials, key=lambda trial: trial["number"])
+        document.table(Table(headers, tuple(listed), "Every trial that failed or was pruned."))
 
 
 def _range(space: Mapping[str, Any]) -> str:
-    if "low" not in space or "high" not in space:
-        return str(dict(space))
     ends = f"{axis_value(space['low'])} to {axis_value(space['high'])}"
     return f"{ends} (log)" if space.get("log") else ends
 
 
 def _best_settings(rows: Sequence[Row]) -> Table:
-    best: list[Mapping[str, Any]] = [
-        next((t for t in row["trials"] if t["number"] == row.get("best_trial")), {}) for row in rows
-    ]
-    columns = [
-        Column("loss", [row["title"] for row in rows]),
-        Column("trial", [str(trial["number"]) if trial else None for trial in best]),
-        Column(
-            "validation MAP@R",
-            [score_cell({"mean": trial.get("value")}, decimals=2) for trial in best],
-        ),
-        Column("settings", [settings_text(row["best_settings"]) for row in rows]),
-    ]
+    lines = []
+    for row in rows:
+        winners = [t for t in row["trials"] if t["number"] == row.get("best_trial")]
+        best: Mapping[str, Any] = winners[0] if winners else {}
+        score = score_cell({"mean": best.get("value")}, decimals=2)
+        number = str(best["number"]) if best else None
+        lines.append((row["title"], number, score, settings_text(row["best_settings"])))
     caption = "Best settings found, by the mean MAP@R (per cent) on the classes that each fold held"
-    return from_columns(columns, f"{caption} out; the test set had no part in it.")
+    return Table(
+        ("loss", "trial", f"validation {TITLES['map_at_r']}", "settings"),
+        tuple(lines),
+        f"{caption} out; the test set was not used.",
+    )
 
 
 def add_significance(document: Document, comparison: Comparison) -> None:
@@ -230,57 +276,60 @@ def add_significance(document: Document, comparison: Comparison) -> None:
     tests = comparison.summary.get("tests", ())
     if not tests:
         return
-    # Many losses have many pairs: the metric that decides is shown, the others are in the summary.
+    # Many losses have many pairs: then only the main metric is shown.
     all_tests = len(tests)
     if all_tests > MOST_TESTS:
         tests = [test for test in tests if test["metric"] == comparison.main_metric] or tests
     document.heading("Significance", 3)
     document.paragraph(
         "Each line compares two rows of the table over the repetitions that they share, pair by "
-        "pair. The difference is the first less the second, in points of per cent, with its 95 % "
-        "interval. p is how often chance alone would give a difference at least as large, by "
-        "Student's paired test and, without assuming a bell curve, by Wilcoxon's. Among many tests "
-        f"some are below {SIGNIFICANT} by luck; Holm's correction makes up for it: read that "
-        "column."
+        "pair. The difference is the first less the second, in percentage points, with its 95 % "
+        "interval. p is the probability that chance alone gives a difference at least as large, by "
+        "Student's paired test and, without assuming a normal distribution, by Wilcoxon's. Among "
+        f"many tests some are below {SIGNIFICANT} by chance; Holm's correction accounts for it: "
+        "read that column."
     )
     fewest = min(int(test.get("num_pairs") or 0) for test in tests)
     if fewest < FEW_PAIRS:
         document.paragraph(
-            f"Mind: some tests rest on {fewest} pair{'s' * (fewest != 1)}. With fewer than "
-            f"{FEW_PAIRS} a small p may be luck with the spread, and a large one says nothing: "
-            "nothing is printed bold there, and these tests are corrected apart from the others."
+            f"Note: some tests have {fewest} pair{'s' * (fewest != 1)}. With fewer than "
+            f"{FEW_PAIRS} a small p may be chance, and a large one is no evidence: these tests are "
+            "never bold, and are corrected apart from the others."
         )
     titles = {row["name"]: comparison.label(row) for row in comparison.rows}
-    corrected = [test.get("corrected") for test in tests]
-    columns = [
-        Column("metric", [_metric_title(test["metric"]) for test in tests]),
-        Column("first", [titles.get(test["first"], test["first"]) for test in tests]),
-        Column("second", [titles.get(test["second"], test["second"]) for test in tests]),
-        Column("difference", [_difference(test) for test in tests]),
-        Column("p", [p_text(test.get("p_value")) for test in tests]),
-        Column("p, corrected", [p_text(p) for p in corrected]),
-        Column("p, Wilcoxon", [p_text(test.get("wilcoxon")) for test in tests]),
-        Column("pairs", [str(test.get("num_pairs")) for test in tests]),
-    ]
+    lines: list[tuple[Cell, ...]] = []
+    bold = set()
+    for at, test in enumerate(tests):
+        p, num_pairs = test.get("corrected"), int(test.get("num_pairs") or 0)
+        lines.append(
+            (
+                _metric_title(test["metric"]),
+                titles.get(test["first"], test["first"]),
+                titles.get(test["second"], test["second"]),
+                _difference(test),
+                p_text(test.get("p_value")),
+                p_text(p),
+                p_text(test.get("wilcoxon")),
+                str(test.get("num_pairs")),
+            )
+        )
+        if p is not None and p < SIGNIFICANT and num_pairs >= FEW_PAIRS:
+            bold.add((at, TESTS.index("p, corrected")))
     caption = f"Paired tests; bold: below {SIGNIFICANT} after Holm's correction."
     if len(tests) < all_tests:
         caption += " Tests by other metrics are in summary.json."
-    table = from_columns(columns, caption)
-    many = [int(test.get("num_pairs") or 0) >= FEW_PAIRS for test in tests]
-    bold = {(at, 5) for at, p in enumerate(corrected) if p is not None and p < SIGNIFICANT}
-    bold = {(at, column) for at, column in bold if many[at]}
-    document.table(replace(table, best=frozenset(bold)))
+    document.table(Table(TESTS, tuple(lines), caption, frozenset(bold)))
 
 
 def p_text(p: float | None) -> Cell:
-    """Return a p-value to three digits; small ones as what they are below."""
+    """Return a p-value with three decimals, or "<0.001"."""
     if p is None or p != p:
         return None
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def points(fraction: float) -> str:
-    """Return a difference of fractions in points of per cent, with its sign."""
+def _points(fraction: float) -> str:
+    """Return a difference of fractions in percentage points, with its sign."""
     return f"{100 * fraction:+.2f}".replace("-", MINUS)
 
 
@@ -288,8 +337,8 @@ def _difference(test: Mapping[str, Any]) -> Cell:
     if test.get("difference") is None:
         return None
     low, high = test.get("low"), test.get("high")
-    shown = points(test["difference"])
-    return shown if low is None or high is None else f"{shown} ({points(low)} to {points(high)})"
+    shown = _points(test["difference"])
+    return shown if low is None or high is None else f"{shown} ({_points(low)} to {_points(high)})"
 
 
 def _metric_title(metric: str) -> str:
@@ -299,12 +348,11 @@ def _metric_title(metric: str) -> str:
 
 
 def add_costs(document: Document, comparison: Comparison) -> None:
-    """Add what the runs took: time, speed, memory."""
+    """Add time, speed and memory of the runs."""
     lines: list[list[Cell]] = []
     for row in comparison.trained:
         results = [result for _, result in comparison.results(row)]
-        known = (row.get("scores", {}).get("seconds") or {}).get("values", [])
-        seconds = [r["seconds"] for r in results if "seconds" in r] or known
+        seconds = [r["seconds"] for r in results if "seconds" in r] or values_of(row, "seconds")
         if not seconds:
             continue
         memory = [r["peak_gpu_memory_gb"] for r in results if "peak_gpu_memory_gb" in r]
@@ -322,18 +370,15 @@ def add_costs(document: Document, comparison: Comparison) -> None:
         )
     if not lines:
         return
-    columns = [
-        Column(header, [line[at] for line in lines])
-        for at, header in enumerate(COSTS)
-        if any(line[at] for line in lines)
-    ]
+    known = [at for at in range(len(COSTS)) if any(line[at] for line in lines)]
     document.heading("Costs", 3)
     document.table(
-        from_columns(
-            columns,
-            "What the finished runs took: seconds of a run and of all of them, epochs until it "
-            "stopped, images trained on a second. Runs that shared a machine slowed each other "
-            "down: this is what it took, not what a loss costs; for that see weiss study classes.",
+        Table(
+            tuple(COSTS[at] for at in known),
+            tuple(tuple(line[at] for at in known) for line in lines),
+            "Costs of the finished runs: seconds of a run and of all together, epochs until it "
+            "stopped, training images a second. Runs that shared a machine slowed each other "
+            "down: these are not the costs of a loss; for those see weiss study classes.",
         )
     )
 
@@ -346,3 +391,165 @@ def _search_seconds(folder: Path) -> Cell:
     runs = [Run(path.parent) for path in sorted(folder.glob(f"trial-*/fold-*/{RESULT}"))]
     seconds = [run.result().get("seconds", 0.0) for run in runs if run.exists()]
     return significant(sum(seconds)) if seconds else None
+
+
+def add_worst_classes(document: Document, comparison: Comparison, look: Look) -> None:
+    """Add the classes with the lowest scores, with queries and their neighbours as images.
+
+    Of a bench or study the best run of the best loss is shown, of single runs each.
+    """
+    best = comparison.best_row()
+    rows = ([best] if best is not None else []) if comparison.is_given else comparison.trained
+    runs = [(row, run) for row in rows if (run := _best_run(comparison, row)) is not None]
+    if not runs:
+        return
+    document.heading("Worst classes", 3)
+    for row, run in runs:
+        which = f"{comparison.label(row)} ({comparison.name_of(run)})"
+        if not (run.folder / MODEL).is_file():
+            document.paragraph(f"No images of {which}: its folder has no {MODEL} any more.")
+            continue
+        try:
+            looked = look(run.folder)
+            classes = class_scores(looked)
+            queries = [
+                Query(
+                    each.worst,
+                    f"class mean {100 * each.mean:.0f} %, this query "
+                    f"{100 * each.worst_value:.0f} % MAP@R",
+                )
+                for each in classes[:NUM_WORST_SHOWN]
+            ]
+            found = retrieval_rows(
+                looked.embeddings,
+                looked.labels,
+                looked.read,
+                looked.class_names,
+                queries,
+                NUM_NEIGHBOURS,
+                candidates=looked.candidates,
+            )
+        except (OSError, ValueError) as error:
+            document.paragraph(f"No images of {which}: its data could not be read: {error}")
+            continue
+        document.gallery(
+            Gallery(
+                found,
+                f"{which}: the classes with the lowest mean MAP@R, each with its worst query and "
+                "the nearest images.",
+            )
+        )
+        worst = classes[:NUM_WORST]
+        fine = classes[len(worst) :][-NUM_BEST:]
+        caption = f"{which}: the {len(worst)} worst classes by mean MAP@R (per cent)"
+        caption += f" and, below, the {len(fine)} best." if fine else "."
+        document.table(
+            Table(
+                ("class", TITLES["map_at_r"], "queries"),
+                tuple((c.name, f"{100 * c.mean:.1f}", str(c.num_queries)) for c in worst + fine),
+                caption,
+                apart=frozenset(range(len(worst), len(worst + fine))),
+            )
+        )
+
+
+def _best_run(comparison: Comparison, row: Row) -> Run | None:
+    scored = [(run, score_of(result)) for run, result in comparison.results(row)]
+    known = [(run, score) for run, score in scored if score is not None]
+    # Networks may have been removed to save space; prefer a run that has its network.
+    known = [pair for pair in known if (pair[0].folder / MODEL).is_file()] or known
+    return max(known, key=lambda pair: pair[1])[0] if known else None
+
+
+def add_settings(document: Document, comparison: Comparison) -> None:
+    """Add what is needed to reproduce it: command, recipes, seeds, versions, hardware."""
+    summary = comparison.summary
+    document.heading("To do it again", 3)
+    if summary.get("command"):
+        document.code(str(summary["command"]), "Command", folded=False)
+    recipes: dict[str, Run] = {}
+    for row in comparison.trained:
+        # Along an axis the table shows how recipes differ: one of each loss is enough.
+        label = row["title"] if summary.get("axes") else comparison.label(row)
+        if label not in recipes and (runs := comparison.runs(row)):
+            recipes[label] = runs[0]
+    first = next(iter(recipes), None)
+    if first is not None:
+        text = (recipes[first].folder / RECIPE).read_text(encoding="utf-8", errors="replace")
+        document.code(text, f"Recipe of {first} ({comparison.name_of(recipes[first])})")
+    elif summary.get("recipe"):
+        document.code(json.dumps(summary["recipe"], indent=2, ensure_ascii=False), "Recipe")
+    if len(recipes) > 1:
+        lines = _differences(recipes)
+        caption = f"Differences of the recipes from that of {first}."
+    else:
+        lines = _settings(comparison)
+        caption = "Settings of the loss."
+    if lines and any(lines.values()):
+        document.table(Table(("loss", "settings"), tuple(lines.items()), caption))
+    known = _protocol_and_versions(comparison)
+    if known:
+        caption = "Protocol, seeds, versions and hardware."
+        document.table(Table(("what", "which"), tuple(known.items()), caption))
+
+
+def _settings(comparison: Comparison) -> dict[str, Cell]:
+    """Return the settings of each loss, once if they are the same at every value of the axes."""
+    by_title: dict[str, dict[str, Cell]] = {}
+    for row in comparison.trained:
+        own = settings_text(row.get("settings", {}))
+        by_title.setdefault(row["title"], {})[comparison.label(row)] = own
+    found: dict[str, Cell] = {}
+    for title, by_label in by_title.items():
+        one = set(by_label.values())
+        found |= {title: one.pop()} if len(one) == 1 else by_label
+    return found
+
+
+def _differences(recipes: Mapping[str, Run]) -> dict[str, Cell]:
+    """Return for each run but the first how its recipe differs from the first one's."""
+    flat = {label: _flat(run.recipe(), LEFT_OUT) for label, run in recipes.items()}
+    first, *others = flat
+    found: dict[str, Cell] = {}
+    for label in others:
+        keys = dict.fromkeys([*flat[first], *flat[label]])
+        # Another loss has other settings; those that it lacks are not listed.
+        changed = [
+            key
+            for key in keys
+            if flat[label].get(key) != flat[first].get(key)
+            and (key in flat[label] or not key.startswith("loss."))
+        ]
+        if changed:
+            own = {f"{key} =": flat[label].get(key, "not given") for key in changed}
+            found[label] = settings_text(own)
+    return found
+
+
+def _protocol_and_versions(comparison: Comparison) -> dict[str, Cell]:
+    """Return protocol, seeds, versions and hardware, by name."""
+    summary = comparison.summary
+    runs = [run for row in comparison.trained for run in comparison.runs(row)]
+    recipes = [run.recipe() for run in runs]
+    seeds = sorted({recipe["seed"] for recipe in recipes if "seed" in recipe})
+    made_with = summary.get("made_with") or (recipes[0].get("made_with", {}) if recipes else {})
+    found = _flat(summary.get("protocol") or {}, SEARCHED)
+    if seeds:
+        found["seeds of the runs"] = ", ".join(map(str, seeds))
+    return {key: str(value) for key, value in {**found, **_flat(made_with)}.items()}
+
+
+def _flat(
+    nested: Mapping[str, Any], left_out: Sequence[str] = (), above: str = ""
+) -> dict[str, Any]:
+    """Return nested values under dotted names; lists as text."""
+    found: dict[str, Any] = {}
+    for key, value in nested.items():
+        if key in left_out:
+            continue
+        if isinstance(value, Mapping):
+            found |= _flat(value, (), f"{above}{key}.")
+        else:
+            is_list = isinstance(value, list)
+            found[f"{above}{key}"] = ", ".join(map(str, value)) if is_list else value
+    return found

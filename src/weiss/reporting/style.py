@@ -1,7 +1,7 @@
 """How a report looks: on screens light and dark, wide and narrow, and on paper."""
 
-# Right and wrong are told apart by sign and border first; the colours are Okabe and Ito's, which
-# most colour-blind eyes keep apart, lighter in the dark.
+# Right and wrong differ by sign and border first; the colours are Okabe and Ito's, which most
+# colour-blind readers can distinguish, lighter in the dark.
 CSS = """
 :root {
   color-scheme: light dark;

@@ -1,4 +1,7 @@
-"""Tables as the paper prints them: one description each, which every format is written from."""
+"""Tables of a comparison, as the paper prints them; every format is written from a `Table`.
+
+To add the table of a new kind of comparison, add a function and a case in `comparison_tables`.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,34 +9,39 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from weiss.evaluation.metrics import TITLES
-from weiss.reporting.captions import how_measured, num_values
 from weiss.reporting.page import are_numbers
-from weiss.reporting.published import Published, published, published_at
-from weiss.reporting.reading import Comparison, axis_value, is_reference, mean_of
+from weiss.reporting.published import (
+    Published,
+    difference_in_words,
+    published,
+    published_at,
+    source,
+)
+from weiss.reporting.reading import Comparison, axis_value, is_reference, mean_of, values_of
 
 Cell = str | None
-"""What stands in a cell; None is absent, which is shown as a dash and never as a zero."""
+"""The text of a cell; None is shown as a dash."""
 Row = Mapping[str, Any]
 DECIMALS = {"reality-check": 2}
-"""Digits after the point of a score in per cent, where it is not one; as the paper has it."""
+"""Decimals of a score in per cent, if not one; as in the paper."""
 BREAKDOWN = {"spread": "spread", "pair": "pair loss", "mean_field": "mean field"}
 BREAKDOWN |= {"gap": "gap", "excess": "excess"}
 FOLDS = 4
-"""Of a reality check that does not say how many it has, as in the paper."""
+"""The number of folds of a reality check whose summary does not have it; as in the paper."""
 MINUS = "\N{MINUS SIGN}"
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table, whatever format it is to be written in.
+    """A table, independent of the format.
 
     Attributes:
         headers: the names of the columns.
         rows: the cells, as they are shown.
-        caption: what the reader sees, in plain text.
-        best: the cells to print bold, as ``(row, column)`` from 0.
-        groups: headings above the headers, each with how many columns it spans; or none.
-        apart: rows that are set apart: what the others are measured against.
+        caption: plain text.
+        best: the bold cells, as ``(row, column)`` from 0.
+        groups: headings above the headers, each with the number of columns it spans; or none.
+        apart: rows that are set apart: baselines such as the untrained network.
     """
 
     headers: tuple[str, ...]
@@ -44,19 +52,19 @@ class Table:
     apart: frozenset[int] = frozenset()
 
     def is_number(self, column: int) -> bool:
-        """Say whether a column holds numbers, which stand right."""
+        """Return whether a column holds numbers, which are aligned to the right."""
         return are_numbers([row[column] for row in self.rows])
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column on its way into a table.
+    """A column of a table.
 
     Attributes:
         header: its name.
         cells: as they are shown.
         better: which value is the best and bold, if any is.
-        values: what the cells show, to tell the best; None for what does not compete.
+        values: the numbers of the cells, to find the best; None for rows that do not compete.
     """
 
     header: str
@@ -72,10 +80,10 @@ def from_columns(
     apart: Sequence[int] = (),
     groups: Sequence[tuple[str, int]] = (),
 ) -> Table:
-    """Put columns side by side and find the best of each.
+    """Make a table of columns and mark the best cells of each.
 
-    Cells whose mean reads the same as the best's are as good: the digits shown do not tell them
-    apart. Where only one row has a value, or all read the same, nothing is best.
+    Cells that show the same mean as the best one are best too. If only one row has a value, or all
+    show the same, none is.
     """
     best = set()
     for at, column in enumerate(columns):
@@ -124,7 +132,7 @@ def score_cell(score: Mapping[str, Any] | None, *, factor: float = 100, decimals
 
 
 def paper_cell(number: Published | None, decimals: int = 1) -> Cell:
-    """Return a number of the paper the way ours are shown."""
+    """Return a number of the paper in the format of ours."""
     if number is None:
         return None
     return f"{number.mean:.{decimals}f} ± {number.half_width:.{decimals}f}"
@@ -158,7 +166,7 @@ def settings_text(settings: Mapping[str, Any]) -> Cell:
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:
-    """Return the tables of a comparison's scores, as its kind wants them."""
+    """Return the tables of scores of a comparison, by its kind."""
     if not comparison.rows:
         return []
     match comparison.kind:
@@ -181,6 +189,45 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
             return [_bench(comparison)]
 
 
+def _how_measured(comparison: Comparison, *, has_paper: bool) -> str:
+    """Return the part that all captions of scores share: unit, interval, data, source."""
+    counts = [len(values_of(row, comparison.main_metric)) for row in comparison.trained]
+    most = max(counts, default=0)
+    what = "repeats" if comparison.kind == "reality-check" else "runs"
+    if most > 1:
+        words = f"Per cent; mean ± half the width of its 95 % t-interval over up to {most} {what}"
+        words += "; without ± there is one value only."
+    else:
+        words = "Per cent; one run each, so there is no interval."
+    measured = comparison.summary.get("measured_on")
+    chosen = comparison.summary.get("selected_on", measured)
+    if measured == "test" and comparison.kind != "reality-check" and comparison.is_given:
+        words += " Measured on the test set"
+        if chosen == "test":
+            words += ", which also chose the epoch, as in the paper."
+        else:
+            words += f"; the epoch was chosen on {chosen}."
+    elif measured and measured != "nothing" and comparison.kind != "reality-check":
+        words += f" Measured on: {measured}."
+    words += _about_epochs(comparison)
+    if has_paper:
+        words += f" Paper: {source()}.{difference_in_words(comparison.summary)}"
+    return words
+
+
+def _about_epochs(comparison: Comparison) -> str:
+    """Return a note if the best epoch of every run was its last: longer training might help."""
+    asked = ((comparison.summary.get("recipe") or {}).get("train") or {}).get("epochs")
+    was_last = [
+        value == row.get("changes", {}).get("train.epochs", asked)
+        for row in comparison.trained
+        for value in values_of(row, "epoch")
+    ]
+    if asked is None or not was_last or not all(was_last):
+        return ""
+    return " The best epoch was the last in every run: none had stopped improving."
+
+
 def _has(comparison: Comparison, name: str) -> bool:
     return any(mean_of(row, name) is not None for row in comparison.rows)
 
@@ -188,7 +235,7 @@ def _has(comparison: Comparison, name: str) -> bool:
 def _score_column(
     header: str, rows: Sequence[Row], name: str, *, decimals: int = 1, factor: float = 100
 ) -> Column:
-    """Return the column of a score; what nothing was trained for competes with nothing."""
+    """Return the column of a score; untrained networks do not compete for the best."""
     cells: list[Cell] = []
     values: list[float | None] = []
     for row in rows:
@@ -202,11 +249,11 @@ def _score_column(
 def _with_paper(
     comparison: Comparison, header: str, name: str, *, factor: float = 100
 ) -> list[Column]:
-    """Return the column of a score and, where the paper has it for any loss, the paper's beside."""
+    """Return the column of a score and, if the paper has it for any loss, the paper's."""
     rows, decimals = comparison.rows, DECIMALS.get(comparison.kind, 1)
     ours = _score_column(header, rows, name, decimals=decimals, factor=factor)
     data = str(comparison.summary.get("data"))
-    # The paper's numbers are those of its settings, not of a loss with others.
+    # A loss with changed settings has no number in the paper.
     numbers = [
         None if row.get("changes") else published(comparison.kind, data, row["loss"], name)
         for row in rows
@@ -221,7 +268,7 @@ def _apart(rows: Sequence[Row]) -> list[int]:
 
 
 def _bench(comparison: Comparison) -> Table:
-    """Return losses (and, in a study of ways, these) against scores."""
+    """Return losses (and values of axes, if any) against scores."""
     rows = comparison.rows
     columns = [Column("loss", [row["title"] for row in rows])]
     for axis in comparison.summary.get("axes", ()):
@@ -231,19 +278,19 @@ def _bench(comparison: Comparison) -> Table:
     for name, title in TITLES.items():
         columns += _with_paper(comparison, title, name)
     columns += _with_paper(comparison, "best epoch", "epoch", factor=1)
-    columns.append(Column("runs", [str(num_values(row, "map_at_r")) for row in rows]))
+    columns.append(Column("runs", [str(len(values_of(row, "map_at_r"))) for row in rows]))
     has_paper = any(column.header == "paper" for column in columns)
-    caption = how_measured(comparison, has_paper=has_paper)
+    caption = _how_measured(comparison, has_paper=has_paper)
     return from_columns(columns, f"{caption} Bold: the best of a column.", apart=_apart(rows))
 
 
 def _reality_check(comparison: Comparison) -> list[Table]:
-    """Return separated and concatenated scores; with the paper's beside them, a table each."""
+    """Return separated and concatenated scores; with the paper's numbers, a table each."""
     rows, size = comparison.rows, comparison.summary.get("embedding_size")
     folds = (comparison.summary.get("protocol") or {}).get("folds", FOLDS)
     parts = {"separated": size, "concatenated": folds * size if isinstance(size, int) else None}
     names = Column("loss", [row["title"] for row in rows])
-    number = [str(num_values(row, comparison.main_metric)) for row in rows]
+    number = [str(len(values_of(row, comparison.main_metric))) for row in rows]
     blocks = {}
     for part, dimensions in parts.items():
         title = part if dimensions is None else f"{part}, {dimensions}-d"
@@ -253,7 +300,7 @@ def _reality_check(comparison: Comparison) -> list[Table]:
             for column in _with_paper(comparison, header, f"{part}.{name}")
         ]
     has_paper = any(column.header == "paper" for block in blocks.values() for column in block)
-    caption = how_measured(comparison, has_paper=has_paper)
+    caption = _how_measured(comparison, has_paper=has_paper)
     caption += f" Separated: mean of the networks of {folds} folds; concatenated: their embeddings "
     caption += "side by side. Bold: the best of a column."
     together = [blocks] if not has_paper else [{title: block} for title, block in blocks.items()]
@@ -275,7 +322,7 @@ def _series(comparison: Comparison, key: str) -> dict[tuple[str, str], dict[Any,
 
 
 def _axis(comparison: Comparison, number: int = 0) -> tuple[str, str, list[Any]]:
-    """Return key, label and values of an axis; values that only rows know come last."""
+    """Return key, label and values of an axis; values that only rows have come last."""
     axis = comparison.summary["axes"][number]
     at = [row.get("at", {}).get(axis["key"]) for row in comparison.rows]
     values = dict.fromkeys([*axis.get("values", ()), *(v for v in at if v is not None)])
@@ -283,7 +330,7 @@ def _axis(comparison: Comparison, number: int = 0) -> tuple[str, str, list[Any]]
 
 
 def _everywhere(comparison: Comparison, key: str, points: Mapping[Any, Row]) -> dict[Any, Row]:
-    """Return the row at each value; a network that was not trained is the same at all of them."""
+    """Return the row at each value; an untrained network has the same row at all of them."""
     if None not in points:
         return dict(points)
     values = _axis(comparison)[2]
@@ -307,25 +354,25 @@ def _by_axis(comparison: Comparison, name: str) -> Table:
     has_paper = any(len(block) > 1 for block in blocks)
     columns = [Column(label, [axis_value(value) for value in values])]
     columns += [column for block in blocks for column in block]
-    caption = f"{TITLES[name]}. {how_measured(comparison, has_paper=has_paper)}"
+    caption = f"{TITLES[name]}. {_how_measured(comparison, has_paper=has_paper)}"
     return from_columns(columns, f"{caption} Bold: the best value for a loss.")
 
 
 def _costs_by_axis(comparison: Comparison, name: str, title: str) -> Table:
-    """Return what a step of each loss costs at each number of classes."""
+    """Return the cost of a step of each loss at each number of classes."""
     key, label, values = _axis(comparison)
     series = _series(comparison, key)
     columns = [Column("loss", [title for _, title in series])]
     for value in values:
         means = [mean_of(points.get(value, {}), name) for points in series.values()]
         columns.append(Column(axis_value(value), [*map(significant, means)], "low", means))
-    caption = f"{title} that one step of the loss takes, forward and backward, without the network;"
+    caption = f"{title} of one step of the loss, forward and backward, without the network;"
     caption += f" batch of {comparison.summary.get('batch_size')}. Bold: the least of a column."
     return from_columns(columns, caption, groups=[("", 1), (label, len(values))])
 
 
 def _grids(comparison: Comparison) -> list[Table]:
-    """Return a table for each loss: the first axis to the right, the second one down."""
+    """Return a table for each loss: columns are the first axis, rows the second."""
     (key, label, values), (down_key, down_label, down) = _axis(comparison), _axis(comparison, 1)
     tables = []
     for title in dict.fromkeys(row["title"] for row in comparison.trained):
@@ -344,7 +391,7 @@ def _grids(comparison: Comparison) -> list[Table]:
             if is_reference(row) and mean_of(row, "map_at_r") is not None
         ]
         caption = f"MAP@R of {title}: {label} to the right, {down_label} down. "
-        caption += f"{how_measured(comparison, has_paper=False)}{''.join(levels)}"
+        caption += f"{_how_measured(comparison, has_paper=False)}{''.join(levels)}"
         table = from_columns(columns, f"{caption} Bold: the best of all.")
         means = {
             (row, column): value
@@ -362,7 +409,7 @@ def _grids(comparison: Comparison) -> list[Table]:
 
 
 def _breakdown(comparison: Comparison) -> Table:
-    """Return how far a pair loss and its mean field are apart at each spread."""
+    """Return the gap between a pair loss and its mean field at each spread."""
     rows = comparison.rows
     networks = [f", {row['network']} network" if row.get("network") else "" for row in rows]
     losses = [f"{row['title']}{which}" for row, which in zip(rows, networks, strict=True)]
@@ -373,5 +420,5 @@ def _breakdown(comparison: Comparison) -> Table:
         values = [a if m is None else m for a, m in zip(asked, means, strict=True)]
         columns.append(Column(header, [significant(value) for value in values]))
     caption = "Gap: pair loss less mean field. Excess: the gap less the gap at zero spread, where "
-    caption += "every sample stands at its class's mean. Spread: mean distance of samples to it."
+    caption += "every sample is at its class's mean. Spread: mean distance of samples to it."
     return from_columns(columns, caption)

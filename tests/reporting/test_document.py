@@ -5,7 +5,7 @@ import re
 import pytest
 from reporting.latex import check_latex
 
-from weiss.reporting.markdown import (
+from weiss.reporting.document import (
     Document,
     latex_cell,
     latex_table,

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from weiss.comparing.run_table import run_scores
-from weiss.comparing.significance import compared
+from weiss.comparing.summary import significance_tests
 from weiss.runs.summaries import summarised
 
 
@@ -39,7 +39,7 @@ def test_one_value_has_no_interval_and_none_no_score():
 def test_tests_are_paired_by_repetition_and_corrected_together():
     random = np.random.default_rng(0)
     a, b, c = (random.normal(mean, 0.01, 8).tolist() for mean in (0.50, 0.51, 0.60))
-    found = compared([row("a", a), row("b", b), row("c", c)], ["map_at_r"])
+    found = significance_tests([row("a", a), row("b", b), row("c", c)], ["map_at_r"])
     assert [(t["first"], t["second"]) for t in found] == [("a", "b"), ("a", "c"), ("b", "c")]
     plain = []
     for test, (one, other) in zip(found, [(a, b), (a, c), (b, c)], strict=True):
@@ -62,25 +62,25 @@ def test_rows_with_few_runs_do_not_cost_the_others_their_significance():
         row(name, random.normal(at, 0.01, 6).tolist()) for name, at in (("a", 0.5), ("b", 0.52))
     ]
     few = [row(name, random.normal(0.5, 0.01, 2).tolist()) for name in ("c", "d", "e")]
-    (alone,) = compared(many, ["map_at_r"])
-    with_few = compared([*many, *few], ["map_at_r"])
+    (alone,) = significance_tests(many, ["map_at_r"])
+    with_few = significance_tests([*many, *few], ["map_at_r"])
     assert len(with_few) == 10
     assert with_few[0] == alone
     smallest = min(test["p_value"] for test in with_few[1:])
     assert min(test["corrected"] for test in with_few[1:]) == pytest.approx(min(9 * smallest, 1))
 
 
-def test_only_repetitions_that_both_have_are_compared():
+def test_only_repetitions_that_both_have_are_significance_tests():
     first = row("a", [0.1, 0.2, 0.4, 0.7], [0, 1, 2, 3])
     second = row("b", [0.3, 0.3, 0.9], [1, 2, 5])
-    (test,) = compared([first, second], ["map_at_r"])
+    (test,) = significance_tests([first, second], ["map_at_r"])
     assert test["num_pairs"] == 2
     assert test["difference"] == pytest.approx((0.2 - 0.3 + 0.4 - 0.3) / 2)
 
 
 def test_rows_without_scores_or_with_one_common_repetition_are_not_tested():
     rows = [row("a", [0.1, 0.2]), row("b", []), row("c", [0.3, 0.4], [1, 9])]
-    assert compared(rows, ["map_at_r"]) == []
+    assert significance_tests(rows, ["map_at_r"]) == []
 
 
 def test_rows_are_compared_that_differ_in_one_thing():
@@ -89,7 +89,7 @@ def test_rows_are_compared_that_differ_in_one_thing():
         for loss in ("x", "y")
         for how in ("joint", "mean")
     ]
-    pairs = {(t["first"], t["second"]) for t in compared(rows, ["map_at_r"])}
+    pairs = {(t["first"], t["second"]) for t in significance_tests(rows, ["map_at_r"])}
     assert pairs == {
         ("x/joint", "x/mean"),
         ("y/joint", "y/mean"),
@@ -112,7 +112,7 @@ def test_rows_of_changed_settings_are_compared_that_differ_in_one_thing():
             ("y batch", "y", batch, 1),
         )
     ]
-    pairs = {(t["first"], t["second"]) for t in compared(rows, ["map_at_r"])}
+    pairs = {(t["first"], t["second"]) for t in significance_tests(rows, ["map_at_r"])}
     assert pairs == {
         ("x1", "x2"),
         ("delta1", "delta2"),

@@ -1,7 +1,7 @@
-"""One report in three formats: each part is given once and written as HTML, Markdown and LaTeX.
+"""One report in three formats: each part is added once and written as HTML, Markdown and LaTeX.
 
-HTML has everything, Markdown all but the images of galleries, LaTeX the tables, to be put into a
-paper. Figures lie beside them as .svg and .pdf.
+HTML has everything, Markdown all but the images of galleries, LaTeX only the tables, for a paper.
+Figures are files beside them, .svg and .pdf.
 """
 
 import re
@@ -17,13 +17,13 @@ from weiss.reporting.tables import MINUS, Cell, Table
 
 DASH = "\N{EN DASH}"
 WIDE = 6
-"""A table of more columns than these is set in smaller letters."""
+"""A table with more columns has smaller letters."""
 LONG = 40
-"""A column of texts longer than this many characters is broken into lines in LaTeX."""
+"""A column with a text longer than this many characters has several lines in LaTeX."""
 BROKEN_HYPHEN = "\x00"
 LATEX = {
     BROKEN_HYPHEN: "-{}",
-    # At the start of a row these would be read as arguments of the line break before it.
+    # At the start of a row LaTeX reads these as arguments of the line break before it.
     "[": "{[}",
     "]": "{]}",
     "*": "{*}",
@@ -56,12 +56,12 @@ NUMBER = re.compile(rf"([+{MINUS}-]?)(\d[\d,]*(?:\.\d+)?)(?: ± (\d[\d,]*(?:\.\d
 
 
 class Document:
-    """A report, put together from the top to the bottom, in three formats at once.
+    """A report, built from top to bottom, in three formats at once.
 
     Args:
-        out: the .html file; what else belongs to it is written beside it under the same stem.
+        out: the .html file; the other files are written beside it with the same stem.
         title: its heading.
-        lead: what was found, in a sentence or two.
+        lead: the result in a sentence or two.
     """
 
     def __init__(self, out: Path, title: str, lead: str) -> None:
@@ -74,31 +74,24 @@ class Document:
         self._title = title
 
     def heading(self, text: str, level: int = 2) -> None:
-        """Begin a section (level 2) or a part of one (level 3)."""
+        """Start a section (level 2) or a part of one (level 3)."""
         self._page.heading(text, level)
         self._markdown.append(f"{'#' * level} {markdown_text(text)}")
         self._latex.append(f"% {_comment(text)}")
 
     def announce(self, number: int, heading: str, text: str) -> None:
-        """Add a paragraph on the section of this number, which follows; on the page with a link."""
+        """Add a paragraph on a later section, by its number; on the page with a link."""
         self._page.announce(number, heading, text)
         self._markdown.append(markdown_text(f"{heading}: {text}"))
 
     def paragraph(self, text: str) -> None:
-        """Add a paragraph of plain text; a paper has its own."""
+        """Add a paragraph of plain text; not in LaTeX."""
         self._page.paragraph(text)
         self._markdown.append(markdown_text(text))
 
     def table(self, table: Table) -> None:
         """Add a table."""
-        self._page.table(
-            table.headers,
-            table.rows,
-            best=table.best,
-            caption=table.caption,
-            groups=table.groups,
-            apart=table.apart,
-        )
+        self._page.table(**vars(table))
         self._markdown.append(markdown_table(table))
         number = 1 + sum(part.startswith("\\begin{table}") for part in self._latex)
         label = re.sub(r"[^A-Za-z0-9-]+", "-", self.out.stem)
@@ -108,9 +101,9 @@ class Document:
         """Draw a figure for screens and for papers, and add it.
 
         Args:
-            name: of its files, without an ending; unique in the report.
-            draw: draws it into the file it is given and returns its caption; None if there is
-                nothing to draw, and then nothing is added.
+            name: of its files, without suffix; unique in the report.
+            draw: draws it into a file and returns its caption; None if there is nothing to draw:
+                then nothing is added.
         """
         path = self.figures / f"{name}.svg"
         caption = draw(path)
@@ -120,19 +113,19 @@ class Document:
         self.written += [path, path.with_suffix(".pdf")]
         self._page.figure(path, caption)
         place = quote(f"{self.figures.name}/{path.name}")
-        said = markdown_text(caption)
-        self._markdown.append(f"![{said}]({place})\n\n{said}")
+        text = markdown_text(caption)
+        self._markdown.append(f"![{text}]({place})\n\n{text}")
         self._latex.append(f"% Figure: {_comment(f'{self.figures.name}/{name}.pdf')}")
 
     def gallery(self, gallery: Gallery) -> None:
-        """Add queries and what was found for them; in Markdown in words."""
+        """Add queries and their neighbours; in Markdown without the images."""
         self._page.gallery(gallery)
         lines = [f"- {markdown_text(row.label)}: {markdown_text(row.note)}" for row in gallery.rows]
         where = f"The images are in [{markdown_text(self.out.name)}]({quote(self.out.name)})."
         self._markdown.append("\n".join([f"{markdown_text(gallery.caption)} {where}\n", *lines]))
 
     def code(self, text: str, summary: str, *, folded: bool = True) -> None:
-        """Add a text whose lines count, such as a recipe, folded away where that can be done."""
+        """Add text with line breaks, such as a recipe, folded if the format can."""
         self._page.code(text, summary, folded=folded)
         fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
         body = f"{fence}text\n{text.rstrip()}\n{fence}"
@@ -145,28 +138,28 @@ class Document:
         texts = {".md": "\n\n".join(self._markdown), ".tex": self._whole_latex()}
         for suffix, text in texts.items():
             with replacing(self.out.with_suffix(suffix)) as temporary:
-                # File names may hold bytes that are no text; they are shown as question marks.
+                # File names may contain bytes that are not text; they become question marks.
                 temporary.write_bytes(f"{text}\n".encode("utf-8", "replace"))
         return [self.out, *(self.out.with_suffix(suffix) for suffix in texts), *self.written]
 
     def _whole_latex(self) -> str:
         opening = [
             f"% {_comment(self._title)}",
-            f"% Made by weiss report (Weiss {__version__}); make it anew rather than change it.",
-            r"% To be read with \input; the document needs \usepackage{booktabs}.",
+            f"% Made by weiss report (Weiss {__version__}); do not edit, run weiss report again.",
+            r"% Read it with \input; the document needs \usepackage{booktabs}.",
         ]
         return "\n".join(opening) + "\n\n" + "\n\n".join(self._latex)
 
 
 def markdown_text(text: str) -> str:
-    """Return plain text for Markdown: what looks like markup is shown, not obeyed."""
+    """Return plain text for Markdown: markup is escaped."""
     text = _html(re.sub(r"\s+", " ", _printable(text)).strip())
     text = re.sub(r"([\\`*_\[\]|~#$])", r"\\\1", text)
     return re.sub(r"^([+-]|\d+[.)])(?=\s|$)", r"\\\1", text)
 
 
 def markdown_table(table: Table) -> str:
-    """Return a table in GitHub's Markdown; headings of groups stand before those of columns."""
+    """Return a table in GitHub's Markdown; headings of groups come before those of columns."""
     above = [name for name, number in table.groups for _ in range(number)]
     headers = [
         markdown_text(f"{group}: {name}" if group else name)
@@ -189,19 +182,19 @@ def markdown_table(table: Table) -> str:
 
 
 def latex_text(text: str) -> str:
-    """Return plain text for LaTeX: every special character escaped, none that does not compile."""
+    """Return plain text for LaTeX: special characters are escaped, unknown ones left out."""
     text = re.sub(r"\s+", " ", _printable(text)).strip()
-    # Two hyphens would become a dash, which no option of a command has.
+    # Two hyphens would become a dash, but options of commands start with them.
     text = re.sub("-(?=-)", BROKEN_HYPHEN, text)
-    # Without a font for it a letter beyond Latin ones stops the compiler. Beside others it is left
-    # out; a name of nothing else is a question mark.
+    # A letter without a font stops the compiler: it is left out; a text of such letters alone
+    # becomes a question mark.
     known = "".join(letter for letter in text if letter in LATEX or ord(letter) < 0x180).strip()
     known = known if known or not text else "?"
     return "".join(LATEX.get(letter, letter) for letter in known)
 
 
 def latex_cell(cell: Cell, *, is_best: bool = False) -> str:
-    """Return a cell: a number as mathematics, an absent one as a dash, the best one bold."""
+    """Return a cell: numbers in math mode, None as a dash, the best one bold."""
     if cell is None:
         return "--"
     found = NUMBER.fullmatch(cell)
@@ -214,11 +207,11 @@ def latex_cell(cell: Cell, *, is_best: bool = False) -> str:
 
 
 def latex_table(table: Table, label: str) -> str:
-    """Return a table as an environment of its own, with the rules of booktabs."""
+    """Return a table environment with the rules of booktabs."""
     width = len(table.headers)
     longest = [max((len(row[at] or "") for row in table.rows), default=0) for at in range(width)]
     is_long = [longest[at] > LONG and not table.is_number(at) for at in range(width)]
-    # Columns of sentences share what the others leave of the line.
+    # Columns of sentences share the width that the others leave.
     share = max(0.9 - 0.1 * (width - sum(is_long)), 0.4) / max(sum(is_long), 1)
     kinds = "".join(
         rf"p{{{share:.2f}\linewidth}}" if is_long[at] else "r" if table.is_number(at) else "l"
