@@ -1,31 +1,34 @@
-# Weiss. `make` alone lists what there is to make.
+# Weiss. `make` alone lists the targets.
 PYTHON ?= python3
+# The versions to install: constraints.txt (the newest, tested) or constraints-oldest.txt.
+CONSTRAINTS ?= constraints.txt
 BIN := .venv/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS)
 .DEFAULT_GOAL := help
 
-.PHONY: help setup demo test test-slow test-gpu test-data test-postgres test-browser check format bench docs clean
+.PHONY: help setup demo test test-slow test-gpu test-data test-postgres test-browser check format bench docs dist clean
 
 help: ## list these targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# One install, so that the pinned versions hold for everything that anything asks for.
-.venv/.installed: pyproject.toml constraints.txt
+# One install, so that the pinned versions hold for everything.
+.venv/.installed: pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Weiss needs Python 3.11 or newer; $(PYTHON) is `$(PYTHON) --version`. Try: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(PIP) -e ".[dev]"
 	@touch $@
 
-setup: .venv/.installed ## create .venv and install Weiss with everything its tests need
+setup: .venv/.installed ## create .venv and install Weiss with everything that the tests need
 
 demo: setup ## train on glyphs, search characters that training never saw, write a page (two to three minutes)
 	$(BIN)/python examples/demo.py --out demo
 
 # As many tests at a time as there are cores, each with one thread: they compute too little for more.
-test: setup ## run the tests (eight to ten minutes on two cores)
+test: setup ## run the tests (at most five minutes on two cores)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n logical --maxprocesses 4 --dist worksteal
 
-test-slow: setup ## run the tests that take long or need much memory
+test-slow: setup ## run the tests that take long or need much memory: examples, benchmarks, long documents, dist
 	$(BIN)/pytest -q -m slow
 
 test-gpu: setup ## run the tests that need a CUDA device
@@ -38,7 +41,7 @@ test-postgres: setup ## run the tests that start a PostgreSQL server (Debian: ap
 	$(BIN)/pytest -q -m postgres
 
 test-browser: setup ## run the tests in a browser (Debian: apt install chromium)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[browser]"
+	$(PIP) -e ".[browser]"
 	$(BIN)/pytest -q -m "browser and not slow"
 
 check: setup ## lint, format and types
@@ -61,9 +64,13 @@ bench: setup ## measure losses, evaluation, decoding and the catalogue against r
 	$(BIN)/python benchmarks/bench_serve.py
 
 docs: setup ## build the documentation site into site/, from these files alone
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	$(PIP) -e ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "look at site/index.html (searching needs a server: $(BIN)/mkdocs serve)"
 
+dist: setup ## build the source archive and the wheel into dist/
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+
 clean: ## remove the environment and every cache
-	rm -rf .venv demo runs site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv demo dist runs site .pytest_cache .mypy_cache .ruff_cache

@@ -14,14 +14,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "benchmarks").glob("bench_*.py"))
-LONG = {"bench_multi_similarity", "bench_retrieval", "bench_serve", "bench_step"}
-SMOKES = [
-    pytest.param(path, marks=pytest.mark.slow if path.stem in LONG else (), id=path.stem)
-    for path in FILES
-]
 
 
-@pytest.mark.parametrize("path", SMOKES)
+@pytest.mark.slow
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_benchmark_has_a_smoke_run(path):
     done = subprocess.run([sys.executable, path, "--smoke"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -23,6 +23,7 @@ def precision(said):
     return float(found[1]), float(found[2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_loop_learns(name):
     if name == "lightning_module" and importlib.util.find_spec("pytorch_lightning") is None:

@@ -4,14 +4,19 @@ A few characters and epochs show less than a page claims: here stand the claims 
 by wide margins, and that do not hold for a network or fields that learn nothing.
 """
 
+import importlib
 import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 import pytest
+
+from weiss.data import DATASETS
+from weiss.runs import recipe_from
 
 ROOT = Path(__file__).parents[2]
 NUMBER = r" +(-?[0-9.]+)"
@@ -108,3 +113,66 @@ def test_samples_settle_around_their_own_fields(tmp_path):
     for name in ("MFCont", "MFCWMS"):
         assert shares["4"][name] < 70
         assert shares["100"][name] > 85
+
+
+@pytest.fixture
+def run_example(monkeypatch, capsys):
+    """Call the main function of an example with words of a command line; return what it printed.
+
+    In this process: to start another and load torch takes longer than most examples.
+    """
+
+    def run(name, *words, **replaced):
+        monkeypatch.syspath_prepend(ROOT / "examples")
+        module = importlib.import_module(name)
+        for attribute, value in replaced.items():
+            monkeypatch.setattr(module, attribute, value)
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, words)])
+        capsys.readouterr()
+        module.main()
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_fields_settling_are_drawn(run_example, tmp_path):
+    said = run_example("settling", "--out", tmp_path, "--steps", 30)
+    assert (tmp_path / "settling.png").stat().st_size > 10_000
+    assert str(tmp_path / "settling.png") in said
+
+
+def small_network(name, overrides):
+    """A recipe with a network that trains in a second."""
+    return recipe_from(name, [*overrides, "backbone.widths=[4, 8]"])
+
+
+def run_demo(run_example, folder):
+    """Run the demo for one epoch; return its table and check what it leaves behind."""
+    said = run_example("demo", "--out", folder, "--epochs", 1, recipe_from=small_network)
+    rows = [line.split() for line in said.split("unseen characters, per cent")[1].splitlines()]
+    found = {row[0]: row[-4:] for row in rows if len(row) > 4 and row[0] != "MAP@R,"}
+    assert found.keys() == {"raw", "untrained", "MFCWMS", "ProxyAnchor"}
+    assert "Characters nobody has shown" in (folder / "index.html").read_text()
+    assert f"look at {folder / 'index.html'}" in said
+    assert f"weiss serve {folder / 'index'}" in said
+    assert (folder / "index" / "index.json").exists()
+    assert (folder / "mf_cwms" / "result.json").exists()
+    return found
+
+
+def test_the_demo_works_on_a_few_characters(
+    run_example, one_thread, unrendered, monkeypatch, tmp_path
+):
+    for name in ("glyphs", "glyphs_still"):
+
+        def few(root, allow_missing, read=DATASETS[name].read):
+            table = read(root, allow_missing)
+            return table.take((table.labels % 16 == 0).nonzero()[0])
+
+        monkeypatch.setitem(DATASETS, name, replace(DATASETS[name], read=few))
+    run_demo(run_example, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_demo_trains_measures_and_writes_its_page(run_example, one_thread, tmp_path):
+    assert run_demo(run_example, tmp_path)["raw"] == ["12.7", "48.6", "38.0", "83.3"]

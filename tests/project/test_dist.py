@@ -1,0 +1,98 @@
+"""The archives of `make dist` hold what Weiss needs, and the wheel works without the checkout."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NEEDED = {  # files of the package that are not Python, each by the end of its path
+    "weiss/runs/recipes/glyphs.toml",
+    "weiss/runs/recipes/cub_resnet50.toml",
+    "weiss/py.typed",
+    "/search_spaces.toml",
+    "/published.json",
+    "/page/index.html",
+}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory):
+    """The source archive and the wheel that `make dist` builds."""
+    pytest.importorskip("build", reason="`make dist` needs the extra `dev`")
+    out = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--outdir", out, ROOT]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if "No matching distribution found for hatchling" in done.stdout + done.stderr:
+        pytest.skip("hatchling cannot be installed here")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (source,), (wheel,) = out.glob("*.tar.gz"), out.glob("*.whl")
+    return source, wheel
+
+
+@pytest.fixture(scope="module")
+def installed(archives, tmp_path_factory):
+    """A new environment with the wheel; its dependencies come from the environment of the tests."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=True)
+    scripts = folder / ("Scripts" if os.name == "nt" else "bin")
+    _, wheel = archives
+    subprocess.run([scripts / "python", "-m", "pip", "install", "--no-deps", wheel], check=True)
+    own = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    packages = run(scripts / "python", "-c", own, cwd=folder).stdout.strip()
+    # Its own packages come first in sys.path, so weiss is that of the wheel.
+    Path(packages, "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return scripts
+
+
+def run(*command, cwd):
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        [str(word) for word in command], cwd=cwd, env=clean, capture_output=True, text=True
+    )
+
+
+def test_both_archives_hold_the_files_that_are_not_python(archives):
+    source, wheel = archives
+    with tarfile.open(source) as opened:
+        in_source = opened.getnames()
+    with zipfile.ZipFile(wheel) as opened:
+        in_wheel = opened.namelist()
+    for needed in NEEDED:
+        for names in (in_source, in_wheel):
+            assert any(name.endswith(needed) for name in names), needed
+    assert not [name for name in in_wheel if not name.startswith("weiss")]
+
+
+def test_recipes_and_pages_are_all_there(archives):
+    _, wheel = archives
+    with zipfile.ZipFile(wheel) as opened:
+        packed = {name for name in opened.namelist() if name.startswith("weiss/")}
+    source = ROOT / "src"
+    ours = {
+        path.relative_to(source).as_posix()
+        for path in (source / "weiss").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert ours == packed
+
+
+def test_the_wheel_alone_shows_its_help_and_trains(installed, tmp_path):
+    where = run(installed / "python", "-c", "import weiss; print(weiss.__file__)", cwd=tmp_path)
+    assert Path(where.stdout.strip()).is_relative_to(installed.parent), where.stderr
+    told = run(installed / "weiss", "--help", cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    assert "train" in told.stdout
+    small = ("train.epochs=1", "train.device=cpu", "backbone.widths=[4]", "schedule.ramp_epochs=0")
+    settings = [word for each in small for word in ("--set", each)]
+    done = run(installed / "weiss", "train", "--out", "run", *settings, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "result.json").is_file()
