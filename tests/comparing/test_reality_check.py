@@ -237,3 +237,14 @@ def test_a_batch_with_more_classes_than_train_is_refused(stripes):
     recipe = tiny_recipe(stripes, train__batch_size=12)
     with pytest.raises(ValueError, match="a batch of 12 has 12 classes .* only 9 of 12 classes"):
         reality_check(recipe, ["mf_cwms"], trials=1).check()
+
+
+def test_data_with_a_part_for_validation_are_refused(stripes, tmp_path):
+    paths = sorted(path.relative_to(stripes) for path in stripes.rglob("*.png"))
+    parts = {f"class{n}": "train" if n < 10 else "valid" if n < 14 else "test" for n in range(20)}
+    listed = tmp_path / "list.csv"
+    lines = [f"{path},{path.parent},{parts[str(path.parent)]}\n" for path in paths]
+    listed.write_text("path,label,split\n" + "".join(lines))
+    recipe = tiny_recipe(listed, data__root=stripes, data__split="given", train__batch_size=8)
+    with pytest.raises(ValueError, match="no part 'valid' of its own"):
+        reality_check(recipe, ["ms"], trials=1, repeats=1).check()

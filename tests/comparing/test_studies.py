@@ -84,6 +84,22 @@ def test_costs_grow_with_the_classes(recipe, tmp_path):
     assert all(row["scores"]["milliseconds"]["mean"] > 0 for row in found["rows"])
 
 
+def test_a_cost_that_could_not_be_measured_is_a_failed_row_without_scores(recipe):
+    values = {"num_classes": [50, 500, 5000]}
+    plan = make_study("classes", recipe, losses=["mf_cwms"], values=values)
+    keys = [unit.key for unit in plan.ready({})]
+    done = {keys[0]: {"failed": "out of memory: 9 GB", "device": "CPU"}}
+    found = plan.rows(done, {keys[1]: "RuntimeError: no luck"})
+    assert [row["failed"] for row in found] == [
+        {keys[0]: "out of memory: 9 GB"},
+        {keys[1]: "RuntimeError: no luck"},
+        {},
+    ]
+    assert [row["device"] for row in found] == ["CPU", None, None]
+    assert not any(row["scores"] for row in found)
+    assert found[0]["settings"]["beta"] == 80.0
+
+
 def test_the_approximation_is_measured_on_drawn_classes_and_on_networks(recipe, tmp_path):
     plan = make_study("breakdown", recipe, losses=["mf_cwms"], values={"spread": [0.0, 0.2]})
     out = tmp_path / "study"

@@ -126,11 +126,8 @@ def contenders_of(losses: Sequence[str]) -> list[Contender]:
 def merged_losses(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Return the ``losses`` of a comparison after two commands.
 
-    A loss that both name gets the larger number of runs.
-
-    Args:
-        old: options of the first command: ``losses``, and ``seeds`` where there are any.
-        new: options of the second.
+    Both are options of plans: ``losses``, and ``seeds`` if the plan has them. A loss that both
+    name gets the larger number of runs.
     """
     seeds = [int(options.get("seeds", 0)) for options in (old, new)]
     found = contenders_of(old["losses"])

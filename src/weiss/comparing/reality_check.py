@@ -46,12 +46,10 @@ TRIALS_BEFORE_PRUNING = 4
 
 @dataclass(frozen=True)
 class Trial:
-    """What is known of a trial.
+    """A trial, numbered from 0.
 
     Attributes:
-        number: counts from 0.
-        settings: of the loss.
-        folds: the validation score of each; None where it was not trained, or not yet.
+        folds: the validation score of each; None if it is not trained, or not yet.
         failed: why it scores zero; None if it did not fail.
         pruned: why folds were skipped; None if none were.
         value: its score; None while it is not known.
@@ -128,15 +126,7 @@ class RealityCheck(Plan):
     def fold_recipe(
         self, loss: str, settings: Mapping[str, float], fold: int, *, seed: int, test: bool = False
     ) -> Recipe:
-        """Return the recipe that trains on all folds but one.
-
-        Args:
-            loss: short name, or ``"untrained"``.
-            settings: of the search; ``class_lr`` is the optimiser's.
-            fold: the number of the fold that validates.
-            seed: of the training.
-            test: also measure on the test set at the end.
-        """
+        """Return the recipe that trains on all folds but one; with ``test`` it is tested, too."""
         changes = []
         if loss != UNTRAINED:
             # Every loss starts from its own defaults: the recipe's settings are for one loss only.

@@ -49,12 +49,7 @@ class Unit:
 
 
 def results_on_disk(ready: Callable[[Results], Sequence[Unit]], folder: Path) -> dict[str, Result]:
-    """Return all results that are stored in the folder of a study.
-
-    Args:
-        ready: `Plan.ready`: the units that can be done next, given the results so far.
-        folder: of the study.
-    """
+    """Return all results in the folder of a study; ``ready`` is `Plan.ready`."""
     done: dict[str, Result] = {}
     while True:
         found = {unit.key: unit.found(folder / unit.key) for unit in ready(done)}
@@ -97,10 +92,6 @@ def trial(key: str, make_recipe: Callable[[], Recipe]) -> Unit:
     A failed training is a result as well, ``{"failed": why}``: a loss that is not finite, settings
     that the loss refuses, and any other error that occurs twice in a row. An error that occurs
     once is blamed on the machine and not on the settings.
-
-    Args:
-        key: of the unit.
-        make_recipe: returns the recipe; its ValueError is such a failure.
     """
 
     def work(folder: Path) -> Result:
@@ -125,10 +116,7 @@ def untrained(key: str, recipe: Recipe) -> Unit:
 def ensemble(key: str, folds: Sequence[str], recipe: Recipe) -> Unit:
     """Return the unit that measures the networks of all folds, separated and concatenated.
 
-    Args:
-        key: of the unit.
-        folds: names of the folds' run folders beside the unit's own.
-        recipe: gives the device, and where this machine stores the data.
+    The folds are run folders beside the unit's own; the recipe gives device and data folders.
     """
 
     def work(folder: Path) -> Result:
@@ -157,12 +145,7 @@ def data_overrides(recipe: Recipe) -> list[str]:
 
 
 def computed(key: str, compute: Callable[[Path], Result]) -> Unit:
-    """Return a unit whose result is stored in ``KEY/result.json``.
-
-    Args:
-        key: of the unit.
-        compute: returns the result, given the unit's folder.
-    """
+    """Return a unit that computes its result, given its folder, and stores it as result.json."""
 
     def work(folder: Path) -> Result:
         result = found(folder)

@@ -23,12 +23,7 @@ PARTS = {"separated": "separated_128", "concatenated": "concatenated_512"}
 
 @dataclass(frozen=True)
 class Published:
-    """A number of the paper, in per cent (or epochs).
-
-    Attributes:
-        mean: over ten runs.
-        half_width: of its 95 % interval.
-    """
+    """A mean over ten runs, in per cent (or epochs), and half the width of its 95 % interval."""
 
     mean: float
     half_width: float

@@ -172,12 +172,7 @@ def add_order(document: Document, comparison: Comparison, name: str) -> None:
 
 
 def _order_caption(found: Mapping[str, Mapping[str, figures.Averaged]], one: str) -> str:
-    """Return what the panels show, what it means and how it was measured.
-
-    Args:
-        found: for each order parameter its curves.
-        one: the word for a run: "run" or "seed".
-    """
+    """Return what the panels show and how it was measured; ``one`` is "run" or "seed"."""
     words = ["Order along training, the median over classes."]
     labels = {label for curves in found.values() for label in curves}
     for key, curves in found.items():
