@@ -150,7 +150,7 @@ def test_crops_that_cannot_be_are_refused(kind):
         make()
 
 
-def test_a_wide_and_a_tall_image_do_not_make_the_others_dear():
+def test_wide_and_tall_images_are_done_in_parts_with_the_same_result():
     photos = [*PHOTOS, photo(3000, 40), photo(40, 3000)]
     sizes = np.array([p.shape[:2] for p in photos])
     crop = CentreCrop(32, 32)

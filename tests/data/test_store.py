@@ -123,7 +123,7 @@ def test_memory_grows_when_images_are_larger_than_expected():
         np.testing.assert_array_equal(flat[start : start + len(piece)], piece)
 
 
-def test_a_full_disk_says_so_and_leaves_nothing(tmp_path, monkeypatch):
+def test_a_full_disk_is_an_error_that_leaves_nothing(tmp_path, monkeypatch):
     table, cache = table_of(tmp_path), tmp_path / "cache"
 
     def full(*_):
@@ -162,7 +162,7 @@ class Fits:
     ("memory", "disk", "want"),
     [(10**9, 10**9, "memory"), (10_000, 10**9, "disk"), (10_000, 10_000, "stream")],
 )
-def test_the_fastest_place_that_fits_is_chosen_and_says_why(
+def test_the_fastest_storage_that_fits_is_chosen_with_a_reason(
     tmp_path, monkeypatch, memory, disk, want
 ):
     Fits(monkeypatch, memory, disk)
