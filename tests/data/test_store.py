@@ -12,6 +12,7 @@ from miniature import write_image
 
 from weiss._base import images
 from weiss._base.devices import available_memory
+from weiss.data import CentreCrop
 from weiss.data import cache as caches
 from weiss.data.cache import build_store, choose_storage, estimated_bytes
 from weiss.data.pipeline import Pipeline
@@ -238,7 +239,10 @@ def test_a_broken_row_of_a_hub_data_set_is_a_bad_image(keep):
     with pytest.raises(BadImagesError, match="1 of 4 are not:\n  row 2: cannot be decoded"):
         Pipeline(hub_table(broken=[2]), keep=keep)
     with pytest.warns(UserWarning, match="1 unreadable images are left out"):
-        assert len(Pipeline(hub_table(broken=[2]), keep=keep, skip_bad=True).table) == 3
+        pipeline = Pipeline(hub_table(broken=[2]), keep=keep, skip_bad=True)
+    (batch,) = pipeline.evaluation(CentreCrop(4, 7))
+    assert batch.images.shape == (3, 3, 4, 4)
+    assert not batch.images.any()
 
 
 @pytest.mark.parametrize("damage", ["pixels", "index", "no pixels"])
