@@ -111,7 +111,7 @@ def test_an_image_that_comes_twice_in_an_epoch_is_cropped_otherwise(table):
     assert not torch.equal(batch.images[first], batch.images[again])
 
 
-def test_rows_say_which_items_a_sampler_means(table):
+def test_rows_are_what_the_items_of_a_sampler_index(table):
     pipeline = Pipeline(table, keep="memory")
     rows = np.flatnonzero(table.labels == 3)
     batches = epoch_of(pipeline, sampler=Shuffled(len(rows), 3), rows=rows)

@@ -96,7 +96,7 @@ def test_incomplete_data_is_repaired_from_its_archive(tmp_path, tgz):
     assert len(prepare(mini_cub("http://nowhere.invalid/", tgz), tmp_path)) == 12
 
 
-def test_without_network_the_way_by_hand_is_told(tmp_path):
+def test_without_network_the_error_explains_the_way_by_hand(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/CUB_200_2011.tgz"
@@ -138,7 +138,7 @@ def test_nothing_is_unpacked_inside_the_official_folder(tmp_path, tgz):
 
 
 @pytest.mark.parametrize("name", ["cars", "inshop_joined"])
-def test_what_has_no_address_is_told_by_hand(tmp_path, name):
+def test_without_an_address_the_error_explains_the_way_by_hand(tmp_path, name):
     with pytest.raises(FileNotFoundError) as caught:
         prepare(name, tmp_path)
     said = str(caught.value)

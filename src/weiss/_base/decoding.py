@@ -202,13 +202,17 @@ class Decoders:
         """Decode files in chunks of `CHUNK`, by all processes; see `collect`."""
         return [self.submit(paths[i : i + CHUNK], sink) for i in range(0, len(paths), CHUNK)]
 
+    def close(self) -> None:
+        """Cancel what has not begun and end the processes."""
+        self.pool.close()
+
     def __enter__(self) -> "Decoders":
         """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Cancel what has not begun and end the processes."""
-        self.pool.close()
+        """End the processes."""
+        self.close()
 
     def _start(self) -> Child:
         file = _memory_file()

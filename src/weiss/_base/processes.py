@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from weiss._base.decoding import usable_cores
-
 
 @dataclass(frozen=True)
 class Processes:
@@ -238,5 +236,7 @@ def leave_process_group() -> None:
 
 def share_of_cores(workers: int) -> dict[str, str]:
     """Return environment variables that give each of some processes its share of the cores."""
+    from weiss._base.decoding import usable_cores  # which imports Pillow
+
     threads = str(max(usable_cores() // workers, 1))
     return {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
