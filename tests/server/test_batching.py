@@ -1,7 +1,6 @@
 """Searches that come together go together, and each gets its own answer."""
 
 import threading
-import time
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -75,11 +74,9 @@ def test_together_they_find_what_each_finds_alone(batcher_of, photos, catalogue)
 
 
 def test_a_visitor_alone_does_not_wait_for_others(batcher_of, photos):
-    batcher, _ = batcher_of(gather_seconds=LONG)
-    start = time.monotonic()
+    batcher, _ = batcher_of(gather_seconds=100 * LONG)
     with batcher.searches.take():
-        batcher.picture(photos[0][1], 1).result(LONG)
-    assert time.monotonic() - start < LONG / 2
+        batcher.picture(photos[0][1], 1).result(LONG)  # which raises if it waits
 
 
 def test_a_pass_goes_without_those_who_take_too_long(batcher_of, photos):

@@ -161,15 +161,15 @@ def build_index(
             updated=now,
             files={f"{model_folder}/{name}": {} for name in copied},
         )
-        done = complete(index, manifest, skipped, device, run=source)
+        num_classes, details = complete(index, manifest, skipped, device, run=source)
         if old is not None:
             drop_store(index, old)
-    classes = f" of {done.num_classes:,} classes" if done.num_classes else ", without classes"
+    classes = f" of {num_classes:,} classes" if num_classes else ", without classes"
     made = (
         f"{collection.name}: {segment.count:,} images{classes}, {network.embedding_size} "
         f"dimensions, {speed}"
     )
-    lines = (made, *collection.remarks, *done.lines)
+    lines = (made, *collection.remarks, *details)
     change = Change(segment.count, segment.count, 0, _in_lines(skipped), (), lines)
     return _report(change, index, quiet)
 
@@ -242,12 +242,12 @@ def add_items(
             skipped=_write_skipped(index, [*before, *skipped]),
             updated=_now(),
         )
-        done = complete(index, changed, [*before, *skipped], device)
+        num_classes, details = complete(index, changed, [*before, *skipped], device)
     lines = [
         f"{manifest.name}: {segment.count:,} images added, {speed}; now "
-        f"{changed.num_items:,} of {done.num_classes:,} classes",
+        f"{changed.num_items:,} of {num_classes:,} classes",
         *collection.remarks,
-        *done.lines,
+        *details,
     ]
     if already:
         lines.insert(
@@ -290,18 +290,11 @@ def remove_items(
         with replacing(index.path(name)) as path, path.open("wb") as file:
             np.save(file, np.union1d(removed, gone).astype("<i8"), allow_pickle=False)
         changed = replace(manifest, num_items=left, removed=name, updated=_now())
-        done = complete(index, changed, _read_skipped(index, manifest), device, removed=gone)
+        skipped = _read_skipped(index, manifest)
+        _, details = complete(index, changed, skipped, device, removed=gone)
     line = f"{manifest.name}: {len(gone):,} images removed; now {left:,}"
-    change = Change(left, 0, len(gone), (), (), (line, *done.lines))
+    change = Change(left, 0, len(gone), (), (), (line, *details))
     return _report(change, index, quiet)
-
-
-@dataclass(frozen=True)
-class Completed:
-    """What `complete` has done: the number of classes, and a summary of store and threshold."""
-
-    num_classes: int
-    lines: tuple[str, ...]
 
 
 def complete(
@@ -312,7 +305,7 @@ def complete(
     *,
     run: Run | None = None,
     removed: Array | None = None,
-) -> Completed:
+) -> tuple[int, tuple[str, ...]]:
     """Make store, map and threshold of changed items, then replace the manifest.
 
     Args:
@@ -322,6 +315,9 @@ def complete(
         device: where the test data of ``run`` are embedded.
         run: the run of the model, if its test data may be used for the threshold.
         removed: ids that this change removes.
+
+    Returns:
+        The number of classes; and lines about store and threshold.
     """
     segments, gone = open_segments(index, manifest)
     ids, vectors = all_vectors(segments, gone)
@@ -350,7 +346,7 @@ def complete(
             f"{100 * threshold['true_match_rate']:.1f} % of queries whose class is in the index\n"
             f"  measured on {why}"
         )
-    return Completed(len(names), (store.facts["says"], line))
+    return len(names), (store.facts["says"], line)
 
 
 def copy_model(run: Run, folder: Path) -> list[str]:

@@ -88,7 +88,7 @@ def shortage(labels: Array, held_out: Array, seed: int = 0) -> str:
                 "trained on are needed to set a threshold, and as many to measure it, at most "
                 f"{MOST_OF_A_CLASS} of a class; there are {len(half)} of {few}"
             )
-    findable = int((_class_sizes(labels)[labels[queries[~sets]]] > 1).sum())
+    findable = int((np.bincount(labels[labels >= 0])[labels[queries[~sets]]] > 1).sum())
     if findable < MIN_FINDABLE:
         return (
             f"{MIN_FINDABLE} queries with another item of their class are needed to measure how "
@@ -271,10 +271,6 @@ def _for_manifest(
         "wanted": rate,
         "source": source,
     }, basis
-
-
-def _class_sizes(labels: Array) -> Array:
-    return np.bincount(labels[labels >= 0])
 
 
 def _held_out_rows(labels: Array, held_out: Array) -> Array:

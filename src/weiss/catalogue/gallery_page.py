@@ -1,7 +1,6 @@
 """The results of searches as one HTML file, in the style of a report, without scripts."""
 
 import base64
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -9,7 +8,7 @@ from pathlib import Path
 
 from weiss._base.arrays import Array
 from weiss._base.files import replacing
-from weiss.catalogue.records import Hit, Threshold
+from weiss.catalogue.records import Hit, Threshold, printable
 from weiss.catalogue.search import Catalogue
 from weiss.catalogue.segments import make_thumbnail, media_type, thumbnail_file
 from weiss.reporting.style import CSS
@@ -79,7 +78,7 @@ def write_gallery(path: str | Path, catalogue: Catalogue, searches: Sequence[Sea
         "</main>\n</body>\n</html>\n"
     )
     with replacing(path) as temporary:
-        temporary.write_bytes(page.encode("utf-8", "replace"))
+        temporary.write_text(page, encoding="utf-8")
 
 
 def _section(catalogue: Catalogue, search: Search) -> str:
@@ -109,8 +108,7 @@ def _hit(catalogue: Catalogue, hit: Hit, rank: int) -> str:
 
 
 def _text(given: str) -> str:
-    """Return plain text for a page: markup is escaped, control characters are shown as such."""
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\N{REPLACEMENT CHARACTER}", escape(given))
+    return escape(printable(given))
 
 
 def _data(kind: str, content: bytes) -> str:

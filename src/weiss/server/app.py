@@ -298,11 +298,7 @@ def _handle_errors(app: FastAPI) -> None:
         return JSONResponse({"detail": detail}, error.status_code, error.headers)
 
     @app.exception_handler(BusyError)
-    async def busy(request: Request, error: BusyError) -> JSONResponse:
-        refusal = unavailable(f"a search needs a free place; {error}")
-        return JSONResponse({"detail": refusal.detail}, refusal.status_code, refusal.headers)
-
     @app.exception_handler(ClosedError)
-    async def closed(request: Request, error: ClosedError) -> JSONResponse:
-        refusal = unavailable(f"searches need a running server; {error}")
-        return JSONResponse({"detail": refusal.detail}, refusal.status_code, refusal.headers)
+    async def busy(request: Request, error: BusyError | ClosedError) -> JSONResponse:
+        why = f"a search needs a free place on a running server; {error}"
+        return await refused(request, unavailable(why))

@@ -167,41 +167,37 @@ def unavailable(why: str) -> HTTPException:
 
 def _refusal(error: RefusedUpload, limits: Limits) -> HTTPException:
     """Return the answer for a picture that was not decoded."""
-    if error.kind == "large":
-        return HTTPException(
+    megabytes = f"{limits.decoder_memory / 1e6:,.0f} MB"
+    refusals = {
+        "large": (
             413,
             f"file must have at most {limits.max_pixels / 1e6:g} megapixels, and at most "
             f"{limits.max_side:,} a side; this one {error}. Reduce it.",
-        )
-    if error.kind == "scans":
-        return HTTPException(
+        ),
+        "scans": (
             413,
             f"a JPEG file must have at most {images.MAX_SCANS} scans; this one {error}. "
             "Save it again.",
-        )
-    if error.kind == "memory":
-        return HTTPException(
+        ),
+        "memory": (
             413,
-            f"file must be decoded in {limits.decoder_memory / 1e6:,.0f} MB of memory; "
-            "this one needs more. Reduce it.",
-        )
-    if error.kind == "slow":
-        return HTTPException(
+            f"file must be decoded in {megabytes} of memory; this one needs more. Reduce it.",
+        ),
+        "slow": (
             408,
             f"file must be decoded within {limits.seconds:g} seconds; this one was not. "
             "Save it again, or reduce it.",
-        )
-    if error.kind == "kind":
-        return HTTPException(
+        ),
+        "kind": (
             415,
             f"file must be an image ({', '.join(images.FORMATS)}); this one is not. "
             "Choose a photo.",
-        )
+        ),
+    }
     # The decoder's own message may contain more than the picture: it is not repeated.
+    damaged = "file must be a whole image; this one is damaged or cut short. "
     return HTTPException(
-        400,
-        "file must be a whole image; this one is damaged or cut short. "
-        "Save it again, or choose another one.",
+        *refusals.get(error.kind, (400, f"{damaged}Save it again, or choose another one."))
     )
 
 
