@@ -1,19 +1,27 @@
-"""The Triton programs behind products of bfloat16, where every pass over the cosines would show.
+"""The Triton programs for products in bfloat16, where each pass over the cosines costs as much.
 
 The cosines of a tile are turned into slopes where they were computed, and only the slopes are
-written. Names and the run of integers are those of `weiss.kernels.programs`. A block of classes
-begins with class `low`; its slopes lie in rows of `stride`, fewer than 2^31 in all, and `copy` has
-as many rows of numbers, whether or not there are as many classes. What is computed of a class that
-does not exist is not stored.
+written. Names and the array of integers are those of `weiss.kernels.fused_programs`. A block of
+classes begins with class `low`; its slopes lie in rows of `stride`, fewer than 2^31 in all, and
+`copy` has as many rows, whether or not there are as many classes. Results for a class that does
+not exist are not stored.
 
-(triton only here and in the other programs; imported when a kernel is first used.)
+(triton only in files of programs; imported when a kernel is first used.)
 """
 
 import triton
 import triton.language as tl
 
-from weiss.kernels.cosine_programs import linear_energy, repulsion, softplus
-from weiss.kernels.programs import COUNT, FACTS, MEMBER, NUM_FACTS, ORDER
+from weiss.kernels.fused_programs import (
+    COUNT,
+    FACTS,
+    MEMBER,
+    NUM_FACTS,
+    ORDER,
+    linear_energy,
+    repulsion,
+    softplus,
+)
 
 LOG2_E, LN_2 = tl.constexpr(1.4426950408889634), tl.constexpr(0.6931471805599453)
 FAR = tl.constexpr(1e4)
