@@ -118,21 +118,26 @@ def compute_fused(rank, world, path):
     """Compare the fused kernels in shards with the plain formula of one process."""
     together.meet(rank, world, path)
     labels = torch.tensor(BATCHES["some classes"])
-    for name in LOSSES:
-        for sizes in (None, [CLASSES, *[0] * (world - 1)]):
-            for skip in ("off", "on") if name == "mf_contrastive" else ("off",):
-                options = {"skip": skip, "reg_weight": 0.7, "check": skip == "off"}
-                loss, x = Case(name, labels, options=options).make()
-                loss, x = loss.float(), x.float()
-                plain = copy.deepcopy(loss)
-                plain.impl, plain.skip = "reference", "off"
-                value, by_x, by_fields = found(plain, x, labels)
-                loss.impl = "triton"
-                shard_classes(loss, sizes=sizes)
-                here = slice(loss.shard.first, loss.shard.first + len(loss.fields))
-                parts = found(loss, x, labels)
-                for part, whole in zip(parts, (value, by_x, by_fields[here]), strict=True):
-                    torch.testing.assert_close(part, whole, rtol=1e-4, atol=1e-4)
+    empty = [CLASSES, *[0] * (world - 1)]
+    for name, sizes, skip in (
+        ("mf_contrastive", None, "off"),
+        ("mf_contrastive", empty, "on"),
+        ("mf_cwms", None, "off"),
+        ("mf_cwms", empty, "off"),
+        ("mf_binomial", None, "off"),
+    ):
+        options = {"skip": skip, "reg_weight": 0.7, "check": skip == "off"}
+        loss, x = Case(name, labels, options=options).make()
+        loss, x = loss.float(), x.float()
+        plain = copy.deepcopy(loss)
+        plain.impl, plain.skip = "reference", "off"
+        value, by_x, by_fields = found(plain, x, labels)
+        loss.impl = "triton"
+        shard_classes(loss, sizes=sizes)
+        here = slice(loss.shard.first, loss.shard.first + len(loss.fields))
+        parts = found(loss, x, labels)
+        for part, whole in zip(parts, (value, by_x, by_fields[here]), strict=True):
+            torch.testing.assert_close(part, whole, rtol=1e-4, atol=1e-4)
     together.take_leave()
 
 

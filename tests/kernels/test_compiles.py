@@ -37,7 +37,7 @@ def _type(value):
     return "fp32"
 
 
-def _compile_everything():
+def _compile_everything(each_once):
     """Print ``{kernel: [what is wrong with one of its specialisations, ...]}``."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -59,6 +59,8 @@ def _compile_everything():
             else:
                 signature[parameter.name] = _type(value)
         name = self.fn.__name__
+        if each_once and name in wrong:
+            return
         key = name, str(signature), str(constants), num_warps, num_stages, maxnreg
         if key in done:
             return
@@ -76,7 +78,7 @@ def _compile_everything():
             problems.append(f"{constants}: {error!r}")
 
     JITFunction.run = run
-    _call_everything()
+    _call_everything(size=64 if each_once else 512)
     print(json.dumps({"kernels": wrong, "expected": sorted(_launched())}))
 
 
@@ -100,10 +102,10 @@ def _launched():
     return kernels.keys() - called
 
 
-def _call_everything():
+def _call_everything(size):
     import weiss
     from weiss.kernels import near_pairs, plan
-    from weiss.kernels.problem import Problem, Shard
+    from weiss.kernels.problem import Problem, Shard, Task
 
     plan._interprets = lambda: True  # so that the CPU will do
     small = plan.SMALL_DISTANCES
@@ -121,37 +123,36 @@ def _call_everything():
         loss(x, torch.randint(num_classes, (batch,))).backward()
 
     for name in ("mf_contrastive", "mf_cwms", "mf_binomial"):
-        step(name, 180, 100, 512)
-        step(name, 180, 100, 512, large=True, average="samples")
-        step(name, 180, 100, 512, matmul_dtype="bfloat16")
+        step(name, 180, 100, size)
+        step(name, 180, 100, size, large=True, average="samples")
+        step(name, 180, 100, size, matmul_dtype="bfloat16")
     step("mf_cwms", 20, 5000, 48)  # larger tiles, and a size that is no power of two
     torch.set_float32_matmul_precision("high")
-    step("mf_contrastive", 180, 100, 512, dtype=torch.bfloat16)
+    step("mf_contrastive", 180, 100, size, dtype=torch.bfloat16)
 
-    x, labels, fields = torch.randn(180, 512), torch.randint(100, (180,)), torch.randn(100, 512)
-    interactions = weiss.make_loss("mf_contrastive", 100, 512).interactions
-    wanted = {"wants_embeddings": True, "wants_fields": True}
+    x, labels, fields = torch.randn(180, size), torch.randint(100, (180,)), torch.randn(100, size)
+    interactions = weiss.make_loss("mf_contrastive", 100, size).interactions
     near_pairs.PAYS = dict.fromkeys(near_pairs.PAYS, math.inf)
     near_pairs.MOST_PARTS, near_pairs.MARKED_CLASSES, near_pairs.WORDS_A_PART = 1, 128, 4
     for average in ("classes", "samples"):
         problem = Problem(interactions, "cosine", average)
-        near_pairs.near_pairs("large", problem, x, fields, labels, Shard(0, 100), **wanted)
-    x, fields, labels = torch.randn(1, 512), torch.randn(300, 512), torch.zeros(1).long()
-    near_pairs.near_pairs("large", problem, x, fields, labels, Shard(0, 300), **wanted)
-    unwanted = dict.fromkeys(wanted, False)
-    near_pairs.near_pairs("large", problem, x, fields[:1], labels, Shard(0, 1), **unwanted)
+        near_pairs.near_pairs("large", Task(problem, x, fields, labels, Shard(0, 100)))
+    x, fields, labels = torch.randn(1, size), torch.randn(300, size), torch.zeros(1).long()
+    near_pairs.near_pairs("large", Task(problem, x, fields, labels, Shard(0, 300)))
+    value_only = Task(problem, x, fields[:1], labels, Shard(0, 1), False, False)
+    near_pairs.near_pairs("large", value_only)
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
-    """What the compiler says of each kernel; and which kernels there are."""
+@pytest.fixture(scope="module", params=["once", pytest.param("all", marks=pytest.mark.slow)])
+def compiled(request, tmp_path_factory):
+    """The compiler's errors for each kernel, once or in all its specialisations; all kernels."""
     if importlib.util.find_spec("triton") is None:
         pytest.skip("triton is not installed")
     cache = str(tmp_path_factory.mktemp("compiled"))
     environment = {**os.environ, "TRITON_CACHE_DIR": cache, "OMP_NUM_THREADS": "1"}
     environment.pop("TRITON_INTERPRET", None)
     done = subprocess.run(
-        [sys.executable, __file__],
+        [sys.executable, __file__, request.param],
         env=environment,
         capture_output=True,
         text=True,
@@ -172,4 +173,4 @@ def test_every_kernel_compiles_and_fits_its_memory(compiled):
 
 
 if __name__ == "__main__":
-    _compile_everything()
+    _compile_everything(each_once="once" in sys.argv)

@@ -12,7 +12,7 @@ import torch
 from weiss.kernels import cuda_graphs
 from weiss.kernels.cuda_graphs import BorrowedBuffers, BufferOwner, CapturedCounts, CudaGraphs
 from weiss.kernels.dispatch import differentiable, scale_in_place
-from weiss.kernels.problem import Found, Problem, Shard
+from weiss.kernels.problem import Found, Problem, Shard, Task
 
 
 @pytest.fixture
@@ -21,8 +21,9 @@ def asked(monkeypatch):
     captured, batches = [], {}
 
     class Graph:
-        def __init__(self, problem, x, fields, labels, shard, wants, *, copies):
-            captured.append((*x.shape, "copied") if copies else tuple(x.shape))
+        def __init__(self, task, *, copies):
+            shape = tuple(task.embeddings_BD.shape)
+            captured.append((*shape, "copied") if copies else shape)
 
         def replay(self, x, labels):
             return "replayed", None
@@ -36,10 +37,10 @@ def asked(monkeypatch):
     def ask(
         batch=4, fields=fields, problem=problem, place=0, labels_of=lambda labels: labels, want=True
     ):
-        wants = {"wants_embeddings": want, "wants_fields": want}
         fresh = torch.zeros(batch, 3), torch.zeros(batch, dtype=torch.long)
         x, labels = batches.setdefault((batch, place), fresh)  # kept: memory is not used again
-        return graphs.fuse(problem, x, fields, labels_of(labels), Shard(0, 5), **wants)[0]
+        task = Task(problem, x, fields, labels_of(labels), Shard(0, 5), want, want)
+        return graphs.fuse(task)[0]
 
     pytest.importorskip("triton")
     return ask, captured, graphs

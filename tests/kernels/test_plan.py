@@ -136,7 +136,7 @@ def test_large_problems_use_the_products_of_the_library(batch, expected):
 @pytest.fixture
 def on_cuda(monkeypatch):
     """Let fields on the meta device pass for those of a GPU."""
-    monkeypatch.setattr(plan, "why_not_triton", lambda *asked: None)
+    monkeypatch.setattr(plan, "_why_not_triton", lambda *asked: None)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     capturing = []
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: bool(capturing))

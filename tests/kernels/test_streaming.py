@@ -391,22 +391,6 @@ def test_a_kept_graph_can_be_gone_back_through_again(name, small_blocks):
 
 
 @every_loss()
-def test_gradients_add_up_over_backward_passes(name, small_blocks):
-    first, second = double_batch(13, 11, 5, same=4), double_batch(13, 11, 5, seed=1)
-    grads = []
-    for impl in ("streaming", "reference"):
-        loss = with_fields(name, first[2], impl=impl, **GENTLE[name])
-        x = first[0].clone().requires_grad_()
-        value = loss(x, first[1])
-        value.backward(retain_graph=True)
-        value.backward()
-        loss(second[0], second[1]).backward()
-        grads.append((x.grad, loss.fields.grad))
-    for a, b in zip(*grads, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
-
-
-@every_loss()
 @pytest.mark.parametrize("of", ["the loss", "a function of the loss"])
 def test_a_second_derivative_is_refused(name, of, small_blocks):
     """Never wrong without a message, as for a penalty on the gradient beside the loss."""
@@ -498,7 +482,7 @@ def test_a_compiled_training_loop_takes_the_same_steps(name, check, monkeypatch)
 def test_nothing_of_size_batch_by_classes_is_formed(name, kind, arguments, monkeypatch):
     monkeypatch.setitem(streaming.ELEMENTS, "cpu", 4096)
     monkeypatch.setitem(constraint.WIDTH, "cpu", 64)
-    embeddings, labels, fields = clustered(64, 2000, 4)
+    embeddings, labels, fields = clustered(64, 1100, 4)
     loss = with_fields(name, fields, impl="streaming", distance=kind, **arguments)
     x = embeddings.requires_grad_()
     with LargestTensor() as largest:

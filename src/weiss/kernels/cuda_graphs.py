@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from weiss.kernels.problem import Counts, Found, Problem, Shard
+from weiss.kernels.problem import Counts, Found, Problem, Task
 
 BEFORE = 3
 """How often a problem is computed without a graph, in the same memory, before it is captured."""
@@ -137,38 +137,27 @@ class CudaGraphs:
         """Pickle without the graphs."""
         return CudaGraphs, ()
 
-    def fuse(
-        self,
-        problem: Problem,
-        embeddings_BD: Tensor,
-        fields_CD: Tensor,
-        labels_B: Tensor,
-        shard: Shard,
-        *,
-        wants_embeddings: bool,
-        wants_fields: bool,
-    ) -> tuple[Found, Counts]:
+    def fuse(self, task: Task) -> tuple[Found, Counts]:
         """Compute a small problem as `weiss.kernels.fused.fuse` does, by a replay if possible."""
-        wants = wants_embeddings, wants_fields
-        asked = problem, embeddings_BD, fields_CD, labels_B, shard, wants
+        wants = task.wants_embeddings or task.wants_fields
         # A graph around the whole step captures these launches too.
-        if not any(wants) or (fields_CD.is_cuda and torch.cuda.is_current_stream_capturing()):
-            return _fuse(*asked)
-        key = _key(*asked)
-        memory = embeddings_BD.data_ptr(), labels_B.data_ptr()
-        here = (*key, *memory, embeddings_BD.stride(), labels_B.stride())
+        if not wants or (task.fields_CD.is_cuda and torch.cuda.is_current_stream_capturing()):
+            return _fuse(task)
+        x_BD, labels_B = task.embeddings_BD, task.labels_B
+        key = _key(task)
+        here = (*key, x_BD.data_ptr(), labels_B.data_ptr(), x_BD.stride(), labels_B.stride())
         graph = self._graphs.get(here) or self._graphs.get(key)
         if graph is None:
             with self._lock:
-                graph = self._capture(key, here, asked)
+                graph = self._capture(key, here, task)
             if graph is None:
-                return _fuse(*asked)
+                return _fuse(task)
         self._replayed += 1
-        return graph.replay(embeddings_BD, labels_B)
+        return graph.replay(x_BD, labels_B)
 
-    def _capture(self, key: Key, here: Key, asked: Any) -> "_Graph | None":
+    def _capture(self, key: Key, here: Key, task: Task) -> "_Graph | None":
         """Capture a problem if it has come often enough, and there is room for its graph."""
-        problem = asked[0]
+        problem = task.problem
         times = self._count(key, problem)
         in_place = self._count(here, problem) > BEFORE
         if times < 0 or not (in_place or times > BEFORE_COPIES):
@@ -181,7 +170,7 @@ class CudaGraphs:
             return None
         self._captured += 1
         try:
-            graph = _Graph(*asked, copies=not in_place)
+            graph = _Graph(task, copies=not in_place)
         except Exception as error:  # of any library below: without a graph it has worked
             self._times[key] = (-(2**62), problem)
             warnings.warn(
@@ -203,54 +192,39 @@ class CudaGraphs:
         return times
 
 
-def _key(
-    problem: Problem,
-    embeddings_BD: Tensor,
-    fields_CD: Tensor,
-    labels_B: Tensor,
-    shard: Shard,
-    wants: tuple[bool, bool],
-) -> Key:
+def _key(task: Task) -> Key:
     from weiss.kernels.fused import precision
 
+    x_BD, fields_CD, labels_B = task.embeddings_BD, task.fields_CD, task.labels_B
+    like = x_BD.shape, x_BD.dtype, labels_B.dtype, fields_CD.shape, task.shard.first, *task[-2:]
     # Threads may share a stream; each has its own graphs, which it replays one by one.
     where = torch.cuda.current_stream(fields_CD.device).cuda_stream, threading.get_ident()
-    like = embeddings_BD.shape, embeddings_BD.dtype, labels_B.dtype, fields_CD.shape
-    return (fields_CD.data_ptr(), id(problem), *like, shard.first, wants, precision(), *where)
+    return (fields_CD.data_ptr(), id(task.problem), *like, precision(), *where)
 
 
 class _Graph:
     """One captured problem: its inputs and outputs are always in the same memory."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        embeddings_BD: Tensor,
-        fields_CD: Tensor,
-        labels_B: Tensor,
-        shard: Shard,
-        wants: tuple[bool, bool],
-        *,
-        copies: bool,
-    ) -> None:
-        device = fields_CD.device
-        self._problem = problem  # kept alive, so that no other problem gets its id
+    def __init__(self, task: Task, *, copies: bool) -> None:
+        device = task.fields_CD.device
+        self._problem = task.problem  # kept alive, so that no other problem gets its id
         self._graph, self._owner = torch.cuda.CUDAGraph(), BufferOwner()
         captured = CapturedCounts.made()
         self._inputs: tuple[Tensor, Tensor] | None = None
+        task = task._replace(fields_CD=task.fields_CD.detach())
         if copies:
-            x_BD = torch.empty(embeddings_BD.shape, dtype=embeddings_BD.dtype, device=device)
-            self._inputs = x_BD.copy_(embeddings_BD), labels_B.clone()
-        x_BD, own_B = self._inputs or (embeddings_BD, labels_B)
-        asked = problem, x_BD, fields_CD.detach(), own_B, shard, wants
+            given = task.embeddings_BD
+            x_BD = torch.empty(given.shape, dtype=given.dtype, device=device).copy_(given)
+            self._inputs = x_BD, task.labels_B.clone()
+            task = task._replace(embeddings_BD=x_BD, classes=self._inputs[1])
         # Once without a graph: kernels are compiled for tensors aligned as these are.
-        _fuse(*asked)
+        _fuse(task)
         before = torch.cuda.current_stream(device)
         stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         try:
             # "thread_local": other threads may go on preparing batches.
             with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
-                self._found, counts = _fuse(*asked, captured)
+                self._found, counts = _fuse(task, captured)
         except Exception:
             torch.cuda.set_stream(before)  # which torch does not do after a failure
             raise
@@ -273,25 +247,7 @@ class _Graph:
         return Found(value, found.embeddings_BD, found.fields_CD, None, borrowed), self._counts
 
 
-def _fuse(
-    problem: Problem,
-    embeddings_BD: Tensor,
-    fields_CD: Tensor,
-    labels_B: Tensor,
-    shard: Shard,
-    wants: tuple[bool, bool],
-    captured: CapturedCounts | None = None,
-) -> tuple[Found, Counts]:
+def _fuse(task: Task, captured: CapturedCounts | None = None) -> tuple[Found, Counts]:
     from weiss.kernels import fused
 
-    return fused.fuse(
-        "small",
-        problem,
-        embeddings_BD,
-        fields_CD,
-        labels_B,
-        shard,
-        wants_embeddings=wants[0],
-        wants_fields=wants[1],
-        copy_counts=None if captured is None else captured.copy,
-    )
+    return fused.fuse("small", task, None if captured is None else captured.copy)

@@ -16,7 +16,7 @@ from torch import Tensor
 from weiss.kernels.constraint import constraint
 from weiss.kernels.cuda_graphs import BorrowedBuffers, CudaGraphs
 from weiss.kernels.plan import Plan
-from weiss.kernels.problem import Counts, Found, Problem, Shard, working_dtype
+from weiss.kernels.problem import Counts, Found, Problem, Shard, Task, working_dtype
 from weiss.kernels.streaming import stream
 from weiss.theory.interactions import LogLink
 from weiss.theory.membership import Membership
@@ -55,11 +55,12 @@ def compute(
         that a fused kernel made, else None. How many pairs of this shard were computed, if far
         ones were skipped, else None.
     """
+    given = plan, problem, embeddings_BD, fields_CD, classes, shard, graphs
     if torch.compiler.is_compiling():
         # A compiler cannot trace it: it works on blocks, in place.
         uncompiled = torch.compiler.disable(_compute)  # type: ignore[no-untyped-call]
-        return uncompiled(plan, problem, embeddings_BD, fields_CD, classes, shard, graphs)  # type: ignore[no-any-return]
-    return _compute(plan, problem, embeddings_BD, fields_CD, classes, shard, graphs)
+        return uncompiled(*given)  # type: ignore[no-any-return]
+    return _compute(*given)
 
 
 def _compute(
@@ -80,35 +81,37 @@ def _compute(
         scale = fused.scale_in_place
 
     def run(x_BD: Tensor, y_CD: Tensor, wants_x: bool, wants_fields: bool) -> Found:
+        nonlocal counts, visited
+        task = Task(problem, x_BD, y_CD, classes, shard, wants_x, wants_fields)
         # Triton launches on the current device; for a CPU this does nothing.
         with torch.cuda.device_of(y_CD):  # type: ignore[no-untyped-call]
-            return run_there(x_BD, y_CD, wants_x, wants_fields)
-
-    def run_there(x_BD: Tensor, y_CD: Tensor, wants_x: bool, wants_fields: bool) -> Found:
-        nonlocal counts, visited
-        wanted = {"wants_embeddings": wants_x, "wants_fields": wants_fields}
-        if y_CD.shape[0] == 0:
-            found = _empty_shard(plan, problem, x_BD, y_CD, classes, shard, **wanted)
-        elif isinstance(classes, Membership):
-            found = stream(problem, x_BD, y_CD, classes, shard, skips=plan.skips, **wanted)
-        elif plan.skips:
-            from weiss.kernels.near_pairs import near_pairs
-
-            found, counts = near_pairs(plan.kernel, problem, x_BD, y_CD, classes, shard, **wanted)
-        elif plan.captured:
-            found, counts = graphs.fuse(problem, x_BD, y_CD, classes, shard, **wanted)
-        else:
-            given = plan.kernel, problem, x_BD, y_CD, classes, shard
-            found, counts = fused.fuse(*given, wants_embeddings=wants_x, wants_fields=wants_fields)
-        visited = found.visited
-        if problem.reg_weight:
-            soft = constraint(problem, y_CD, shard, found.fields_CD)
-            found = found._replace(value=found.value + soft)
-        return found if shard.parts == 1 else _of_all_shards(found, shard)
+            found, counts = _execute(plan, task, graphs)
+            visited = found.visited
+            if problem.reg_weight:
+                soft = constraint(problem, y_CD, shard, found.fields_CD)
+                found = found._replace(value=found.value + soft)
+            return found if shard.parts == 1 else _of_all_shards(found, shard)
 
     labels = classes if isinstance(classes, Tensor) else None
     value = differentiable(run, scale, embeddings_BD, fields_CD, labels)
     return value, counts, visited
+
+
+def _execute(plan: Plan, task: Task, graphs: CudaGraphs) -> tuple[Found, Counts | None]:
+    """Run the kernel of the plan; return what it found, and its counts of wrong values."""
+    if task.fields_CD.shape[0] == 0:
+        return _empty_shard(plan, task), None
+    if not plan.is_fused:
+        return stream(task, skips=plan.skips), None
+    if plan.skips:
+        from weiss.kernels.near_pairs import near_pairs
+
+        return near_pairs(plan.kernel, task)
+    if plan.captured:
+        return graphs.fuse(task)
+    from weiss.kernels.fused import fuse
+
+    return fuse(plan.kernel, task)
 
 
 def _of_all_shards(found: Found, shard: Shard) -> Found:
@@ -118,26 +121,18 @@ def _of_all_shards(found: Found, shard: Shard) -> Found:
     return found._replace(value=shard.sum_parts(found.value), embeddings_BD=gradient_BD)
 
 
-def _empty_shard(
-    plan: Plan,
-    problem: Problem,
-    embeddings_BD: Tensor,
-    fields_CD: Tensor,
-    classes: Membership | Tensor,
-    shard: Shard,
-    *,
-    wants_embeddings: bool,
-    wants_fields: bool,
-) -> Found:
+def _empty_shard(plan: Plan, task: Task) -> Found:
     """Compute a shard without a class: it adds zeros, but the other processes wait for them."""
-    dtype, device = working_dtype(embeddings_BD, fields_CD), fields_CD.device
+    x_BD, fields_CD, classes = task.embeddings_BD, task.fields_CD, task.classes
+    dtype, device = working_dtype(x_BD, fields_CD), fields_CD.device
     num_slots = len(classes) if isinstance(classes, Tensor) else classes.num_slots
-    if not plan.groups_batch or isinstance(problem.interactions.repulsion_link, LogLink):
-        shard.add_up(torch.zeros(num_slots, num_slots, dtype=dtype, device=device))
+    has_log = isinstance(task.problem.interactions.repulsion_link, LogLink)
+    if not plan.groups_batch or has_log:
+        task.shard.add_up(torch.zeros(num_slots, num_slots, dtype=dtype, device=device))
     return Found(
         torch.zeros((), dtype=dtype, device=device),
-        torch.zeros_like(embeddings_BD, dtype=dtype) if wants_embeddings else None,
-        torch.zeros_like(fields_CD) if wants_fields else None,
+        torch.zeros_like(x_BD, dtype=dtype) if task.wants_embeddings else None,
+        torch.zeros_like(fields_CD) if task.wants_fields else None,
         torch.zeros((), dtype=torch.long, device=device) if plan.skips else None,
     )
 

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from weiss.kernels import fused_bfloat16_programs as bfloat16_programs
 from weiss.kernels import fused_programs as programs
-from weiss.kernels.problem import Counts, DeviceCounts, Found, Problem, Shard
+from weiss.kernels.problem import Counts, DeviceCounts, Found, Task
 
 MOST_BLOCK_DISTANCES, LEAST_BLOCK_DISTANCES = 2**27, 2**20
 """Distances in a block of a large problem: a quarter as many as its fields have entries, so that
@@ -58,41 +58,26 @@ FILLING = 800
 
 
 def fuse(
-    kernel: str,
-    problem: Problem,
-    embeddings_BD: Tensor,
-    fields_CD: Tensor,
-    labels_B: Tensor,
-    shard: Shard,
-    *,
-    wants_embeddings: bool,
-    wants_fields: bool,
-    copy_counts: Callable[[Tensor], None] | None = None,
+    kernel: str, task: Task, copy_counts: Callable[[Tensor], None] | None = None
 ) -> tuple[Found, Counts]:
-    """Compute the loss and its gradients; arguments as of `weiss.kernels.streaming.stream`.
+    """Compute the loss and its gradients.
 
     Args:
         kernel: ``"small"``, ``"large"`` or ``"bfloat16"``, see `weiss.kernels.plan.Plan`.
-        problem: the loss; its interactions have a closed form, its distance is the cosine.
-        embeddings_BD: the whole batch.
-        fields_CD: the fields, or a shard of them; float32.
-        labels_B: class indices, counted over all shards.
-        shard: which classes the fields belong to.
-        wants_embeddings: compute the gradient of the embeddings.
-        wants_fields: compute the gradient of the fields.
+        task: what to compute: interactions with a closed form, cosine distance, fields in float32,
+            class indices.
         copy_counts: called with the counts of a small problem as soon as they are computed.
 
     Returns:
         What was found, and the counts of wrong values in the batch.
     """
-    dtype = MATMUL_DTYPE if kernel == "bfloat16" else torch.float32
-    work = Work(problem, embeddings_BD.detach(), fields_CD.detach(), labels_B, shard, dtype)
+    work = Work(task, MATMUL_DTYPE if kernel == "bfloat16" else torch.float32)
     if kernel == "bfloat16":
-        found = work.bfloat16(wants_embeddings, wants_fields)
+        found = work.bfloat16()
     elif kernel == "large":
-        found = work.large(wants_embeddings, wants_fields)
+        found = work.large()
     else:
-        found = work.small(wants_embeddings, wants_fields, copy_counts)
+        found = work.small(copy_counts)
     return found, work.counts
 
 
@@ -145,20 +130,20 @@ def tiles_of(num_classes: int, embedding_size: int) -> Tiles:
 class Work:
     """One problem, and the launches that solve it."""
 
-    def __init__(
-        self, problem: Problem, x_BD: Tensor, fields_CD: Tensor, labels_B: Tensor, shard: Shard,
-        matmul_dtype: torch.dtype,
-    ) -> None:  # fmt: skip
-        form = problem.form
+    def __init__(self, task: Task, matmul_dtype: torch.dtype) -> None:
+        x_BD, fields_CD = task.embeddings_BD.detach(), task.fields_CD.detach()
+        form = task.problem.form
         assert form is not None
         self.x = x_BD if x_BD.stride(1) == 1 else x_BD.contiguous()
-        self.labels, self.fields, self.shard = labels_B.contiguous(), fields_CD.contiguous(), shard
+        self.labels, self.fields = task.labels_B.contiguous(), fields_CD.contiguous()
+        self.shard, self.wants_x = task.shard, task.wants_embeddings
+        self.wants_fields = task.wants_fields
         self.batch, self.size = x_BD.shape
         self.num_here = fields_CD.shape[0]
         self.width = 1 << (self.size - 1).bit_length()
         self.device = fields_CD.device
         self.numbers = form.pull_at, form.pull_rate, form.push_at, form.push_rate
-        self.kind, self.by_samples = form.kind, problem.average == "samples"
+        self.kind, self.by_samples = form.kind, task.problem.average == "samples"
         self.precision = precision()
         facts = programs.FACTS.value * self.batch + programs.NUM_FACTS.value
         self.ints = torch.empty(facts + self.num_here, dtype=torch.int32, device=self.device)
@@ -169,9 +154,7 @@ class Work:
         self.splits = max(1, min(self.batch // 256, 8))
         self.tiles = tiles_of(self.num_here, self.size)
 
-    def small(
-        self, wants_x: bool, wants_fields: bool, copy_counts: Callable[[Tensor], None] | None
-    ) -> Found:
+    def small(self, copy_counts: Callable[[Tensor], None] | None) -> Found:
         """Compute everything in Triton."""
         self.measure(fields=True)
         cosines = self._empty(self.batch, self.num_here)
@@ -186,14 +169,14 @@ class Work:
         values = self._empty(blocks + self._num_coupled_values())
         self._couple(cosines, self.inverse, values[blocks:], by_slot=False)
         self._interact(0, self.num_here, cosines, values, 0, tile, along)
-        gradient = torch.empty_like(self.fields) if wants_fields else None
+        gradient = torch.empty_like(self.fields) if self.wants_fields else None
         num_parts, parts = 0, values
-        if wants_x:  # enough programs to fill a GPU, each with a few hundred classes at least
+        if self.wants_x:  # enough programs to fill a GPU, each with a few hundred classes at least
             num_parts = max(1, min(32, self.num_here // 256))
             parts = self._empty(num_parts, self.batch, self.size)
         share = _tiles(_tiles(self.num_here, max(num_parts, 1)), cut["STEP"]) * cut["STEP"]
         across = _tiles(self.size, cut["ACROSS"])
-        field_tiles = _tiles(self.num_here, cut["SIDE"]) * across if wants_fields else 0
+        field_tiles = _tiles(self.num_here, cut["SIDE"]) * across if self.wants_fields else 0
         tiles = field_tiles + num_parts * _tiles(self.batch, cut["SIDE"]) * across
         if tiles:
             programs.gradients[(tiles,)](
@@ -203,7 +186,7 @@ class Work:
             )  # fmt: skip
         return self.finish(parts, num_parts, values, gradient)
 
-    def large(self, wants_x: bool, wants_fields: bool) -> Found:
+    def large(self) -> Found:
         """Compute blocks of classes, with the matrix products of the library."""
         self.measure(fields=True)
         self.rank(None)
@@ -221,16 +204,16 @@ class Work:
         if self.kind == "exp":
             self._couple_present(values[blocks:])
         space = self._empty(self.batch * width)
-        gradient = torch.empty_like(self.fields) if wants_fields else None
-        num_parts = min(_tiles(self.num_here, width), KEPT_SUMS) if wants_x else 0
-        parts = self._empty(num_parts, self.batch, self.size) if wants_x else values
+        gradient = torch.empty_like(self.fields) if self.wants_fields else None
+        num_parts = min(_tiles(self.num_here, width), KEPT_SUMS) if self.wants_x else 0
+        parts = self._empty(num_parts, self.batch, self.size) if self.wants_x else values
         for number, low in enumerate(range(0, self.num_here, width)):
             factors = self.fields[low : low + width]
             here = len(factors)
             cosines = space[: self.batch * here].view(self.batch, here)
             torch.mm(self.unit, factors.T, out=cosines)
             self._interact(low, here, cosines, values, number * programs_each, tile)
-            if wants_x:
+            if self.wants_x:
                 _multiply(cosines, factors, parts[number % KEPT_SUMS], adds=number >= KEPT_SUMS)
             if gradient is not None:
                 of_block = gradient[low : low + here]
@@ -238,7 +221,7 @@ class Work:
                 self._finish_fields(factors, of_block, here, low)
         return self.finish(parts, num_parts, values, gradient)
 
-    def bfloat16(self, wants_x: bool, wants_fields: bool) -> Found:
+    def bfloat16(self) -> Found:
         """Compute blocks of classes, whose cosines become slopes before they are written."""
         self.measure(fields=False)
         self.rank(None)
@@ -256,9 +239,9 @@ class Work:
         values = self._empty(place + num_blocks * self._num_meetings(width))
         slopes = self.unit.new_empty(self.batch, width)
         copy = self.unit.new_empty(width, self.size)
-        gradient = torch.empty_like(self.fields) if wants_fields else None
-        num_parts = min(num_blocks, KEPT_SUMS) if wants_x else 0
-        parts = self._empty(num_parts, self.batch, self.size) if wants_x else values
+        gradient = torch.empty_like(self.fields) if self.wants_fields else None
+        num_parts = min(num_blocks, KEPT_SUMS) if self.wants_x else 0
+        parts = self._empty(num_parts, self.batch, self.size) if self.wants_x else values
         for number in range(num_blocks):
             low = number * width
             here = min(width, self.num_here - low)
@@ -268,7 +251,7 @@ class Work:
                 if number == 0:  # not sooner: its many small launches pass while others work
                     self._couple_present(values)
                 self._put_coupled(low, here, slopes)
-            if wants_x:
+            if self.wants_x:
                 part, adds = parts[number % KEPT_SUMS], number >= KEPT_SUMS
                 _multiply(slopes[:, :here], copy[:here], part, adds=adds)
             if gradient is not None:

@@ -154,10 +154,10 @@ def meet_log_together(
     push_at, push_rate, shift, BY_SAMPLES: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """What `meet_log` leaves out: tiles with classes of several samples.
+    """What `meet_log` does not compute: tiles with classes of several samples.
 
     Programs ``(tile, n)`` share the columns of a tile. The samples of a class are added up by a
-    product with the matrix that says who belongs together; exponentials are taken over
+    product with the matrix of who shares a class; exponentials are taken over
     ``e^shift``, so that such sums are finite. A class that does not lie in the tile is left to
     `meet_log_across`.
     """
@@ -202,7 +202,7 @@ def meet_log_across(
     push_at, push_rate, shift, BY_SAMPLES: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """What `meet_log_together` leaves out: the class at the end of a tile that goes on in the next.
+    """What `meet_log_together` does not compute: a class that begins in a tile and ends in another.
 
     Programs ``(tile, n)`` share the columns of the class that begins in the tile, if there is one.
     """

@@ -30,7 +30,7 @@ from torch.nn.functional import normalize
 from weiss.kernels.fused import ALIGNED, Work, fuse
 from weiss.kernels.fused_bfloat16_programs import cosines_of_a_tile
 from weiss.kernels.fused_programs import COUNT, FACTS, linear_energy
-from weiss.kernels.problem import Counts, Found, Problem, Shard, sent
+from weiss.kernels.problem import Counts, Found, Task, sent
 
 PAYS = {"bfloat16": 0.005, "tf32": 0.015, "tf32x3": 0.1}
 """Share of the pairs that may be near, by how the products of all pairs would be computed."""
@@ -51,46 +51,21 @@ TILE = {"ROWS": 128, "COLUMNS": 128, "STEP": 64, "num_warps": 8}
 """Of the product that marks."""
 
 
-def near_pairs(
-    kernel: str,
-    problem: Problem,
-    embeddings_BD: Tensor,
-    fields_CD: Tensor,
-    labels_B: Tensor,
-    shard: Shard,
-    *,
-    wants_embeddings: bool,
-    wants_fields: bool,
-) -> tuple[Found, Counts]:
-    """Compute the loss and its gradients; arguments as of `weiss.kernels.fused.fuse`.
+def near_pairs(kernel: str, task: Task) -> tuple[Found, Counts]:
+    """Compute the loss and its gradients from near pairs only.
 
     Args:
-        kernel: what computes all pairs if too many are near.
-        problem: the loss; a hinge, of cosines.
-        embeddings_BD: the whole batch.
-        fields_CD: the fields, all of them; float32.
-        labels_B: class indices.
-        shard: which classes the fields belong to.
-        wants_embeddings: compute the gradient of the embeddings.
-        wants_fields: compute the gradient of the fields.
+        kernel: computes all pairs if too many are near, see `weiss.kernels.fused.fuse`.
+        task: what to compute: a hinge of cosines, all its fields in float32, class indices.
     """
-    work = Work(problem, embeddings_BD.detach(), fields_CD.detach(), labels_B, shard, torch.float32)
+    work = Work(task, torch.float32)
     work.measure(fields=False)
     work.rank(None)
     counts = work.counts.sent()
     rival = kernel if kernel == "bfloat16" else work.precision
-    found = _Blocks(work, problem, wants_embeddings, wants_fields).found(PAYS[rival])
+    found = _Blocks(work, task.problem.reach).found(PAYS[rival])
     if found is None:
-        found, _ = fuse(
-            kernel,
-            problem,
-            work.x,
-            work.fields,
-            work.labels,
-            shard,
-            wants_embeddings=wants_embeddings,
-            wants_fields=wants_fields,
-        )
+        found, _ = fuse(kernel, task)
         all_pairs = torch.full((), work.batch * work.num_here, device=work.device)
         found = found._replace(visited=all_pairs)
     return found, counts
@@ -99,10 +74,10 @@ def near_pairs(
 class _Blocks:
     """The classes, block by block."""
 
-    def __init__(self, work: Work, problem: Problem, wants_x: bool, wants_fields: bool) -> None:
+    def __init__(self, work: Work, reach: float) -> None:
         self.work = work
         # The error of two factors in float16 and of the sum of their products.
-        self.least = 1.0 - problem.reach - 2.0**-10 - work.size * 2.0**-22
+        self.least = 1.0 - reach - 2.0**-10 - work.size * 2.0**-22
         # A quarter of the classes, so that their copy is an eighth of the fields' gradient.
         columns = max(min(MARKED_CLASSES, MARKED_PAIRS // work.batch, work.num_here // 4), 1)
         self.width = -(-columns // ALIGNED) * ALIGNED
@@ -115,11 +90,11 @@ class _Blocks:
         num_programs = -(-work.num_here // FIELDS)
         self.values = torch.empty(num_programs, device=work.device)
         self.visits = work.ints.new_empty(num_programs)
-        self.gradient = torch.empty_like(work.fields) if wants_fields else None
+        self.gradient = torch.empty_like(work.fields) if work.wants_fields else None
         self.parts_each = -(-self.width // BITS.value // WORDS_A_PART)
         num_blocks = -(-work.num_here // self.width)
         self.rounds = max(MOST_PARTS // self.parts_each, 1)
-        self.num_parts = self.parts_each * min(num_blocks, self.rounds) if wants_x else 0
+        self.num_parts = self.parts_each * min(num_blocks, self.rounds) if work.wants_x else 0
         self.parts = torch.empty(self.num_parts, work.batch, work.size, device=work.device)
         self.rest = {
             "D": work.size,
@@ -135,8 +110,8 @@ class _Blocks:
         While a CUDA graph is captured nothing can be read, and near pairs are taken however many.
         """
         work = self.work
-        asks = not (work.fields.is_cuda and torch.cuda.is_current_stream_capturing())
-        if asks:
+        reads = not (work.fields.is_cuda and torch.cuda.is_current_stream_capturing())
+        if reads:
             share, ready = sent(share_near(work.unit, work.fields, self.least))
         for number, low in enumerate(range(0, work.num_here, self.width)):
             here = min(self.width, work.num_here - low)
@@ -145,7 +120,7 @@ class _Blocks:
                 self.half, self.copy, work.labels, self.by_class, self.by_sample, work.batch,
                 work.shard.first + low, here, *self._words(), self.least, D=work.size, **TILE,
             )  # fmt: skip
-            if asks and low == 0:
+            if reads and low == 0:
                 if ready is not None:
                     ready.synchronize()
                 if float(share) > pays:

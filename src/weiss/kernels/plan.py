@@ -96,15 +96,18 @@ def make_plan(
         matmul_dtype: one of `MATMUL_DTYPES`.
 
     Raises:
-        ValueError: the loss cannot be computed as the user asks for, or not here.
+        ValueError: the loss cannot be computed as the user asks, or not on this device.
     """
     batch, num_here = embeddings_BD.shape[0], fields_CD.shape[0]
     chosen = _implementation(
         problem, embeddings_BD, fields_CD, labels, shard, owner, impl, matmul_dtype
     )
-    if skip == "on" and chosen == "reference" and impl == "auto":
-        chosen = "streaming"
-    skips = _skips(skip, chosen, problem, embeddings_BD, labels, shard, owner)
+    if chosen == "reference":
+        if skip != "on":
+            return REFERENCE
+        chosen = "streaming" if impl == "auto" else chosen
+    may_skip = skip == "on" or (skip == "auto" and problem.is_hinge)
+    skips = may_skip and _skips(skip, chosen, problem, embeddings_BD, labels, shard, owner)
     if chosen != "triton":
         return Plan(chosen, skips)
     if matmul_dtype == "bfloat16":
@@ -160,7 +163,7 @@ def _implementation(
     compiles = size <= COMPILED_DISTANCES and torch.compiler.is_compiling()
     if impl == "auto" and compiles and not is_sharded:
         return "reference"
-    why_not = why_not_triton(problem, embeddings_BD, fields_CD, labels, matmul_dtype)
+    why_not = _why_not_triton(problem, embeddings_BD, fields_CD, labels, matmul_dtype)
     if impl == "triton":
         if why_not:
             raise ValueError(
@@ -196,7 +199,7 @@ def _refuse_matmul_dtype(impl: str, matmul_dtype: str, owner: str) -> None:
         )
 
 
-def why_not_triton(
+def _why_not_triton(
     problem: Problem,
     embeddings_BD: Tensor,
     fields_CD: Tensor,
@@ -265,31 +268,26 @@ def _skips(
     shard: Shard,
     owner: str,
 ) -> bool:
-    """Return whether far pairs are skipped."""
-    if skip == "off":
+    """Return whether far pairs are skipped, where the user allows it."""
+    if skip == "on":
+        why_not = _why_not_skip(problem, chosen, labels, shard.parts)
+        if why_not:
+            raise ValueError(
+                f"skip='on' cannot be used for {owner} here: {why_not}. Take skip='auto', which "
+                "skips far pairs where it can."
+            )
+        return True
+    least = SKIPPED_PAIRS_CPU if embeddings_BD.device.type == "cpu" else SKIPPED_PAIRS_GPU
+    # By the mean size of a shard, which is the same in every process.
+    if embeddings_BD.shape[0] * (shard.num_classes // shard.parts) < least:
         return False
-    if skip == "auto":
-        if not problem.is_hinge or chosen == "reference":
-            return False
-        on_cpu = embeddings_BD.device.type == "cpu"
-        least = SKIPPED_PAIRS_CPU if on_cpu else SKIPPED_PAIRS_GPU
-        # By the mean size of a shard, which is the same in every process.
-        if embeddings_BD.shape[0] * (shard.num_classes // shard.parts) < least:
-            return False
-        if why_not_skip(problem, chosen, labels, shard.parts) is not None:
-            return False
-        # A CUDA graph around the loss cannot ask how many pairs are near.
-        return not (embeddings_BD.is_cuda and torch.cuda.is_current_stream_capturing())
-    why_not = why_not_skip(problem, chosen, labels, shard.parts)
-    if why_not:
-        raise ValueError(
-            f"skip='on' cannot be used for {owner} here: {why_not}. Take skip='auto', which skips "
-            "far pairs where it can."
-        )
-    return True
+    # A CUDA graph around the loss cannot ask how many pairs are near.
+    if embeddings_BD.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
+    return _why_not_skip(problem, chosen, labels, shard.parts) is None
 
 
-def why_not_skip(problem: Problem, chosen: str, labels: Tensor, parts: int) -> str | None:
+def _why_not_skip(problem: Problem, chosen: str, labels: Tensor, parts: int) -> str | None:
     """Return why far pairs cannot be skipped; None if they can."""
     if chosen == "reference":
         return "impl='reference' is the plain formula over all pairs"

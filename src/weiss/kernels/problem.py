@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from weiss.theory.interactions import ClosedForm, Interactions, LinearLink, LogLink, closed_form_of
+from weiss.theory.membership import Membership
 
 if TYPE_CHECKING:
     from weiss.kernels.cuda_graphs import BorrowedBuffers
@@ -139,6 +140,35 @@ def _by_autograd(energy: Callable[[Tensor], Tensor], dist: Tensor) -> tuple[Tens
         return value, torch.zeros_like(dist)
     (slope,) = torch.autograd.grad(value, dist, torch.ones_like(value))
     return value.detach(), slope
+
+
+class Task(NamedTuple):
+    """What a kernel is to compute: a loss of a batch, and its gradients.
+
+    Attributes:
+        problem: the loss.
+        embeddings_BD: the whole batch.
+        fields_CD: the fields, or a shard of them.
+        classes: of the batch, counted over all shards: class indices ``(B,)`` for fused kernels,
+            which group the batch themselves, otherwise grouped.
+        shard: which classes the fields belong to.
+        wants_embeddings: compute the gradient of the embeddings.
+        wants_fields: compute the gradient of the fields.
+    """
+
+    problem: Problem
+    embeddings_BD: Tensor
+    fields_CD: Tensor
+    classes: Membership | Tensor
+    shard: Shard
+    wants_embeddings: bool = True
+    wants_fields: bool = True
+
+    @property
+    def labels_B(self) -> Tensor:
+        """The class indices of the batch."""
+        assert isinstance(self.classes, Tensor)
+        return self.classes
 
 
 class Found(NamedTuple):

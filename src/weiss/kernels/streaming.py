@@ -32,7 +32,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from weiss.kernels.geometry import GEOMETRIES, CosineGeometry, Geometry, PullBack
-from weiss.kernels.problem import Found, Problem, Shard, working_dtype
+from weiss.kernels.problem import Found, Problem, Shard, Task, working_dtype
 from weiss.theory.interactions import LinearLink, Link, LogLink
 from weiss.theory.membership import Membership
 
@@ -50,29 +50,15 @@ def blocks(rows: int, columns: int, device: torch.device) -> Iterator[tuple[int,
         yield low, min(low + width, columns)
 
 
-def stream(
-    problem: Problem,
-    embeddings_BD: Tensor,
-    fields_CD: Tensor,
-    members: Membership,
-    shard: Shard,
-    *,
-    skips: bool,
-    wants_embeddings: bool,
-    wants_fields: bool,
-) -> Found:
+def stream(task: Task, *, skips: bool = False) -> Found:
     """Compute the loss and its gradients, a block of classes at a time.
 
     Args:
-        problem: the loss.
-        embeddings_BD: the whole batch.
-        fields_CD: the fields, or a shard of them.
-        members: the classes of the batch, counted over all shards.
-        shard: which classes the fields belong to.
+        task: what to compute; the batch is grouped.
         skips: compute only the near pairs of a hinge, on a CPU.
-        wants_embeddings: compute the gradient of the embeddings.
-        wants_fields: compute the gradient of the fields.
     """
+    problem, embeddings_BD, fields_CD, members, shard, wants_embeddings, wants_fields = task
+    assert isinstance(members, Membership)
     dtype = working_dtype(embeddings_BD, fields_CD)
     x_BD = embeddings_BD.detach().to(dtype)
     geometry = GEOMETRIES[problem.distance](x_BD, wants_embeddings, wants_fields)

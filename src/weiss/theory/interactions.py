@@ -1,6 +1,6 @@
 """The vocabulary of the derivation: attraction, repulsion, link.
 
-A pair loss without anchors says what two samples do to each other as a function of their distance:
+A pair loss without anchors defines what two samples do to each other by their distance:
 an *attraction* inside a class and a *repulsion* between two classes. The values are averaged over
 all pairs of a class (or of two classes), and the average passes through a *link* before the sum
 over classes: the identity in the contrastive loss, ``log(1 + x)`` in multi-similarity losses.
@@ -29,8 +29,8 @@ class Link(ABC):
 
     A link owns the *scale* its averages live on, so that one derivation serves plain sums and
     sums of exponentials that would overflow. `LinearLink` keeps plain values; `LogLink` keeps
-    logarithms. All methods speak in the link's own scale, except `apply` and `undivided`, which
-    return plain values.
+    logarithms. All methods take and return values on the link's own scale, except `apply` and
+    `undivided`, which return plain values.
     """
 
     @abstractmethod
