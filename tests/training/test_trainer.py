@@ -11,6 +11,7 @@ from PIL import Image
 from tiny import losses, metrics, tiny_recipe, without_times
 
 from weiss._base.processes import Processes
+from weiss.kernels import plan
 from weiss.losses import LOSSES
 from weiss.runs import Run, Schedule, recipe_from
 from weiss.training import evaluate_run, trainer
@@ -214,6 +215,13 @@ def test_what_the_gradient_skipped_stands_in_every_line(run, capsys):
     plain = run("all", loss__skip="off", **changes)
     assert all("skipped" not in line for line in metrics(plain))
     assert losses(plain) == pytest.approx([line["loss"] for line in lines], rel=1e-4)
+
+
+def test_training_skips_far_pairs_by_itself_where_there_are_many(run, monkeypatch):
+    monkeypatch.setattr(plan, "REFERENCE_DISTANCES", 0)
+    monkeypatch.setattr(plan, "SKIPPED_PAIRS_CPU", 1)
+    assert all("skipped" in line for line in metrics(run(loss__name="mf_contrastive")))
+    assert all("skipped" not in line for line in metrics(run("cwms", loss__name="mf_cwms")))
 
 
 @pytest.mark.parametrize("kind", ["clip_value", "clip_norm"])

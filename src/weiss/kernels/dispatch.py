@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from weiss.kernels.constraint import constraint
-from weiss.kernels.cuda_graphs import BorrowedBuffers, CudaGraphs
+from weiss.kernels.cuda_graphs import CudaGraphs
 from weiss.kernels.plan import Plan
-from weiss.kernels.problem import Counts, Found, Problem, Shard, Task, working_dtype
+from weiss.kernels.problem import Borrowed, Counts, Found, Problem, Shard, Task, working_dtype
 from weiss.kernels.streaming import stream
 from weiss.theory.interactions import LogLink
 from weiss.theory.membership import Membership
@@ -201,7 +201,7 @@ class _KnownGradients(torch.autograd.Function):
 
 
 def _scaled(
-    gradients: Gradients, borrowed: BorrowedBuffers | None, scale: Scale, factor: Tensor
+    gradients: Gradients, borrowed: Borrowed | None, scale: Scale, factor: Tensor
 ) -> Gradients | None:
     """Return gradients times a number, copies of borrowed ones; None if these were overwritten."""
     wanted = [gradient for gradient in gradients if gradient is not None]

@@ -1,6 +1,6 @@
 """The Triton programs behind `weiss.kernels.fused`, which describes how they work together.
 
-One piece: the programs share the table of integers below and each other's functions. First come
+The file is one piece: the programs share the integers below and each other's functions. First come
 the batch and the matrix products, then the programs that turn cosines into the loss and its
 derivative by each cosine: with linear links every cosine stands alone (`interact_linear`); with
 logarithmic links the samples of a class are averaged first, against absent classes in

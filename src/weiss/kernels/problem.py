@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -11,9 +11,6 @@ from torch.nn.functional import softplus
 
 from weiss.theory.interactions import ClosedForm, Interactions, LinearLink, LogLink, closed_form_of
 from weiss.theory.membership import Membership
-
-if TYPE_CHECKING:
-    from weiss.kernels.cuda_graphs import BorrowedBuffers
 
 
 def _itself(table_KK: Tensor) -> Tensor:
@@ -189,7 +186,14 @@ class Found(NamedTuple):
     embeddings_BD: Tensor | None
     fields_CD: Tensor | None
     visited: Tensor | None = None
-    borrowed: "BorrowedBuffers | None" = None
+    borrowed: "Borrowed | None" = None
+
+
+class Borrowed(Protocol):
+    """Gradients in buffers that their owner will overwrite, see `weiss.kernels.cuda_graphs`."""
+
+    def times(self, gradients: list[Tensor], factor: Tensor) -> list[Tensor] | None:
+        """Return copies, multiplied by a number; None if the buffers were overwritten."""
 
 
 class Counts(Protocol):
