@@ -81,7 +81,7 @@ def fuse(
     return found, work.counts
 
 
-class Tiles(NamedTuple):
+class _Tiles(NamedTuple):
     """How a small problem is cut up: the best of those tried on an H200.
 
     Attributes:
@@ -100,25 +100,20 @@ class Tiles(NamedTuple):
         return max(1, min(FILLING // columns, _tiles(batch, self.interact["ROWS"]), 8))
 
 
-_FEW = Tiles(
+_FEW = _Tiles(
     {"ROWS": 16, "COLUMNS": 32, "STEP": 64, "num_warps": 4},
     {"ROWS": 32, "COLUMNS": 16},
     {"SIDE": 16, "ACROSS": 64, "STEP": 32, "num_warps": 4},
 )
-_MANY = Tiles(
+_MANY = _Tiles(
     {"ROWS": 64, "COLUMNS": 64, "STEP": 32, "num_warps": 4},
     {"ROWS": 8, "COLUMNS": 64},
     {"SIDE": 32, "ACROSS": 256, "STEP": 32, "num_warps": 8},
 )
 
 
-def tiles_of(num_classes: int, embedding_size: int) -> Tiles:
-    """Return the tiles for a number of classes; none wider than a vector, or 16.
-
-    Args:
-        num_classes: C.
-        embedding_size: D.
-    """
+def _tiles_of(num_classes: int, embedding_size: int) -> _Tiles:
+    """Return the tiles for a number of classes; none wider than a vector, or 16."""
     tiles = _FEW if num_classes < MANY_CLASSES else _MANY
     width = max(1 << (embedding_size - 1).bit_length(), 16)
     across = min(tiles.gradients["ACROSS"], width)
@@ -152,7 +147,7 @@ class Work:
         self.unit = torch.empty(self.batch, self.size, dtype=matmul_dtype, device=self.device)
         self.inverse_x, self.inverse = self._empty(self.batch), self._empty(self.num_here)
         self.splits = max(1, min(self.batch // 256, 8))
-        self.tiles = tiles_of(self.num_here, self.size)
+        self.tiles = _tiles_of(self.num_here, self.size)
 
     def small(self, copy_counts: Callable[[Tensor], None] | None) -> Found:
         """Compute everything in Triton."""
@@ -192,10 +187,9 @@ class Work:
         self.rank(None)
         self.counts = self.counts.sent()
         tile = {"ROWS": 8, "COLUMNS": 256}
-        elements = max(
-            min(self.num_here * self.size // 4, MOST_BLOCK_DISTANCES), LEAST_BLOCK_DISTANCES
-        )
-        width = max(min(elements // self.batch, self.num_here), 1)
+        distances = min(self.num_here * self.size // 4, MOST_BLOCK_DISTANCES)
+        distances = max(distances, LEAST_BLOCK_DISTANCES)
+        width = max(min(distances // self.batch, self.num_here), 1)
         # Rows that begin at odd places cost the products half their speed.
         width = max(width // ALIGNED * ALIGNED, min(width, ALIGNED))
         programs_each = _tiles(width, tile["COLUMNS"]) * self.splits
@@ -228,11 +222,8 @@ class Work:
         self.counts = self.counts.sent()
         # Slopes and a copy of the fields: a quarter of what the fields' gradient takes.
         width = int(0.5 * self.num_here * self.size / (self.batch + self.size))
-        width = max(
-            min(width, 2 * MOST_BLOCK_DISTANCES // self.batch),
-            LEAST_BLOCK_DISTANCES // self.batch,
-            1,
-        )
+        least, most = LEAST_BLOCK_DISTANCES // self.batch, 2 * MOST_BLOCK_DISTANCES // self.batch
+        width = max(min(width, most), least, 1)
         width = _tiles(min(width, self.num_here), ALIGNED) * ALIGNED
         num_blocks = _tiles(self.num_here, width)
         place = self._num_coupled_values()
@@ -272,10 +263,8 @@ class Work:
         """Compute the slopes of a block; return where the next may put its values."""
         row_tiles = _tiles(self.batch, BFLOAT16_TILE["ROWS"])
         num_tiles = row_tiles * _tiles(here, BFLOAT16_TILE["COLUMNS"])
-        width, tile = (
-            slopes.shape[1],
-            {"BY_SAMPLES": self.by_samples, "D": self.size, **BFLOAT16_TILE},
-        )
+        width = slopes.shape[1]
+        tile = {"BY_SAMPLES": self.by_samples, "D": self.size, **BFLOAT16_TILE}
         if self.kind != "exp":
             bfloat16_programs.meet_linear[(num_tiles,)](
                 self.unit, copy, slopes, self.labels, self.ints, self.inverse, values, self.batch,

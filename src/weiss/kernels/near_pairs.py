@@ -112,13 +112,14 @@ class _Blocks:
         work = self.work
         reads = not (work.fields.is_cuda and torch.cuda.is_current_stream_capturing())
         if reads:
-            share, ready = sent(share_near(work.unit, work.fields, self.least))
+            share, ready = sent(_share_near(work.unit, work.fields, self.least))
         for number, low in enumerate(range(0, work.num_here, self.width)):
             here = min(self.width, work.num_here - low)
             work.lengths(work.fields, work.inverse, self.copy, here, low, normalised=True)
             mark[(self.row_tiles * -(-here // TILE["COLUMNS"]),)](
                 self.half, self.copy, work.labels, self.by_class, self.by_sample, work.batch,
-                work.shard.first + low, here, *self._words(), self.least, D=work.size, **TILE,
+                work.shard.first + low, here, self.by_class.shape[1], self.by_sample.shape[1],
+                self.least, D=work.size, **TILE,
             )  # fmt: skip
             if reads and low == 0:
                 if ready is not None:
@@ -129,10 +130,6 @@ class _Blocks:
         parts = self.parts if self.num_parts else self.values
         found = work.finish(parts, self.num_parts, self.values, self.gradient)
         return found._replace(visited=self.visits.sum())
-
-    def _words(self) -> tuple[int, int]:
-        """Return how many words of marks a class has, and how many a sample."""
-        return self.by_class.shape[1], self.by_sample.shape[1]
 
     def _add_up(self, number: int, low: int, here: int) -> None:
         """Add up over the marks of a block."""
@@ -155,17 +152,8 @@ class _Blocks:
             )  # fmt: skip
 
 
-def share_near(unit_BD: Tensor, fields_CD: Tensor, least: float) -> Tensor:
-    """Guess which share of all pairs is near, from every so many-th field.
-
-    Args:
-        unit_BD: directions of the batch.
-        fields_CD: the fields.
-        least: the cosine of a pair that is near.
-
-    Returns:
-        The share, a 0-d tensor.
-    """
+def _share_near(unit_BD: Tensor, fields_CD: Tensor, least: float) -> Tensor:
+    """Estimate the share of pairs whose cosine is above ``least``, from a part of the fields."""
     every = -(-len(fields_CD) // SAMPLED_FIELDS)
     cos_Bc = unit_BD @ normalize(fields_CD[::every]).T
     return (cos_Bc > least).float().mean()
@@ -179,7 +167,7 @@ def mark(
     """Mark the pairs of a block whose cosine is above ``least``, and samples with their own class.
 
     `copy` holds the directions of the block's fields, in the precision of `half`, those of the
-    batch. What is no number is marked too, so that it is not hidden.
+    batch. NaN is marked too, so that it is not hidden.
     """
     row_tiles = tl.cdiv(batch, ROWS)
     tile = tl.program_id(0) % row_tiles

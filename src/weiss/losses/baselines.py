@@ -121,7 +121,7 @@ class Baseline(nn.Module):
 
 
 Settings = Callable[[], dict[str, Any]]
-"""Gives the numbers a loss is built with where nothing else is said."""
+"""Returns the default numbers of a loss."""
 
 
 def with_class_vectors(name: str, **defaults: Any) -> tuple[Callable[..., Baseline], Settings]:

@@ -325,9 +325,8 @@ class MeanFieldLoss(_DerivedLoss):
         )
 
     def _check_fluctuations(self, asked: str) -> str:
-        beyond.refuse_shards(self.shard.parts if asked != "none" else 1, self._owner)
         settings = {name: getattr(self, name) for name in beyond.NEEDED}
-        return beyond.checked(asked, self.interactions, settings, self._owner)
+        return beyond.checked(asked, self.interactions, settings, self.shard.parts, self._owner)
 
     def _described(self) -> Problem:
         """Describe the loss to the kernels; a new description only if a setting has changed."""
