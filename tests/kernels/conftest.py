@@ -21,7 +21,7 @@ def interpreted(request, tmp_path_factory):
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=1200,
     )
     assert done.returncode == 0, done.stderr
     return torch.load(path)

@@ -16,6 +16,7 @@ from weiss.runs import (
     MAIN_RECIPES,
     REALITY_CHECK_RECIPES,
     Recipe,
+    Run,
     Schedule,
     differences,
     recipe_from,
@@ -226,7 +227,6 @@ BAD = {
     "optim.class_lr": (0, "a number greater than 0, or left out; got 0."),
     "optim.weight_decay": (True, "a number of at least 0; got True."),
     "optim.clip_norm": (math.inf, "a number of at least 0; got inf."),
-    "optim.touched_rows": ("yes", "true or false; got 'yes'."),
     "optim.momentum": (1.0, "a number of at least 0 and below 1; got 1.0."),
     "data.name": ("", "text in quotes, and not empty; got ''."),
     "data.root": (3, "text in quotes, and not empty, or left out; got 3."),
@@ -260,15 +260,29 @@ def test_a_bad_value_is_refused_in_terms_of_its_key(key):
     assert problem.startswith(f"{key} must be {message}")
 
 
-@pytest.mark.parametrize("name", ["rmsprop", "sgd"])
-def test_only_adamw_moves_touched_rows_alone(name):
-    assert not recipe_from("glyphs").optim.touched_rows
-    assert recipe_from("glyphs", ["optim.touched_rows=true"]).optim.touched_rows
-    (problem,) = problems({"optim": {"name": name, "touched_rows": True}})
-    assert problem == (
-        f"optim.touched_rows must be false for optim.name='{name}', of which there is no such "
-        "version; got true. Set optim.name='adamw', or leave it out."
-    )
+def test_keys_of_older_versions_are_read_under_their_new_names():
+    old = {"loss": {"name": "mf_cwms", "products": "bfloat16"}, "optim": {"touched_rows": False}}
+    recipe = recipe_from_dict(old)
+    assert recipe.loss.arguments == {"matmul_dtype": "bfloat16"}
+    assert old["loss"]["products"] == "bfloat16"  # not changed in place
+    assert "touched_rows" not in recipe.as_dict()["optim"]
+
+
+def test_a_removed_key_is_refused_where_it_asks_for_something():
+    (problem,) = problems({"optim": {"touched_rows": True}})
+    assert problem.startswith("optim.touched_rows was removed")
+
+
+def test_a_run_of_an_older_version_opens_whatever_it_asked_for(tmp_path):
+    lines = ["[backbone]", "[loss]", 'name = "mf_cwms"', 'products = "float32"']
+    lines += ["[optim]", "touched_rows = true"]
+    (tmp_path / "recipe.toml").write_text("\n".join(lines))
+    found = Run(tmp_path).recipe()
+    assert found == {
+        "backbone": {},
+        "loss": {"name": "mf_cwms", "matmul_dtype": "float32"},
+        "optim": {},
+    }
 
 
 def test_one_name_in_a_list_is_refused_by_its_place():

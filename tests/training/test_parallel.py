@@ -27,11 +27,6 @@ VARIANTS = {
     "class means": {"fields__how": "class_mean"},
     "shards": {"train__shard_classes": "true", "loss__reg_weight": 0.3},
 }
-VARIANTS["shards of touched rows"] = {
-    "train__shard_classes": "true",
-    "loss__name": "mf_contrastive",
-    "optim__touched_rows": "true",
-}
 VARIANTS |= {f"{name} in parts": {**VARIANTS[name], "train__accumulate": 2} for name in VARIANTS}
 
 
@@ -116,13 +111,8 @@ def test_torchrun_trains_one_run_that_only_the_main_process_speaks_of(run, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "more", [{"optim__touched_rows": "true"}, {}], ids=["touched rows", "all rows"]
-)
-def test_a_run_goes_on_in_any_number_of_processes_that_share_its_classes(
-    run, tmp_path, stripes, more
-):
-    changes = {**FROZEN, **more, "loss__name": "mf_contrastive", "data__cache": tmp_path / "cache"}
+def test_a_run_goes_on_in_any_number_of_processes_that_share_its_classes(run, tmp_path, stripes):
+    changes = {**FROZEN, "loss__name": "mf_contrastive", "data__cache": tmp_path / "cache"}
     changes |= {"train__shard_classes": "true", "optim__lr": 1e-3}
     whole = run("whole", **changes, train__epochs=8)
     torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2")

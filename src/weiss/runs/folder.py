@@ -30,6 +30,7 @@ from weiss.backbones import BACKBONES, Embedder, make_backbone
 from weiss.losses import make_loss
 from weiss.losses.shards import whole_state
 from weiss.runs.checkpoints import Checkpoints
+from weiss.runs.recipe_values import with_new_keys
 
 RECIPE, METRICS, RESULT = "recipe.toml", "metrics.jsonl", "result.json"
 MODEL, CARD, STATE, PLOTS = "model.safetensors", "card.md", "state", "plots"
@@ -80,7 +81,7 @@ class Run:
             raise ValueError(
                 f"{path} must be the whole recipe of a run; it lacks [{'], ['.join(lacking)}]."
             )
-        return found
+        return with_new_keys(found, of_a_run=True)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return what was measured, an entry an epoch; empty before the first."""

@@ -19,7 +19,7 @@ from weiss.runs.recipe_sections import (
     Track,
     Train,
 )
-from weiss.runs.recipe_values import Index, Section, entry, plain
+from weiss.runs.recipe_values import REMOVED, Index, Section, entry, plain, with_new_keys
 from weiss.runs.toml_text import to_toml_value
 
 
@@ -163,7 +163,8 @@ def recipe_from_dict(values: Mapping[str, Any], name: str = "the recipe") -> Rec
         ValueError: with every problem, one a line.
     """
     try:
-        return Recipe.model_validate(plain(values))
+        given = plain(values)
+        return Recipe.model_validate(with_new_keys(given) if isinstance(given, dict) else given)
     except ValidationError as error:
         problems = [line for each in error.errors() for line in _problems(each)]
         listed = "".join(f"\n  {problem}" for problem in problems)
@@ -173,7 +174,7 @@ def recipe_from_dict(values: Mapping[str, Any], name: str = "the recipe") -> Rec
 def _problems(error: Any) -> Iterator[str]:
     key, kind = ".".join(map(str, error["loc"])), error["type"]
     if kind == "extra_forbidden":
-        yield f"{key} is not a key of a recipe.{_near(key)}"
+        yield REMOVED.get(key) or f"{key} is not a key of a recipe.{_near(key)}"
     elif kind == "law":
         yield f"{key} {error['msg']}"
     elif kind == "value_error":

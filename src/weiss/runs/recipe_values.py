@@ -76,3 +76,34 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: plain(inner) for key, inner in value.items() if inner is not None}
     return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
+OLD_KEYS = {"loss.products": "loss.matmul_dtype", "optim.touched_rows": None}
+"""Keys of recipes that older versions wrote, and today's; None for what was removed."""
+REMOVED = {
+    "optim.touched_rows": "optim.touched_rows was removed, since a whole step gained less than 1 % "
+    "by it. Leave it out: plain AdamW does the same, but for rows without a gradient, which it "
+    "moves on by their moments."
+}
+
+
+def with_new_keys(values: Mapping[str, Any], *, of_a_run: bool = False) -> dict[str, Any]:
+    """Return a recipe's sections under today's keys.
+
+    Args:
+        values: sections by their names.
+        of_a_run: drop removed keys whatever they ask for: the run has been made. Otherwise only
+            those that ask for nothing.
+    """
+    found = dict(values)
+    for old, new in OLD_KEYS.items():
+        section, _, key = old.partition(".")
+        given = found.get(section)
+        if not isinstance(given, Mapping) or key not in given:
+            continue
+        found[section] = inner = dict(given)
+        if new is not None:
+            inner.setdefault(new.partition(".")[2], inner.pop(key))
+        elif of_a_run or inner[key] is False:
+            del inner[key]
+    return found

@@ -76,13 +76,13 @@ NEEDED = {
     "average": ("classes",),
     "impl": ("auto", "reference"),
     "skip": ("auto", "off"),
-    "products": ("float32",),
+    "matmul_dtype": ("float32",),
 }
-"""What settings of a loss must be for the correction, which is a plain formula over all pairs."""
+"""Settings that the correction allows: it is a plain formula over all pairs."""
 
 
 class _Spread(NamedTuple):
-    """What is known of the classes of a batch.
+    """Order and spread of the classes of a batch.
 
     Attributes:
         order_K: ``l_c``.
@@ -101,18 +101,25 @@ def checked(
     fluctuations: str,
     interactions: Interactions,
     settings: Mapping[str, str],
+    parts: int,
     owner: str,
 ) -> str:
-    """Return the option, or say what it cannot go together with.
+    """Return the option; refuse settings that it cannot be combined with.
 
     Args:
         fluctuations: ``"none"`` or ``"second"``.
         interactions: of the loss.
         settings: of the loss, those of `NEEDED`.
+        parts: how many processes share the classes.
         owner: its name, for messages.
     """
     if checks.one_of("fluctuations", fluctuations, FLUCTUATIONS, owner) == "none":
         return fluctuations
+    if parts > 1:
+        raise ValueError(
+            f"fluctuations must be 'none' for {owner} where processes share the classes; got "
+            "'second'. The spread of a class is measured in one process."
+        )
     asked = f"for {owner} with fluctuations='second'"
     form = closed_form_of(interactions)
     if form is None or form.kind == "softplus":
@@ -128,15 +135,6 @@ def checked(
                 "The correction stands as a plain formula on the sphere only."
             )
     return fluctuations
-
-
-def refuse_shards(parts: int, owner: str) -> None:
-    """Refuse classes that processes share."""
-    if parts > 1:
-        raise ValueError(
-            f"fluctuations must be 'none' for {owner} where processes share the classes; got "
-            "'second'. The spread of a class is measured in one process."
-        )
 
 
 def correction(
