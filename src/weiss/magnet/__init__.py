@@ -1,4 +1,4 @@
-"""The infinite-range ferromagnet that the theory of the losses comes from; numpy only."""
+"""The infinite-range ferromagnet that the theory of the losses comes from."""
 
 from weiss.magnet.exact import Moments, exact
 from weiss.magnet.mean_field import (

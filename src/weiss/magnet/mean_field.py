@@ -1,16 +1,14 @@
 """The magnet and its mean field theory: Weiss's equation, and what follows from it.
 
-N spins, unit vectors of n components, each of which wants to point where every other one points
-(section 3.1 of the paper; the field h along the first axis is ours):
+N spins, unit vectors of n components, which all attract each other (section 3.1 of the paper; the
+field h along the first axis is an addition):
 
     H     = -J/2 sum_{i,j} S_i . S_j - h . sum_i S_i          self-pairs i = j are in the sum
     H_MF  = J N^2/2 M . M - J N M . sum_i S_i - h . sum_i S_i
     M     = 1/N sum_i E[S_i]                                  E over e^{-H_MF / T}
 
-The paper's J makes an energy of order N^2. What matters is the product ``coupling = J N``: the
-field on a spin when all others agree. Everything here is in its terms, 1 unless it is said,
-energies are for each spin, and Boltzmann's constant is 1. So the critical temperature is
-``J N / n``.
+Everything here is in units of ``coupling = J N``, the field on a spin when all others agree.
+Energies are for each spin, and Boltzmann's constant is 1.
 
 Dimensions: N spins, D = n components.
 """
@@ -22,8 +20,8 @@ from numbers import Real
 import numpy as np
 
 from weiss._base import checks
+from weiss._base.arrays import Array
 from weiss.magnet.single_spin import (
-    Array,
     components_of,
     log_area,
     log_partition,
@@ -33,10 +31,10 @@ from weiss.magnet.single_spin import (
     spin_entropy,
 )
 
-LEAST = 1e-305
-"""Temperature over the field on a spin; below, their quotient would be no number."""
+SMALLEST = 1e-305
+"""The lowest temperature over the field on a spin; below it their quotient overflows."""
 STEPS = 200
-"""The most steps of Newton's method; at the transition it gains a third at each."""
+"""The most steps of Newton's method; at the transition each removes a third of the error."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ class Magnet:
     field: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse what is no magnet."""
+        """Check the arguments."""
         components_of(self.n, "Magnet")
         checks.number("coupling", self.coupling, "Magnet", above=0.0)
         checks.number("field", self.field, "Magnet")
@@ -72,22 +70,20 @@ class Magnet:
 
 @dataclass(frozen=True)
 class State:
-    """What mean field theory says of a magnet, arrays of the shape of the temperatures.
+    """The solution of mean field theory: arrays of the shape of the temperatures.
 
-    One temperature gives arrays without dimensions; ``float`` makes a number of each.
+    One temperature gives arrays without dimensions; ``float`` converts each to a number.
 
     Attributes:
         temperature: T.
         magnetisation: M along the first axis, with the sign of the field; without one not negative.
         free_energy: ``f = -T/N log Z_MF``, with the paper's measure ``prod_i dS_i``.
         energy: ``u = E[H_MF] / N = -J N M^2/2 - h M``.
-        entropy: ``s = (u - f) / T``: the logarithm of the sphere's area at high temperature;
-            at zero it is 0 for n = 1 and minus infinity for spins that can turn.
+        entropy: ``s = (u - f) / T``; at zero temperature 0 for n = 1 and minus infinity else.
         susceptibility: ``dM/dh`` along M; infinite at the transition.
-        transverse: ``dM/dh`` across M, ``M / h``; infinite where M needs no field, nan for n = 1.
-        fluctuation: the limit of ``N Var|M| / T`` in a magnet of N spins, N to infinity. With M it
-            is the susceptibility; without, less by a factor, as the length of a Gaussian vector
-            varies less than its components do.
+        transverse: ``dM/dh`` across M, ``M / h``; infinite for M without a field, nan for n = 1.
+        fluctuation: the limit of ``N Var|M| / T`` for N to infinity: the susceptibility, where M
+            is zero times the variance of the length of a Gaussian vector.
     """
 
     temperature: Array
@@ -101,7 +97,7 @@ class State:
 
 
 def energy(magnet: Magnet, spins_ND: Array) -> float:
-    """Return ``H / N`` of a configuration ``(N, n)``, in N operations: H knows only the sum."""
+    """Return ``H / N`` of a configuration ``(N, n)``."""
     spins_ND = spins_of(magnet_of(magnet, "energy"), spins_ND)
     mean_D = spins_ND.mean(axis=0)
     return float(-0.5 * magnet.coupling * mean_D @ mean_D - magnet.field * mean_D[0])
@@ -130,9 +126,8 @@ def landscape(magnet: Magnet, mean: Array | float, temperature: Array | float) -
 
     ``f(M, T) = J N M^2/2 - T log z_n(|J N M + h| / T)``
 
-    At zero temperature the logarithm picks the state of least energy: what is left is
-    ``min over spins of H_MF / N = J N M^2/2 - |J N M + h|``. A loss function is this second thing:
-    H_MF, minimised over the samples and over the field together.
+    At zero temperature it is ``min over spins of H_MF / N = J N M^2/2 - |J N M + h|``. A loss
+    function is this: H_MF, minimised over the samples and over the field together.
 
     Args:
         magnet: which.
@@ -163,8 +158,8 @@ def landscape(magnet: Magnet, mean: Array | float, temperature: Array | float) -
 def solve(magnet: Magnet, temperature: Array | float) -> State:
     """Solve the self-consistency equation ``M = A_n((J N M + h) / T)`` for its stable solution.
 
-    With ``x = (J N M + h) / T`` it reads ``T x = J N A_n(x) + h``, and the right side is concave:
-    Newton's method from the right end comes down to the largest solution and cannot miss it.
+    With ``x = (J N M + h) / T`` it is ``T x = J N A_n(x) + h``, and the right side is concave:
+    Newton's method from the right end decreases to the largest solution.
 
     Args:
         magnet: which.
@@ -186,6 +181,8 @@ def solve(magnet: Magnet, temperature: Array | float) -> State:
     warm = np.where(is_warm, T, 1.0)
     is_free = (outer == 0.0) & (warm >= magnet.critical_temperature)
     x = (coupling + outer) / warm
+    # Not scipy's brentq or find_root: they need a change of sign, which rounding hides where it is
+    # very cold (tests/magnet/test_mean_field.py), and brentq solves one temperature at a time.
     for _ in range(STEPS):
         excess = coupling * mean_spin(n, x) + outer - warm * x
         slope = np.minimum(coupling * mean_slope(n, x) - warm, -1e-300)
@@ -214,9 +211,7 @@ def solve(magnet: Magnet, temperature: Array | float) -> State:
 
 
 def residual(magnet: Magnet, mean: Array | float, temperature: float) -> Array:
-    """Return ``A_n((J N M + h) / T) - M``, by how much a mean field is not self-consistent.
-
-    It is the slope of the `landscape`, over ``-J N``: to minimise the one is to solve the other.
+    """Return ``A_n((J N M + h) / T) - M``, the slope of the `landscape` over ``-J N``.
 
     Args:
         magnet: which.
@@ -243,7 +238,7 @@ def magnet_of(given: object, owner: str) -> Magnet:
 
 
 def temperatures_of(given: object) -> Array:
-    """Return temperatures as float64; refuse what is none."""
+    """Return temperatures as float64, checked."""
     try:
         found = np.asarray(given)
     except ValueError:  # rows of several lengths
@@ -265,17 +260,16 @@ def temperatures_of(given: object) -> Array:
 
 
 def _refuse_nearly_zero(T: Array, pull: float, owner: str) -> None:
-    """Refuse temperatures that floating point cannot divide the field on a spin by."""
-    bad = T[(T > 0) & (pull * LEAST > T)]
+    bad = T[(T > 0) & (pull * SMALLEST > T)]
     if bad.size:
         raise ValueError(
-            f"temperature must be zero, or at least {LEAST:g} of the field on a spin, which is "
+            f"temperature must be zero, or at least {SMALLEST:g} of the field on a spin, which is "
             f"{pull:g}, for {owner}; got {bad.flat[0]:g}. Take a higher one, or 0."
         )
 
 
 def spins_of(magnet: Magnet, given: Array) -> Array:
-    """Return a configuration ``(N, n)`` as float64; refuse what is none."""
+    """Return a configuration ``(N, n)`` as float64, checked."""
     spins_ND = np.asarray(given, dtype=np.float64)
     if spins_ND.ndim != 2 or spins_ND.shape[1] != magnet.n or not len(spins_ND):
         raise ValueError(

@@ -1,10 +1,9 @@
 """The magnet on a computer: spins drawn one after another in the field of all others.
 
-A *heat bath* gives spin i a new direction from its exact distribution in the field of the rest,
-``J sum_{j != i} S_j + h``, which leaves the Gibbs distribution of all spins as it is. The sum of
-the spins is kept, so a step costs the same for any N. Many copies of the magnet, at many
-temperatures, take each step together; they never meet, so the scatter between them is the error of
-their mean.
+A *heat bath* draws spin i from its exact distribution in the field of the rest,
+``J sum_{j != i} S_j + h``, which leaves the Gibbs distribution invariant. The sum of the spins is
+kept, so a step costs the same for any N. Many independent copies, at many temperatures, take each
+step together; the scatter between them is the error of their mean.
 
 Dimensions: N spins, W copies (walkers), T temperatures, D = n components.
 """
@@ -15,15 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from weiss._base import checks
+from weiss._base.arrays import Array
 from weiss.magnet.mean_field import Magnet, magnet_of, solve, temperatures_of
-from weiss.magnet.single_spin import Array
 
 KNOWN = (1, 2, 3)
-"""Components of spins that can be drawn in a field without a rejection of our own."""
+"""Numbers of components whose spins `draw_spins` can draw."""
 WEAKEST = 1e-9
-"""Fields over temperature below this have no direction."""
+"""Smaller fields over temperature get a random direction."""
 COLDEST = 1e-12
-"""Spins this cold, in units of the field, point along it."""
+"""Replaces lower temperatures, in units of the coupling: the spins are parallel there."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +67,9 @@ def simulate(
         temperatures: ``(T,)``, above zero.
         num_spins: N.
         copies: W, independent magnets at each temperature; at least two.
-        sweeps: how often each spin is drawn while it is measured, once a sweep.
-        warm_up: sweeps before, that are not measured; from spins at random, or in an outer field
-            from spins that agree.
+        sweeps: how often each spin is drawn and measured.
+        warm_up: sweeps before, without measuring; from random spins, or in an outer field from
+            parallel spins.
         seed: of numpy's generator; the same seed gives the same numbers.
 
     Example:
@@ -85,7 +84,7 @@ def simulate(
     if T.ndim != 1 or not T.size or not (T > 0).all():
         raise ValueError(
             f"temperatures must be a list of numbers above zero for simulate; got {T}. "
-            "At zero all spins agree: nothing is left to draw."
+            "At zero all spins agree: there is nothing to draw."
         )
     copies, sweeps = (_count("copies", copies, 2), _count("sweeps", sweeps, 1))
     warm_up = _count("warm_up", warm_up, 0)
@@ -101,7 +100,7 @@ def simulate(
             sums_4R += [np.sqrt(square_R), square_R, mean_RD[:, 0], mean_RD[:, 0] ** 2]
     means_4WT = (sums_4R / sweeps).reshape(4, copies, len(T))
     values = _derived(magnet, T, bath.num_spins, means_4WT.mean(axis=1))
-    # A jackknife: everything again without one copy, for each of them.
+    # A jackknife: the same without one copy, for each of them.
     others_4WT = (means_4WT.sum(axis=1, keepdims=True) - means_4WT) / (copies - 1)
     again = _derived(magnet, T, bath.num_spins, others_4WT)
     errors = {
@@ -119,11 +118,11 @@ def cool(
     sweeps: int = 1,
     seed: int = 0,
 ) -> Array:
-    """Lead one magnet through temperatures and return all of its spins at each.
+    """Simulate one magnet at a sequence of temperatures and return all of its spins at each.
 
     Args:
         magnet: which, of one, two or three components.
-        temperatures: ``(T,)``, zero or more, in the order in which they come.
+        temperatures: ``(T,)``, zero or more, in order.
         num_spins: N.
         sweeps: how often each spin is drawn at each temperature.
         seed: of numpy's generator.
@@ -136,7 +135,7 @@ def cool(
     if T.ndim != 1 or not T.size:
         raise ValueError(
             f"temperatures must be a list of at least one number for cool; got shape {T.shape}. "
-            "Pass the temperatures in the order in which they come."
+            "Pass the temperatures in order."
         )
     bath = HeatBath(magnet, T[:1], num_spins, seed)
     found = np.empty((len(T), bath.num_spins, magnet.n))
@@ -149,13 +148,7 @@ def cool(
 
 
 class HeatBath:
-    """Copies of a magnet, each at a temperature, that begin with spins at random.
-
-    Args:
-        magnet: which, of one, two or three components.
-        temperature: ``(R,)``, zero or more, one for each copy.
-        num_spins: N.
-        seed: of numpy's generator.
+    """Copies of a magnet, each at its temperature ``(R,)``; they start with random spins.
 
     Attributes:
         spins_NRD: all spins ``(N, R, n)``.
@@ -166,7 +159,7 @@ class HeatBath:
         if magnet.n not in KNOWN:
             raise ValueError(
                 f"n must be 1, 2 or 3 for a simulation; got {magnet.n}. "
-                "For others there are `exact` and `solve`."
+                "For other n use `exact` and `solve`."
             )
         self.magnet, self.temperature = magnet, temperature
         self.num_spins = checks.count("num_spins", num_spins, "a simulation")
@@ -176,10 +169,10 @@ class HeatBath:
         self.total_RD = self.spins_NRD.sum(axis=0)
 
     def align(self) -> None:
-        """Let all spins of a copy agree, on a direction drawn as the outer field weighs directions.
+        """Make all spins of a copy parallel; the direction is drawn in the outer field.
 
-        From spins at random a cold Ising magnet would fall to either side, and stay there for
-        longer than anybody waits; how many copies are on which side is the field's to say.
+        From random spins a cold Ising magnet would fall to either side with equal chance, and stay
+        there for longer than any simulation.
         """
         mean_R = solve(self.magnet, self.temperature).magnetisation
         warmth_R = np.maximum(self.temperature, COLDEST * self.magnet.coupling)
@@ -191,7 +184,7 @@ class HeatBath:
     def sweep(self) -> None:
         """Draw every spin once, one after another."""
         exchange = self.magnet.coupling / self.num_spins
-        self.total_RD = self.spins_NRD.sum(axis=0)  # afresh: rounding must not gather
+        self.total_RD = self.spins_NRD.sum(axis=0)  # again: rounding must not accumulate
         warmth_R1 = np.maximum(self.temperature, COLDEST * self.magnet.coupling)[:, None]
         for spin_RD in self.spins_NRD:
             field_RD = exchange * (self.total_RD - spin_RD)
@@ -204,13 +197,12 @@ class HeatBath:
 def draw_spins(generator: np.random.Generator, field_RD: Array) -> Array:
     """Draw a spin in each field from its exact distribution ``e^{x . S}``.
 
-    One component: a coin of chance ``1 / (1 + e^{-2x})``. Two: von Mises' distribution of the
-    angle. Three: the cosine to the field has the density ``e^{x c}`` on [-1, 1], whose integral can
-    be inverted, ``c = 1 + log(1 - u (1 - e^{-2x})) / x`` with u uniform; all angles around it are
-    equal.
+    One component: up with chance ``1 / (1 + e^{-2x})``. Two: von Mises' distribution of the angle.
+    Three: the cosine to the field has the density ``e^{x c}`` on [-1, 1], whose integral can be
+    inverted, ``c = 1 + log(1 - u (1 - e^{-2x})) / x`` with u uniform.
 
     Args:
-        generator: where random numbers come from.
+        generator: of the random numbers.
         field_RD: ``(R, n)``, fields over temperatures.
 
     Returns:
@@ -229,7 +221,7 @@ def draw_spins(generator: np.random.Generator, field_RD: Array) -> Array:
     size_R1 = np.sqrt((field_RD**2).sum(axis=1, keepdims=True))
     weak_R1 = size_R1 < WEAKEST
     if weak_R1.any():
-        # A field too weak to have a direction gets one, or spins would not be of unit length.
+        # Without a direction the spin would not have unit length.
         field_RD = np.where(weak_R1, generator.standard_normal((rows, n)), field_RD)
     axis_RD = field_RD / np.sqrt((field_RD**2).sum(axis=1, keepdims=True))
     size_R1 = np.maximum(size_R1, WEAKEST)
@@ -244,7 +236,7 @@ def draw_spins(generator: np.random.Generator, field_RD: Array) -> Array:
 
 def _derived(magnet: Magnet, T: Array, N: int, means: Array) -> dict[str, Array]:
     length, square, along, along_square = means
-    # Without a field all directions are alike, and their sum has less noise.
+    # Without a field all directions are equal, and their sum has less noise.
     variance = along_square - along**2 if magnet.field else square / magnet.n
     return {
         "length": length,

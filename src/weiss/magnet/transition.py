@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from weiss._base import checks
+from weiss._base.arrays import Array
 from weiss.magnet.exact import exact
 from weiss.magnet.mean_field import Magnet, magnet_of, solve
 from weiss.magnet.simulation import simulate
-from weiss.magnet.single_spin import Array
 
 HOTTEST = 2.0
-"""How far up temperatures go, in critical temperatures, unless it is said."""
+"""The default last temperature, in critical temperatures."""
 CLOSE = 0.2
-"""How far from the transition lines have as many points again, in critical temperatures."""
+"""Half of the interval with more points around the transition, in critical temperatures."""
 
 
 @dataclass(frozen=True)
@@ -64,15 +64,14 @@ def transition(
         magnet: which, of one to three components, without a field.
         num_spins: N, at least two.
         seed: of the simulation.
-        hottest: the last temperature of the lines, and of the simulation if that is less than
-            twice the critical one; twice the critical one if it is not said.
-        num_lines: temperatures of the lines, at least one, about half of them close to the
-            transition.
-        num_dots: temperatures of the simulation, at least one.
+        hottest: the last temperature, by default twice the critical one; the simulation never
+            goes beyond that.
+        num_lines: temperatures of the lines, about half of them close to the transition.
+        num_dots: temperatures of the simulation.
         copies: see `simulate`.
         sweeps: see `simulate`.
-        warm_up: see `simulate`; by default 40 sweeps and four times the root of N, which is how
-            long memory lasts at the transition.
+        warm_up: see `simulate`; by default ``40 + 4 sqrt(N)``, since correlations last
+            ``sqrt(N)`` sweeps at the transition.
     """
     if magnet_of(magnet, "transition").field != 0.0:
         raise ValueError(
@@ -80,14 +79,13 @@ def transition(
         )
     if checks.count("num_spins", num_spins, "transition") < 2:
         raise ValueError(
-            "num_spins must be at least 2 for transition; got 1. One spin has nobody to agree with."
+            "num_spins must be at least 2 for transition; got 1. One spin has no transition."
         )
     num_lines = checks.count("num_lines", num_lines, "transition")
     num_dots = checks.count("num_dots", num_dots, "transition")
     critical = magnet.critical_temperature
-    end = HOTTEST * critical
-    if hottest is not None:
-        end = checks.number("hottest", hottest, "transition", above=0.0)
+    hottest = HOTTEST * critical if hottest is None else hottest
+    end = checks.number("hottest", hottest, "transition", above=0.0)
     evenly = np.linspace(0.0, end, num_lines // 2 + 2)[1:]
     close = critical * (1.0 + np.linspace(-CLOSE, CLOSE, num_lines // 2 + 1))
     fine = np.unique(np.concatenate([evenly, close[close <= end]]))
@@ -116,10 +114,7 @@ def transition(
 
 
 def largest_deviation(found: Sequence[Transition]) -> float:
-    """Return the largest gap between simulation and exact mean length, in standard errors.
-
-    It is nan where nothing varied at any temperature.
-    """
+    """Return the largest gap of simulated and exact length in standard errors, or nan."""
     if not found:
         raise ValueError(
             "found must hold at least one transition for largest_deviation; got none. "
