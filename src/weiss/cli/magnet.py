@@ -2,6 +2,7 @@
 
 import csv
 import json
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,28 +12,28 @@ if TYPE_CHECKING:
     from weiss.magnet import Transition
 
 MOST_SPINS = 10_000
-"""More would take very long: each is drawn some hundred times at every temperature."""
+"""More would take hours: each is drawn some hundred times at every temperature."""
 MOST_COOLED = 225
-"""How many spins the animation shows at most: fifteen rows."""
+"""The most spins in the animation: fifteen rows."""
 MAGNET_HELP = "\n\n".join(
     (
         "Draw the magnet that the losses come from: magnetisation and its fluctuation against "
         "temperature, from mean field theory, exactly for N spins, and simulated.",
         "Writes magnet.png, magnet.svg, magnet.gif (spins that order while they are cooled), and "
         "the numbers as magnet.csv and magnet.json. It takes about half a minute for 100 spins, "
-        "and for more at least as many times longer.",
-        "The animation is of XY spins (n = 2) whatever --n says, since these lie in a plane; there "
-        f"are as many as --spins says, at most {MOST_COOLED}, for more cannot be told apart.",
+        "and more time for more spins.",
+        "The animation shows XY spins (n = 2) for every --n, since these lie in a plane; as many "
+        f"as --spins, at most {MOST_COOLED}.",
     )
 )
 FRAMES, SWEEPS = 80, 3
 HOT, COLD = 1.0, 0.01
 BEYOND = 1.6
-"""How far up the picture goes, in the highest of the critical temperatures."""
+"""The highest temperature of the plot, in units of the highest critical temperature."""
 
 
 def magnet(
-    out: Annotated[Path, typer.Option(help="The folder to write to; it is made.")],
+    out: Annotated[Path, typer.Option(help="The folder to write to; it is created.")],
     n: Annotated[
         str, typer.Option("--n", help="Components of a spin, with commas between: 1, 2 or 3.")
     ] = "1,2,3",
@@ -47,12 +48,12 @@ def magnet(
     from weiss.magnet import Magnet, largest_deviation, transition
 
     components = _components(n)
-    _refuse(out, spins, seed)
+    _check(out, spins, seed)
     try:
-        out.mkdir(parents=True, exist_ok=True)  # what cannot be written to is known before the work
+        out.mkdir(parents=True, exist_ok=True)  # fail before the work, not after it
     except OSError as error:
-        raise ValueError(f"--out must be a folder that can be made; {error}.") from error
-    # All magnets to the same temperature, above which nothing happens any more.
+        raise ValueError(f"--out must be a folder that can be created; {error}.") from error
+    # All magnets up to the same temperature.
     effort: dict[str, Any] = {"hottest": BEYOND / min(components)}
     if quick:
         effort |= {"num_lines": 25, "num_dots": 8, "copies": 24, "sweeps": 30}
@@ -89,16 +90,13 @@ def _components(text: str) -> list[int]:
     return [int(word) for word in dict.fromkeys(words)]
 
 
-def _refuse(out: Path, spins: int, seed: int) -> None:
-    """Refuse what cannot be done, before anything is made."""
+def _check(out: Path, spins: int, seed: int) -> None:
     if spins < 2:
-        raise ValueError(
-            f"--spins must be at least 2; got {spins}. One spin has nobody to agree with."
-        )
+        raise ValueError(f"--spins must be at least 2; got {spins}. One spin has no transition.")
     if spins > MOST_SPINS:
         raise ValueError(
             f"--spins must be at most {MOST_SPINS:,}, since each is drawn again and again; got "
-            f"{spins:,}. For more there are weiss.magnet.solve and weiss.magnet.exact."
+            f"{spins:,}. For more use weiss.magnet.solve and weiss.magnet.exact."
         )
     if seed < 0:
         raise ValueError(f"--seed must be at least 0; got {seed}. Choose another.")
@@ -111,25 +109,26 @@ def _peak(each: "Transition") -> float:
     """Return the temperature at which a magnet of finitely many spins fluctuates most."""
     import numpy as np
 
-    # Far below the transition the fluctuation of very many spins is not known.
+    # Far below the transition the fluctuation of very many spins is nan.
     return float(each.lines["temperature"][np.nanargmax(each.lines["exact_fluctuation"])])
 
 
 def _typical(found: list["Transition"]) -> str:
-    """Return what to compare the largest deviation with; nothing where nothing varied."""
+    """Return what to compare the largest deviation with; nothing if no temperature varied."""
     import numpy as np
 
-    number = sum(int(np.isfinite(each.deviations()).sum()) for each in found)
+    deviations = np.concatenate([each.deviations() for each in found])
+    number = int(np.isfinite(deviations).sum())
     if not number:
         return ""
-    still = sum(each.deviations().size for each in found) - number
+    still = len(deviations) - number
     where = f" (at {still} of them no spin ever flipped)" if still else ""
     typical = f"{_typical_largest(number):.1f}"
     return f"{where}; of {number} Gaussian numbers the largest is typically {typical}"
 
 
 def _typical_largest(number: int) -> float:
-    """Return the median of the largest of so many Gaussian numbers, whatever their signs."""
+    """Return the median of the largest absolute value of so many Gaussian numbers."""
     from statistics import NormalDist
 
     return NormalDist().inv_cdf(0.5 + 0.5 * 0.5 ** (1.0 / number))
@@ -139,41 +138,32 @@ def _write_numbers(found: list["Transition"], out: Path) -> None:
     from weiss._base.files import replacing
 
     rows: list[dict[str, Any]] = []
+    magnets = []
     for each in found:
+        own: dict[str, Any] = {"n": each.magnet.n, "num_spins": each.num_spins}
         for kind, values in (("line", each.lines), ("dot", each.dots)):
-            for place in range(len(values["temperature"])):
-                row: dict[str, Any] = {"n": each.magnet.n, "num_spins": each.num_spins}
-                row["kind"] = kind
-                rows.append(row | {name: float(each[place]) for name, each in values.items()})
-    columns = list(dict.fromkeys(name for row in rows for name in row))
+            table = zip(*(column.tolist() for column in values.values()), strict=True)
+            rows += [own | {"kind": kind} | dict(zip(values, row, strict=True)) for row in table]
+        own |= {"seed": each.seed, "critical_temperature": each.magnet.critical_temperature}
+        for name, values in (("lines", each.lines), ("dots", each.dots)):
+            own[name] = {key: _numbers(column) for key, column in values.items()}
+        magnets.append(own)
     with (
         replacing(out / "magnet.csv") as temporary,
         temporary.open("w", newline="", encoding="utf-8") as file,
     ):
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        columns = dict.fromkeys(name for row in rows for name in row)
+        writer = csv.DictWriter(file, list(columns), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    told = [
-        {
-            "n": each.magnet.n,
-            "num_spins": each.num_spins,
-            "seed": each.seed,
-            "critical_temperature": each.magnet.critical_temperature,
-            "lines": {name: _numbers(values) for name, values in each.lines.items()},
-            "dots": {name: _numbers(values) for name, values in each.dots.items()},
-        }
-        for each in found
-    ]
     with replacing(out / "magnet.json") as temporary:
-        text = json.dumps({"coupling": 1.0, "magnets": told}, indent=1, allow_nan=False)
+        text = json.dumps({"coupling": 1.0, "magnets": magnets}, indent=1, allow_nan=False)
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
 def _numbers(values: Any) -> list[float | None]:
-    """Return numbers for JSON, which has no infinity: there is None where theory diverges."""
-    from math import isfinite
-
-    return [float(value) if isfinite(value) else None for value in values]
+    """Return numbers for JSON, which has no infinity and no nan: None stands for both."""
+    return [value if isfinite(value) else None for value in values.tolist()]
 
 
 def _write_animation(path: Path, num_spins: int, seed: int, frames: int) -> None:

@@ -1,4 +1,4 @@
-"""How sure a mean is, and whether two differ.
+"""Confidence intervals of means, and tests whether two means differ.
 
 Many queries, one experiment: `bootstrap_interval`, `paired_test` (permutations). A few repetitions
 of an experiment, such as seeds: `t_interval`, `paired_t_test`, `wilcoxon_test`. Many comparisons at
@@ -16,9 +16,9 @@ from weiss._base import checks
 from weiss._base.arrays import Array
 
 CELLS = 4_000_000
-"""How many random numbers are drawn at a time: 32 MB, and as much for what they pick."""
+"""How many random numbers are drawn at a time: 32 MB."""
 MOST_EXACT = 500
-"""The most pairs of which `wilcoxon_test` counts all signs; beyond, it takes a normal law."""
+"""Up to so many pairs `wilcoxon_test` counts all signs; beyond, it uses the normal law."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ class Interval:
 
 @dataclass(frozen=True)
 class PairedTest:
-    """What a comparison of two systems on the same queries says.
+    """The comparison of two systems on the same queries.
 
     Attributes:
         difference: mean of the first less mean of the second.
         low: lower end of the bootstrap interval of the difference.
         high: upper end of it.
-        p_value: how often chance alone, swapping the systems query by query, gives a difference at
-            least this large in size.
+        p_value: how often swapping the systems at random, query by query, gives a difference at
+            least this large.
         confidence: of the interval.
     """
 
@@ -60,15 +60,14 @@ class PairedTest:
 
 @dataclass(frozen=True)
 class PairedTTest:
-    """What Student's test says of two systems that were repeated with the same seeds.
+    """Student's test of two systems that were repeated with the same seeds.
 
     Attributes:
         difference: mean of the first less mean of the second.
         low: lower end of Student's interval of the difference.
         high: upper end of it.
         t: the difference over its standard error; infinite where every pair differs the same.
-        p_value: how often chance alone would give a t at least this large in size, were the
-            differences normal around zero.
+        p_value: how often normal differences around zero give a t at least this large.
         num_pairs: n.
         confidence: of the interval.
     """
@@ -208,67 +207,15 @@ def t_interval(values: Array, *, confidence: float = 0.95) -> Interval:
             f"values must hold at least two repetitions for t_interval; got {len(values)}. Repeat "
             "the experiment with another seed."
         )
-    mean, freedom = float(values.mean()), len(values) - 1
-    half = _t_quantile((1 + confidence) / 2, freedom) * float(values.std(ddof=1))
-    half /= math.sqrt(len(values))
+    mean, half = float(values.mean()), _t_half_width(values, confidence)
     return Interval(mean, mean - half, mean + half, confidence)
 
 
-def _t_quantile(probability: float, freedom: int) -> float:
-    """Return where Student's distribution of whole degrees of freedom reaches a probability > 1/2.
+def _t_half_width(values: Array, confidence: float) -> float:
+    from scipy.special import stdtrit
 
-    By bisection of its distribution function, which for whole degrees of freedom is a finite sum.
-    """
-    low, high = 0.0, 1.0
-    while _t_cdf(high, freedom) < probability:
-        high *= 2
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _t_cdf(middle, freedom) < probability else (low, middle)
-    return (low + high) / 2
-
-
-def _t_cdf(t: float, freedom: int) -> float:
-    """Return P(T <= t) for t >= 0."""
-    return (1 + _t_within(t, freedom)) / 2
-
-
-def _t_within(t: float, freedom: int) -> float:
-    """Return P(|T| <= t) for t >= 0, by the series in the angle ``atan(t / sqrt(freedom))``."""
-    angle = math.atan(t / math.sqrt(freedom))
-    cosine = math.cos(angle)
-    # Terms cos^k with coefficients (2 4 6 ..)/(3 5 7 ..) or (1 3 5 ..)/(2 4 6 ..).
-    odd = freedom % 2
-    term = cosine if odd else 1.0
-    total = 0.0 if freedom == 1 else term
-    for k in range(3 if odd else 2, freedom - 1, 2):
-        term *= cosine**2 * (k - 1) / k
-        total += term
-    within = math.sin(angle) * total
-    return (angle + within) * 2 / math.pi if odd else within
-
-
-def _t_tails(t: float, freedom: int) -> float:
-    """Return P(|T| >= t) for t >= 0, to a small relative error however small it is.
-
-    The sum of `_t_within`, continued without end, is 1: what lies beyond t is the terms that it
-    leaves out. They are all positive, so nothing cancels.
-    """
-    within = _t_within(t, freedom)
-    if within < 0.99:
-        return 1 - within
-    odd = freedom % 2
-    root = math.hypot(t, math.sqrt(freedom))
-    cosine, sine = math.sqrt(freedom) / root, t / root
-    term = cosine if odd else 1.0
-    for k in range(3 if odd else 2, freedom + 1, 2):
-        term *= cosine**2 * (k - 1) / k
-    total, k = 0.0, freedom
-    while term > total * 1e-17:
-        total += term
-        k += 2
-        term *= cosine**2 * (k - 1) / k
-    return sine * total * (2 / math.pi if odd else 1.0)
+    error = float(values.std(ddof=1)) / math.sqrt(len(values))
+    return float(stdtrit(len(values) - 1, (1 + confidence) / 2)) * error
 
 
 def paired_t_test(first: Array, second: Array, *, confidence: float = 0.95) -> PairedTTest:
@@ -290,6 +237,8 @@ def paired_t_test(first: Array, second: Array, *, confidence: float = 0.95) -> P
         >>> round(test.difference, 2), round(test.p_value, 3)
         (1.13, 0.016)
     """
+    from scipy.special import stdtr
+
     owner = "paired_t_test"
     _check_confidence(confidence, owner)
     differences, rounding = _differences(first, second, owner)
@@ -304,20 +253,19 @@ def paired_t_test(first: Array, second: Array, *, confidence: float = 0.95) -> P
         differs = abs(mean) > rounding
         t, p_value = (math.copysign(math.inf, mean), 0.0) if differs else (0.0, 1.0)
         return PairedTTest(mean, mean, mean, t, p_value, number, confidence)
-    error = float(differences.std(ddof=1)) / math.sqrt(number)
-    half = _t_quantile((1 + confidence) / 2, number - 1) * error
-    t = mean / error
-    p_value = _t_tails(abs(t), number - 1)
+    half = _t_half_width(differences, confidence)
+    t = mean / float(differences.std(ddof=1)) * math.sqrt(number)
+    p_value = 2 * float(stdtr(number - 1, -abs(t)))
     return PairedTTest(mean, mean - half, mean + half, t, p_value, number, confidence)
 
 
 def wilcoxon_test(first: Array, second: Array) -> float:
     """Compare two systems over the same repetitions by Wilcoxon's signed ranks, two-sided.
 
-    Pairs without a difference are dropped, equal sizes share the mean of their ranks, and the law
-    of the rank sum is that of all ``2^n`` signs of these ranks, counted exactly; beyond
-    `MOST_EXACT` pairs it is the normal law of the same mean and variance, corrected for continuity.
-    What differs by no more than the rounding of the values counts as equal.
+    Pairs without a difference are dropped, equal sizes share the mean of their ranks, and all
+    ``2^n`` signs of these ranks are counted; beyond `MOST_EXACT` pairs the rank sum has the normal
+    law of the same mean and variance, corrected for continuity. Values that differ by no more than
+    their rounding are equal.
 
     Args:
         first: ``(n,)`` values of the first system, one a repetition.
@@ -335,6 +283,7 @@ def wilcoxon_test(first: Array, second: Array) -> float:
     number = len(differences)
     if not number:
         return 1.0
+    # Not scipy.stats.wilcoxon: its exact law ignores ties (tests/evaluation/test_statistics.py).
     differences = differences[np.argsort(np.abs(differences), kind="stable")]
     sizes = np.abs(differences)
     starts = np.flatnonzero(np.concatenate([[True], np.diff(sizes) > rounding]))
@@ -357,7 +306,7 @@ def wilcoxon_test(first: Array, second: Array) -> float:
 
 
 def _differences(first: Any, second: Any, owner: str) -> tuple[Array, float]:
-    """Return first less second, and what of a difference may be the rounding of its values."""
+    """Return first less second, and how much of a difference may be rounding."""
     first, second = _values("first", first, owner), _values("second", second, owner)
     _check_paired(first, second, owner, "repetitions", "Repeat both systems with the same seeds.")
     # Each difference carries the last bit of either value and of its own subtraction.
@@ -366,11 +315,11 @@ def _differences(first: Any, second: Any, owner: str) -> tuple[Array, float]:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Correct p-values for how many there are, by Holm's step-down method.
+    """Correct p-values for their number, by Holm's step-down method.
 
     The smallest of m is multiplied by m, the next by m - 1, and so on; none may be below an earlier
-    one. Calling those below a level significant then errs anywhere with at most that chance,
-    however the tests depend on each other.
+    one. The chance that any test below a level errs is then at most that level, also for tests
+    that depend on each other.
 
     Args:
         p_values: of all tests of a comparison, in any order; none gives none.

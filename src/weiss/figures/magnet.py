@@ -24,24 +24,22 @@ NAMES = {1: "Ising", 2: "XY", 3: "Heisenberg"}
 FRAMES_A_SECOND = 12
 TEMPERATURE, MAGNETISATION = r"temperature  $T\;/\;JN$", r"magnetisation  $|M|$"
 LINGER = 5
-"""The last frame of an animation stays for one part in so many of it."""
+"""The last frame stays for one in so many parts of the animation."""
+DOT: dict[str, Any] = {"markersize": 4, "markerfacecolor": "white"}
 
 
 def magnet_name(n: int) -> str:
-    """Return what physicists call a magnet of n components."""
+    """Return the usual name of a magnet of n components."""
     return NAMES.get(n, f"O({n})")
 
 
 def magnet_transition(found: Sequence["Transition"], path: Path, *, title: str = "") -> None:
-    """Draw magnetisation and its fluctuation against temperature, a colour a magnet.
+    """Draw magnetisation and its fluctuation against temperature, one colour for each magnet.
 
     Args:
-        found: what `weiss.magnet.transition` returns, of one magnet or several.
-        path: the .png, .svg or .pdf file to write; its folder is made.
+        found: results of `weiss.magnet.transition`, at least one.
+        path: the .png, .svg or .pdf file to write; its folder is created.
         title: of the figure.
-
-    Raises:
-        ValueError: nothing is given.
     """
     import numpy as np
     from matplotlib.lines import Line2D
@@ -56,15 +54,10 @@ def magnet_transition(found: Sequence["Transition"], path: Path, *, title: str =
     for place, each in enumerate(found):
         colour, mark = COLOURS[place % len(COLOURS)], marker(place)
         _draw_one(left, right, each, colour, mark)
-        look: dict[str, Any] = {
-            "color": colour,
-            "marker": mark,
-            "markersize": 4,
-            "markerfacecolor": "white",
-        }
-        series.append(Line2D([], [], linewidth=1.6, label=_words(each), **look))
+        look: dict[str, Any] = {"color": colour, "marker": mark, **DOT}
+        series.append(Line2D([], [], linewidth=1.6, label=_title(each), **look))
     hottest = max(each.lines["temperature"][-1] / each.magnet.coupling for each in found)
-    # Far below the transition the fluctuation of very many spins is not known.
+    # Far below the transition the fluctuation of very many spins is nan.
     peak = max(np.nanmax(_scaled(each)["exact_fluctuation"]) for each in found)
     least = min(_scaled(each)["exact_fluctuation"][-1] for each in found)
     left.set(xlim=(0, 1.02 * hottest), ylim=(0, 1.1))
@@ -74,16 +67,10 @@ def magnet_transition(found: Sequence["Transition"], path: Path, *, title: str =
     grey: dict[str, Any] = {"color": "0.3"}
     sizes = sorted({each.num_spins for each in found})
     spins = " and ".join(f"{size:,}" for size in sizes) + (" spins" if sizes[-1] > 1 else " spin")
-    dot: dict[str, Any] = {
-        "marker": "o",
-        "linestyle": "",
-        "markersize": 4,
-        "markerfacecolor": "white",
-    }
     handles = [
         Line2D([], [], linewidth=1.6, label="mean field theory", **grey),
         Line2D([], [], linewidth=1.3, linestyle=(0, (4, 2)), label=f"exact, {spins}", **grey),
-        Line2D([], [], **dot, **grey, label=f"simulated, {spins}"),
+        Line2D([], [], marker="o", linestyle="", label=f"simulated, {spins}", **DOT, **grey),
     ]
     legend_below(figure, handles, columns=3)
     write(figure, path, dpi=200)
@@ -107,13 +94,13 @@ def _draw_one(left: Any, right: Any, each: "Transition", colour: str, mark: str)
     dots = {"color": colour, "fmt": mark, "markersize": 3.6, "markerfacecolor": "white"}
     dots |= {"markeredgewidth": 1.1, "elinewidth": 1.1, "capsize": 1.8, "zorder": 4}
     critical = each.magnet.critical_temperature / coupling
-    # The line has a corner at the transition and a beginning at (0, 1): both are drawn.
+    # The line starts at (0, 1) and has a corner at the transition.
     below = critical > T
     start = [0.0, *T[below], critical, *T[~below]]
     left.plot(start, [1.0, *each.lines["theory_length"][below], 0.0, *(0.0 * T[~below])], **theory)
     left.plot([0.0, *T], [1.0, *each.lines["exact_length"]], **counted)
     left.errorbar(few, each.dots["length"], each.dots["length_error"], **dots)
-    for axis in (left, right):  # where theory puts the transition
+    for axis in (left, right):
         axis.axvline(critical, color=colour, linewidth=1.0, linestyle=(0, (1, 2)), zorder=1)
     for side in (below, critical < T):
         right.plot(T[side], scaled["theory_fluctuation"][side], **theory)
@@ -124,7 +111,7 @@ def _draw_one(left: Any, right: Any, each: "Transition", colour: str, mark: str)
     right.errorbar(few[varied], heights, errors, **dots)
 
 
-def _words(each: "Transition") -> str:
+def _title(each: "Transition") -> str:
     n = each.magnet.n
     critical = "JN" if n == 1 else f"JN / {n}"
     return rf"{magnet_name(n)}, $n = {n}$:  $T_c = {critical}$"
@@ -149,13 +136,10 @@ def magnet_cooling(
     Args:
         spins: ``(F, N, 2)``, the spins of each frame.
         temperatures: ``(F,)``, of each frame.
-        path: the .gif file to write; its folder is made.
+        path: the .gif file to write; its folder is created.
         theory: temperatures and magnetisations of mean field theory.
         critical: the critical temperature.
         title: of the figure.
-
-    Raises:
-        ValueError: the path is no GIF, or the shapes are others.
     """
     from matplotlib.animation import PillowWriter
 
@@ -175,7 +159,7 @@ def magnet_cooling(
     trace, head, words = _draw_curve(curve, temperatures, theory, critical)
     writer = PillowWriter(fps=FRAMES_A_SECOND)
     with replacing(path) as temporary:
-        # Pillow knows the format from the suffix, which a temporary name does not have.
+        # Pillow takes the format from the suffix, which a temporary name does not have.
         made = temporary.with_name(f"{temporary.name}.gif")
         try:
             writer.setup(figure, str(made), dpi=100)
@@ -186,7 +170,7 @@ def magnet_cooling(
                 head.set_data([temperatures[place]], [lengths[place]])
                 words.set_text(f"$T$ = {temperatures[place]:.2f}      $|M|$ = {lengths[place]:.2f}")
                 if place == 0:
-                    # Laid out once: panels that moved with their labels would tremble.
+                    # Laid out once, so that panels do not move with their labels.
                     figure.canvas.draw()
                     figure.set_layout_engine("none")
                 writer.grab_frame()
@@ -201,10 +185,10 @@ def _angles(spins_ND: Any) -> list[float]:
 
 
 def _draw_spins(axis: Any, spins_ND: Any) -> Any:
-    """Draw spins as arrows in rows; who stands beside whom means nothing to them."""
+    """Draw spins as arrows in rows; the places have no meaning."""
     from matplotlib.colors import ListedColormap, hsv_to_rgb
 
-    # A colour a direction, once around; not as loud as matplotlib's own circle.
+    # One colour for each direction, less bright than matplotlib's own circle.
     circle = ListedColormap(hsv_to_rgb([(step / 256, 0.72, 0.82) for step in range(256)]))
     number = len(spins_ND)
     side = math.ceil(math.sqrt(number))
