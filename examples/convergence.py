@@ -34,7 +34,7 @@ from few_glyphs import (
 )
 
 from weiss import make_loss
-from weiss.figures.spreads import residuals
+from weiss.figures import residuals
 from weiss.losses.self_consistency import QUANTILES, ClassMeans, order_parameters
 
 SETTINGS = {"alpha": 2.0, "beta": 20.0, "delta": 0.3}

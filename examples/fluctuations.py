@@ -38,7 +38,7 @@ from torch import Tensor, nn
 
 from weiss import make_loss
 from weiss.comparing.breakdown import draw_classes, pair_value, spread_of
-from weiss.figures.spreads import corrections
+from weiss.figures import corrections
 from weiss.theory.distances import unit
 
 SETTINGS = {

@@ -41,7 +41,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from weiss import make_loss
-from weiss.figures.attributes import Found, attribute_rows
+from weiss.figures import Found, attribute_rows
 from weiss.theory.distances import unit
 
 SETTINGS = {"alpha": 2.0, "beta": 20.0, "delta": 0.3}

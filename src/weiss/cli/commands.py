@@ -176,7 +176,7 @@ def data_show(
 ) -> None:
     """Draw a few images of a few classes: all of each image, reduced."""
     from weiss.data import Assembly, open_table
-    from weiss.figures.sheet import draw_sheet
+    from weiss.figures import draw_sheet
 
     if out.suffix.lower() != ".png" or out.is_dir():
         raise ValueError(f"--out must name a .png file; got {out}. Add a name that ends in .png.")

@@ -1,23 +1,30 @@
 """Every figure of the package; the only folder that imports matplotlib."""
 
-from weiss.figures.averages import Averaged, averaged_curves, averaged_order, order_averages
-from weiss.figures.boxes import Boxes, box_panels, box_plots
-from weiss.figures.breakdowns import breakdown
-from weiss.figures.dependences import Point, costs, dependence
-from weiss.figures.drawing import COLOURS, DASHES, HELPFUL_RANGE, MARKERS, TEXT
-from weiss.figures.heat_maps import heat_map, heat_panels
-from weiss.figures.magnet import magnet_cooling, magnet_name, magnet_transition
-from weiss.figures.runs import (
+from weiss.figures.comparisons import (
+    Boxes,
+    box_panels,
+    box_plots,
+    heat_panels,
+    search_history,
+)
+from weiss.figures.curves import (
     ORDER,
+    Averaged,
     Curve,
     Curves,
     Metrics,
+    averaged_curves,
+    averaged_order,
     comparison,
     learning_curves,
+    order_averages,
     order_parameters,
 )
-from weiss.figures.samples import contact_sheet, settling
-from weiss.figures.searches import search_history
+from weiss.figures.dependences import Point, breakdown, costs, dependence
+from weiss.figures.drawing import COLOURS, DASHES, HELPFUL_RANGE, MARKERS, TEXT
+from weiss.figures.magnet import magnet_cooling, magnet_name, magnet_transition
+from weiss.figures.samples import Found, attribute_rows, contact_sheet, draw_sheet, settling
+from weiss.figures.spreads import corrections, residuals
 
 __all__ = [
     "COLOURS",
@@ -30,8 +37,10 @@ __all__ = [
     "Boxes",
     "Curve",
     "Curves",
+    "Found",
     "Metrics",
     "Point",
+    "attribute_rows",
     "averaged_curves",
     "averaged_order",
     "box_panels",
@@ -39,9 +48,10 @@ __all__ = [
     "breakdown",
     "comparison",
     "contact_sheet",
+    "corrections",
     "costs",
     "dependence",
-    "heat_map",
+    "draw_sheet",
     "heat_panels",
     "learning_curves",
     "magnet_cooling",
@@ -49,6 +59,7 @@ __all__ = [
     "magnet_transition",
     "order_averages",
     "order_parameters",
+    "residuals",
     "search_history",
     "settling",
 ]

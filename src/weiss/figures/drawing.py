@@ -1,4 +1,4 @@
-"""What all figures share: colours and markers, panels, labels that keep apart, writing a file."""
+"""Shared by all figures: colours, markers, panels, labels that do not overlap, writing a file."""
 
 import math
 import textwrap
@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 
 from weiss._base.files import replacing
 
-# Okabe and Ito's palette, which most colour-blind eyes keep apart; its yellow is lost on white.
+# Okabe and Ito's palette for colour-blind readers, without its yellow.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", "-.", ":")
 # Nine and seven have no common divisor: the pair of colour and marker repeats after 63 series.
@@ -26,7 +26,7 @@ HELPFUL_RANGE = 30.0
 FLATTENED = 0.3
 """A level may not squeeze the data into less than this share of the height."""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-"""What is given where nothing is, and cannot be changed by mistake."""
+"""The default for an empty mapping; it cannot be changed by mistake."""
 KINDS = ("png", "svg", "pdf")
 
 End = tuple[str, float, float, str]
@@ -49,27 +49,27 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def write(figure: Any, path: Path, *, dpi: int = 110) -> None:
-    """Write a PNG, an SVG or a PDF, as the suffix says; the same figure gives the same bytes."""
+    """Write a PNG, an SVG or a PDF, by the suffix; the same figure gives the same bytes."""
     from matplotlib import rc_context
 
     kind = path.suffix.lower().removeprefix(".")
     if kind not in KINDS:
         raise ValueError(f"path must end in .png, .svg or .pdf; got {path}. Rename the figure.")
-    # An SVG and a PDF carry their date, and an SVG names its parts at random, unless told not to.
+    # By default an SVG and a PDF contain the date, and an SVG has random identifiers.
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind, {})
-    # Publishers refuse fonts of type 3, which are matplotlib's default in a PDF.
+    # Publishers refuse fonts of type 3, matplotlib's default in a PDF.
     settings: Any = {"svg.hashsalt": "weiss", "pdf.fonttype": 42}
     with replacing(path) as temporary, rc_context(settings):
         figure.savefig(temporary, dpi=dpi, format=kind, metadata=metadata)
 
 
 def style(place: int) -> tuple[str, str]:
-    """Return colour and dashes of a panel's curve; with the colours used up, other dashes."""
+    """Return colour and dashes of a panel's curve; after the last colour the dashes change."""
     return COLOURS[place % len(COLOURS)], DASHES[place // len(COLOURS) % len(DASHES)]
 
 
 def marker(place: int) -> str:
-    """Return the marker of a series, which tells it apart where colours are printed grey."""
+    """Return the marker of a series, which distinguishes it in grey print."""
     return MARKERS[place % len(MARKERS)]
 
 
@@ -107,7 +107,7 @@ def paper_figure(
 
 
 def name_axes(axis: Any, xlabel: str, ylabel: str, *, text: float = PAPER_TEXT) -> None:
-    """Say what a panel's axes are, in plain text."""
+    """Label a panel's axes, in plain text."""
     axis.set_xlabel(xlabel, fontsize=text, color="0.25", parse_math=False)
     axis.set_ylabel(ylabel, fontsize=text, color="0.25", parse_math=False)
 
@@ -120,7 +120,7 @@ def whole_epochs(axis: Any) -> None:
 
 
 def log_if_helpful(axis: Any, known: Sequence[float]) -> bool:
-    """Make a vertical axis logarithmic if that shows more of these heights; say whether it did."""
+    """Make a vertical axis logarithmic if that shows more of these heights; return whether."""
     finite = list(filter(math.isfinite, known))
     is_helpful = bool(finite) and 0 < min(finite) * HELPFUL_RANGE < max(finite)
     if is_helpful:
@@ -129,14 +129,7 @@ def log_if_helpful(axis: Any, known: Sequence[float]) -> bool:
 
 
 def share_from_zero(axis: Any, known: Sequence[float]) -> None:
-    """Let a vertical axis of shares in per cent reach from zero to 1 % or more.
-
-    A share that is next to nothing throughout is a line at the bottom.
-
-    Args:
-        axis: the panel.
-        known: the shares, one of them a number at least.
-    """
+    """Set a vertical axis of shares in per cent to start at zero and end at 1 % or more."""
     axis.set_ylim(0, max(1.08 * max(filter(math.isfinite, known)), 1.0))
 
 
@@ -154,8 +147,8 @@ def legend_below(figure: Any, handles: Sequence[Any], *, columns: int = 4) -> No
 def draw_levels(axis: Any, levels: Mapping[str, float], known: Sequence[float]) -> list[End]:
     """Draw dashed levels and return their labels, for `label_ends`.
 
-    A level so far away that it would flatten the data is not drawn: its label says its height and
-    an arrow where it lies. Sets the limits of the vertical axis.
+    A level so far away that it would flatten the data is not drawn: its label has its height and
+    an arrow. Sets the limits of the vertical axis.
 
     Args:
         axis: the panel, its horizontal limits set.
@@ -198,7 +191,7 @@ def label_ends(axis: Any, ends: Sequence[End], *, text: float = TEXT) -> None:
     """Write labels in a column right of the panel, each as close to its height as room allows."""
     from matplotlib.colors import to_rgb
 
-    axis.set_ylim(axis.get_ylim())  # from here on labels rely on it
+    axis.set_ylim(axis.get_ylim())  # the labels rely on it
     labels = [_folded(label) for label, *_ in ends]
     # Axes take the height of the figure but for about 0.8 inches of titles and ticks.
     rows = axis.get_gridspec().nrows
@@ -210,7 +203,7 @@ def label_ends(axis: Any, ends: Sequence[End], *, text: float = TEXT) -> None:
     placed = spread_out(wanted, heights)
     for label, height, (_, x, value, colour) in zip(labels, placed, ends, strict=True):
         leader = {"arrowstyle": "-", "color": colour, "linewidth": 0.7, "relpos": (0, 0.5)}
-        leader |= {"linestyle": (0, (1, 2))}  # dotted: no part of the curve
+        leader |= {"linestyle": (0, (1, 2))}  # dotted: not part of the curve
         where = {"textcoords": axis.transAxes, "arrowprops": leader}
         dark = [0.72 * part for part in to_rgb(colour)]  # text needs more contrast than a line
         axis.annotate(label, (x, value), (1.03, height), color=dark, **where, **look)

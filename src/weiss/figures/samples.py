@@ -1,18 +1,25 @@
-"""Figures of samples: points and fields on the circle, images in rows."""
+"""Figures of samples: points on the circle, images in rows, a sheet of a data set."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
-from weiss.figures.drawing import new_figure, write
+from weiss._base import checks, draws, images
+from weiss._base.arrays import Array
+from weiss.data.sources import Pixels
+from weiss.data.table import Table
+from weiss.figures.drawing import COLOURS, TEXT, legend_below, new_figure, write
 
 
 def settling(
     runs: dict[str, Sequence[tuple[int, Tensor, Tensor]]], labels: Tensor, path: Path
 ) -> None:
-    """Draw points and mean fields on the circle at several steps of training, a row a loss.
+    """Draw points and mean fields on the circle at several steps, one row for each loss.
 
     Points stand on the unit circle, those of a class in one colour; each field is an arrow of its
     class's colour. The figure is written under a temporary name and renamed.
@@ -20,7 +27,7 @@ def settling(
     Args:
         runs: for each title, moments of ``(step, (N, 2) embeddings, (C, 2) fields)``.
         labels: ``(N,)`` class indices.
-        path: where to write the PNG; its folder is made.
+        path: where to write the PNG; its folder is created.
     """
     columns = max(len(moments) for moments in runs.values())
     figure = new_figure(2.6 * columns, 2.75 * len(runs) + 0.35)
@@ -40,7 +47,7 @@ def _circle(axis: Any, embeddings: Tensor, fields: Tensor, labels: Tensor, colou
 
     axis.add_patch(Circle((0, 0), 1, fill=False, color="0.85", linewidth=1, zorder=0))
     points = embeddings / embeddings.norm(dim=1, keepdim=True)
-    # A little off the circle, by sample, so that points on one spot can be told apart.
+    # A little off the circle, so that equal points do not overlap.
     points = points * (1 + 0.07 * ((labels.new_ones(len(points)).cumsum(0) % 7)[:, None] - 3) / 3)
     axis.scatter(*points.T.tolist(), c=colours[labels.numpy()], s=12, linewidths=0)
     arrows = 0.8 * fields / fields.norm(dim=1, keepdim=True)
@@ -55,7 +62,7 @@ def _circle(axis: Any, embeddings: Tensor, fields: Tensor, labels: Tensor, colou
 def _class_colours(number: int) -> Any:
     from matplotlib import colormaps
 
-    # tab10 keeps its colours apart for most eyes; more classes run around the colour circle.
+    # tab10 for few classes; more classes run around the colour circle.
     if number <= 10:
         return colormaps["tab10"](range(number))
     return colormaps["hsv"]([c / number for c in range(number)])
@@ -66,7 +73,7 @@ def contact_sheet(rows: Sequence[tuple[str, Sequence[Any]]], path: Path) -> None
 
     Args:
         rows: title and uint8 images ``(height, width, channels)`` of each row.
-        path: where to write; its folder is made.
+        path: where to write; its folder is created.
     """
     columns = max(len(shown) for _, shown in rows)
     figure = new_figure(0.9 * columns + 2.4, 0.95 * len(rows))
@@ -80,3 +87,124 @@ def contact_sheet(rows: Sequence[tuple[str, Sequence[Any]]], path: Path) -> None
         for axis, image in zip(row[1:], shown, strict=False):
             axis.imshow(image, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
     write(figure, path)
+
+
+FRAMES = {
+    (True, True): COLOURS[2],
+    (True, False): COLOURS[0],
+    (False, True): COLOURS[4],
+    (False, False): "0.8",
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """The neighbours of a query.
+
+    Attributes:
+        title: of the system that found them.
+        query: ``(height, width)`` from 0 to 255.
+        images: the neighbours, nearest first, each as the query.
+        shares: for each whether it shares the first and the second attribute with the query.
+    """
+
+    title: str
+    query: Any
+    images: Sequence[Any]
+    shares: Sequence[tuple[bool, bool]]
+
+
+def attribute_rows(
+    blocks: Sequence[Sequence[Found]], attributes: tuple[str, str], path: Path
+) -> None:
+    """Draw blocks of rows: a query and its neighbours, framed by the attributes they share.
+
+    Args:
+        blocks: one block for each query, with one row for each system.
+        attributes: names of the two attributes.
+        path: the .png, .svg or .pdf file to write; its folder is created.
+    """
+    from matplotlib.lines import Line2D
+
+    most = max(len(row.images) for block in blocks for row in block)
+    rows = sum(map(len, blocks)) + len(blocks) - 1
+    figure = new_figure(0.62 * most + 3.4, 0.6 * (rows - 0.85 * (len(blocks) - 1)) + 0.4)
+    widths = [3.2, 1.0, 0.35] + [1.0] * most
+    heights = [1.0] * rows
+    for gap in list(accumulate(len(block) + 1 for block in blocks))[:-1]:
+        heights[gap - 1] = 0.15  # an empty line between queries
+    ratios = {"width_ratios": widths, "height_ratios": heights}
+    axes = figure.subplots(rows, len(widths), squeeze=False, **ratios)
+    for axis in axes.flat:
+        axis.set_axis_off()
+    place = 0
+    for block in blocks:
+        for number, row in enumerate(block):
+            line = axes[place]
+            where = {"transform": line[0].transAxes, "ha": "right", "va": "center"}
+            line[0].text(1.0, 0.5, row.title, fontsize=TEXT, parse_math=False, **where)
+            if number == 0:
+                _image(line[1], row.query, "black")
+            for axis, image, shares in zip(line[3:], row.images, row.shares, strict=False):
+                _image(axis, image, FRAMES[shares])
+            place += 1
+        place += 1
+    first, second = attributes
+    names = (f"same {first} and {second}", f"same {first}", f"same {second}", "neither")
+    handles = [
+        Line2D([], [], marker="s", linestyle="none", markersize=9, label=name)
+        for name in ("query", *names)
+    ]
+    for handle, colour in zip(handles, ("black", *FRAMES.values()), strict=True):
+        handle.set(markerfacecolor="none", markeredgecolor=colour, markeredgewidth=2.5)
+    legend_below(figure, handles, columns=5)
+    write(figure, path, dpi=130)
+
+
+def _image(axis: Any, image: Any, colour: str) -> None:
+    """Draw an image in a frame."""
+    axis.imshow(image, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+    axis.set_axis_on()
+    axis.set(xticks=[], yticks=[])
+    for spine in axis.spines.values():
+        spine.set(color=colour, linewidth=2.6)
+
+
+def draw_sheet(
+    table: Table, path: Path, *, num_classes: int = 8, each: int = 10, seed: int = 0
+) -> None:
+    """Draw some images of some classes, one row for each class, and write a PNG.
+
+    What cannot be read is a grey square.
+
+    Args:
+        table: what to draw.
+        path: the file to write.
+        num_classes: how many classes, or all if there are fewer.
+        each: how many images of each, or all it has.
+        seed: which classes; of a class the first images are shown.
+    """
+    checks.count("num_classes", num_classes, "a sheet")
+    checks.count("each", each, "a sheet")
+    if not len(table):
+        raise ValueError(f"{table.name} must have images in the part to show; it has none there.")
+    present = table.classes()
+    chosen = np.sort(present[draws.permutation(len(present), seed, draws.SHEET)[:num_classes]])
+    side = 128 if not isinstance(table.source, Pixels) else None
+    rows = []
+    for c in chosen:
+        of_class = table.labels[:, c] if table.is_multi_label else table.labels == c
+        items = np.flatnonzero(of_class)[:each]
+        rows.append((table.class_names[c], _shown(table, items, side)))
+    contact_sheet(rows, path)
+
+
+def _shown(table: Table, items: Array, side: int | None) -> list[Array]:
+    """Return the images to draw; a grey square for one that cannot be read."""
+    shown = []
+    for item in items:
+        try:
+            shown.append(images.reduced(table.source.read(int(item)), side))
+        except images.BadImageError:
+            shown.append(np.full((8, 8, 1), 128, dtype=np.uint8))
+    return shown

@@ -20,7 +20,7 @@ from weiss.figures.drawing import (
 
 Points = Sequence[tuple[float, float]]
 RING: dict[str, Any] = {"markersize": 7.5, "markeredgecolor": "black", "linestyle": "none"}
-"""The look of what was measured of a network, on top of its colour and marker."""
+"""The style of a measured network, on top of its colour and marker."""
 
 
 def corrections(
@@ -32,16 +32,16 @@ def corrections(
     score_label: str,
     title: str = "",
 ) -> None:
-    """Draw how much of a pair loss each approximation misses, and how networks score with it.
+    """Draw the share of a pair loss that each approximation misses, and scores of networks.
 
-    A row a family of losses. On the left the missed share over the spread of drawn classes, as
-    lines, and of trained networks, as large marks; on the right a dot a seed.
+    One row for each family of losses. On the left the missed share over the spread of drawn
+    classes, as lines, and of trained networks, as large marks; on the right one dot for each seed.
 
     Args:
         drawn: for each family and each approximation points ``(spread, missed share in %)``.
         trained: the same of networks.
         scores: for each family and each loss the scores of the seeds, in per cent.
-        path: the .png, .svg or .pdf file to write; its folder is made.
+        path: the .png, .svg or .pdf file to write; its folder is created.
         score_label: what the scores are.
         title: of the figure.
     """
@@ -58,7 +58,7 @@ def corrections(
 
 
 def _explain(figure: Any) -> None:
-    """Say what lines, rings and bars are."""
+    """Draw the legend of lines, rings and bars."""
     from matplotlib.lines import Line2D
 
     grey: dict[str, Any] = {"color": "0.5", "marker": "o"}
@@ -75,7 +75,6 @@ def _explain(figure: Any) -> None:
 def _missed(
     axis: Any, family: str, curves: Mapping[str, Points], trained: Mapping[str, Points]
 ) -> None:
-    """Draw one family's missed shares."""
     name_axes(axis, "", f"{family}: missed (%)")
     axis.axhline(0, color="0.6", linewidth=0.8, zorder=1)
     ends: list[End] = []
@@ -87,7 +86,7 @@ def _missed(
         known = trained.get(name, ())
         places, heights = zip(*known, strict=True) if known else ((), ())
         axis.plot(places, heights, marker=marker(place), color=colour, zorder=4, **RING)
-    # Just beyond a margin all of a vanishing cost is missed; the rest needs the room.
+    # Just beyond a margin all of a vanishing cost is missed; this would flatten the rest.
     axis.set_ylim(max(axis.get_ylim()[0], -60), min(axis.get_ylim()[1], 60))
     label_ends(axis, ends)
 
@@ -114,13 +113,13 @@ def residuals(
     score_label: str,
     title: str = "",
 ) -> None:
-    """Draw how far fields are from their class means over the epochs, and what retrieval says.
+    """Draw the distance of fields and class means over the epochs, and retrieval scores.
 
     Args:
         runs: for each title moments ``(epoch, quantiles over classes)``, lowest to highest; the
             band is from the second to the last but one, the line the middle one.
         scores: for each title points ``(epoch, score)``.
-        path: the .png, .svg or .pdf file to write; its folder is made.
+        path: the .png, .svg or .pdf file to write; its folder is created.
         score_label: what the scores are.
         title: of the figure.
     """
