@@ -4,8 +4,8 @@ import itertools
 import json
 import math
 from fractions import Fraction
-from time import process_time
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -34,15 +34,6 @@ from weiss.magnet.exact import integrated
 from weiss.magnet.simulation import draw_spins
 from weiss.theory.interactions import Interactions
 
-X = np.concatenate([[0.0, 1e-9, 1e-4], np.linspace(0.01, 60.0, 200), [1e3, 1e6]])
-
-
-def langevin(x):
-    """coth x - 1/x, by its series near zero where the difference loses all digits."""
-    if x < 0.1:
-        return x / 3 - x**3 / 45 + 2 * x**5 / 945 - x**7 / 4725 + 2 * x**9 / 93555
-    return 1 / math.tanh(x) - 1 / x
-
 
 def random_spins(n, number, seed=0):
     spins = np.random.default_rng(seed).standard_normal((number, n))
@@ -52,67 +43,39 @@ def random_spins(n, number, seed=0):
 # One spin
 
 
-def test_a_spin_of_one_component_follows_the_hyperbolic_tangent():
-    np.testing.assert_allclose(mean_spin(1, X), np.tanh(X), rtol=1e-14, atol=0)
-    log_cosh = np.logaddexp(X, -X) - math.log(2)
-    np.testing.assert_allclose(log_partition(1, X), log_cosh, rtol=1e-13, atol=1e-15)
+@pytest.mark.parametrize("n", [1, 2, 3, 33, 1000])
+def test_a_spin_in_a_field_agrees_with_many_digits(n):
+    x = np.array([1e-3, 0.5, max(4.0, n / 6), 1.2 * max(4.0, n / 6), max(50.0, 1.5 * n), 1e5, 1e40])
+    nu, means, slopes, logs = mpmath.mpf(n) / 2 - 1, [], [], []
+    with mpmath.workdps(200):
+        for each in map(mpmath.mpf, x.tolist()):
+            below = mpmath.besseli(nu, each)
+            mean = mpmath.besseli(nu + 1, each) / below
+            means.append(float(mean))
+            slopes.append(float(1 - (n - 1) * mean / each - mean**2))
+            log = mpmath.log(below) + mpmath.loggamma(nu + 1) + nu * mpmath.log(2 / each)
+            logs.append(float(log))
+    np.testing.assert_allclose(mean_spin(n, x), means, rtol=1e-12)
+    np.testing.assert_allclose(mean_slope(n, x), slopes, rtol=1e-11 if n < 200 else 3e-9)
+    np.testing.assert_allclose(log_partition(n, x), logs, rtol=1e-12)
+    np.testing.assert_array_equal(mean_spin(n, -x), -mean_spin(n, x))
+    np.testing.assert_array_equal(log_partition(n, -x), log_partition(n, x))
 
 
-def test_a_spin_of_three_components_follows_langevins_function():
-    expected = [langevin(x) for x in X.tolist()]
-    np.testing.assert_allclose(mean_spin(3, X), expected, rtol=2e-14, atol=0)
-    assert mean_spin(3, 1e-9) == pytest.approx(1e-9 / 3, rel=1e-14)
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 8, 33, 128])
-def test_a_spin_in_a_field_is_a_ratio_of_bessel_functions(n):
+def test_scipys_bessel_functions_alone_would_not_do():
     special = pytest.importorskip("scipy.special")
-    x = np.linspace(0.5, 80.0, 60)
-    ratio = special.ive(n / 2, x) / special.ive(n / 2 - 1, x)
-    np.testing.assert_allclose(mean_spin(n, x), ratio, rtol=1e-12)
-    log_z = special.gammaln(n / 2) + (n / 2 - 1) * np.log(2 / x)
-    log_z += np.log(special.ive(n / 2 - 1, x)) + x
-    np.testing.assert_allclose(log_partition(n, x), log_z, rtol=1e-12, atol=1e-12)
+    assert special.ive(499, 50.0) == 0.0  # a spin of 1000 components
+    assert math.isnan(special.ive(0, 1e10))
+    ratio = special.ive(1, 1e8) / special.ive(0, 1e8)
+    assert abs((1 - ratio / 1e8 - ratio**2) / mean_slope(2, 1e8) - 1) > 0.1
+    assert abs(np.log(special.hyp0f1(500, 0.25)) / log_partition(1000, 1.0) - 1) > 1e-11
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 5])
-def test_the_mean_is_the_slope_of_the_logarithm_and_the_variance_that_of_the_mean(n):
-    x, step = np.linspace(0.1, 12.0, 40), 1e-5
-    slope = (log_partition(n, x + step) - log_partition(n, x - step)) / (2 * step)
-    np.testing.assert_allclose(mean_spin(n, x), slope, rtol=1e-8)
-    slope = (mean_spin(n, x + step) - mean_spin(n, x - step)) / (2 * step)
-    np.testing.assert_allclose(mean_slope(n, x), slope, rtol=1e-6, atol=1e-9)
-
-
-def slope_far_out(n, x):
-    """Return dA_n/dx by Hankel's series of the two Bessel functions, in rational numbers."""
-
-    def series(order, x):  # of sqrt(2 pi x) e^{-x} I_order(x), and its slope
-        total, slope, term = Fraction(0), Fraction(0), Fraction(1)
-        for k in range(12):
-            total, slope = total + term, slope - k * term / x
-            term *= -(4 * order**2 - (2 * k + 1) ** 2) / (8 * (k + 1) * x)
-        return total, slope
-
-    x, nu = Fraction(x), Fraction(n, 2) - 1
-    (above, above_slope), (below, below_slope) = series(nu + 1, x), series(nu, x)
-    return float((above_slope * below - above * below_slope) / below**2)
-
-
-@pytest.mark.parametrize("n", [2, 3, 5, 40])
-def test_the_slope_of_the_mean_keeps_its_digits_far_out(n):
-    for x in (10**5, 10**6, 10**8, 10**12, 10**40):
-        assert mean_slope(n, float(x)) == pytest.approx(slope_far_out(n, x), rel=1e-11)
-    assert slope_far_out(3, 10**8) == pytest.approx(1e-16, rel=1e-15)
-
-
-def test_the_slope_of_the_mean_agrees_with_closed_forms():
-    x = np.linspace(0.5, 300.0, 100)
-    np.testing.assert_allclose(mean_slope(1, x), np.cosh(x) ** -2.0, rtol=1e-13)
-    np.testing.assert_allclose(mean_slope(3, x), x**-2.0 - np.sinh(x) ** -2.0, rtol=2e-11)
-    for n in (1, 2, 3, 1000):
-        assert mean_slope(n, 0.0) == pytest.approx(1 / n, rel=1e-12)
-        np.testing.assert_array_equal(mean_slope(n, -x), mean_slope(n, x))
+def test_where_it_is_very_cold_rounding_hides_the_change_of_sign():
+    x = (1.0 + np.array([-1e-15, 0.0, 1e-15])) / 1e-20
+    excess = mean_spin(2, x) - 1e-20 * x  # brackets of a root finder would not do
+    assert not (excess[0] > 0 > excess[2])
+    assert solve(Magnet(2), 1e-20).magnetisation == 1.0
 
 
 @pytest.mark.parametrize("n", [2, 3])
@@ -124,8 +87,6 @@ def test_the_response_of_a_cold_magnet_falls_with_the_temperature(n):
 
 
 def test_spins_of_a_thousand_components_are_no_trouble():
-    # A component is nearly Gaussian, with variance 1/n; orders begin at J N / n.
-    assert log_partition(1000, 3.0) == pytest.approx(9 / 2000, rel=1e-4)
     state = solve(Magnet(1000, coupling=1000.0), [0.5, 1.5])
     # For n to infinity M^2 = 1 - T / T_c.
     assert state.magnetisation[0] ** 2 == pytest.approx(0.5, abs=1e-2)
@@ -138,8 +99,7 @@ def test_spins_of_a_thousand_components_are_no_trouble():
 # Mean field theory
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 7])
-@pytest.mark.parametrize("field", [0.0, 0.3, -0.3])
+@pytest.mark.parametrize(("n", "field"), [(1, 0.3), (2, 0.0), (3, -0.3), (7, 0.0)])
 def test_the_solution_is_self_consistent_and_the_least_of_the_landscape(n, field):
     magnet = Magnet(n, coupling=1.7, field=field)
     for T in (0.05, 0.2, 0.5, 1.0, 2.5):
@@ -150,7 +110,7 @@ def test_the_solution_is_self_consistent_and_the_least_of_the_landscape(n, field
         assert landscape(magnet, state.magnetisation, T) == pytest.approx(state.free_energy)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 10])
+@pytest.mark.parametrize("n", [1, 3])
 def test_order_begins_at_the_coupling_over_the_components(n):
     magnet = Magnet(n, coupling=2.5)
     critical = magnet.critical_temperature
@@ -162,7 +122,7 @@ def test_order_begins_at_the_coupling_over_the_components(n):
     assert at == above == 0.0
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("n", [1, 3])
 def test_the_magnetisation_grows_with_the_root_of_the_distance_to_the_transition(n):
     magnet = Magnet(n)
     gap = np.geomspace(1e-6, 1e-4, 9)
@@ -173,7 +133,7 @@ def test_the_magnetisation_grows_with_the_root_of_the_distance_to_the_transition
     assert math.exp(2 * log_factor) == pytest.approx((n + 2) / n, rel=1e-3)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("n", [1, 3])
 def test_the_susceptibility_diverges_with_power_one_twice_as_strongly_above(n):
     magnet = Magnet(n)
     gap = np.geomspace(1e-6, 1e-4, 9)
@@ -194,8 +154,9 @@ def test_the_critical_isotherm_has_the_exponent_three():
     assert exponent == pytest.approx(1 / 3, abs=1e-3)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-@pytest.mark.parametrize(("T", "field"), [(0.2, 0.1), (0.9, 0.1), (1.5, 0.0), (0.2, 0.0)])
+@pytest.mark.parametrize(
+    ("n", "T", "field"), [(1, 0.2, 0.0), (2, 0.2, 0.1), (3, 0.9, 0.1), (2, 1.5, 0.0)]
+)
 def test_thermodynamics_hangs_together(n, T, field):
     def f(temperature, h):
         return float(solve(Magnet(n, field=h), temperature).free_energy)
@@ -223,8 +184,7 @@ def test_the_entropy_runs_from_order_to_the_area_of_the_sphere():
     assert (low - lower) / math.log(10) == pytest.approx(1.0, rel=1e-3)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 7])
-@pytest.mark.parametrize("field", [0.0, 0.5])
+@pytest.mark.parametrize(("n", "field"), [(1, 0.5), (2, 0.0), (7, 0.5)])
 def test_the_entropy_of_a_cold_magnet_follows_its_asymptotics(n, field):
     T = np.array([1e-8, 1e-12, 1e-16, 1e-20, 1e-100, 1e-300])
     state = solve(Magnet(n, field=field), T)
@@ -248,23 +208,7 @@ def test_the_entropy_of_a_cold_ising_magnet_keeps_its_digits_and_is_never_negati
     assert (solve(Magnet(1), np.geomspace(1e-300, 3.0, 500)).entropy >= 0).all()
 
 
-def test_the_entropy_agrees_with_closed_forms_from_zero_field_to_far_out():
-    T = np.linspace(0.004, 2.0, 500)
-    for n, field in itertools.product((1, 3), (0.0, 0.3)):
-        state = solve(Magnet(n, field=field), T)
-        x = (state.magnetisation + field) / T
-        x = np.maximum(x, 1e-3)  # below it Langevin's form loses its digits, and nothing happens
-        log_cosh = np.logaddexp(x, -x)
-        log_z = log_cosh if n == 1 else np.log(2 * math.pi / x * -np.expm1(-2 * x)) + x
-        mean = np.tanh(x) if n == 1 else 1 / np.tanh(x) - 1 / x
-        np.testing.assert_allclose(state.entropy, log_z - x * mean, rtol=0, atol=2e-6)
-        far = x > 1
-        np.testing.assert_allclose(state.entropy[far], (log_z - x * mean)[far], rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("field", [0.0, 0.2, -0.2])
-@pytest.mark.parametrize("n", [1, 2])
-@pytest.mark.parametrize("T", [0.0, 0.3, 2.0])
+@pytest.mark.parametrize(("n", "field", "T"), [(1, 0.0, 0.0), (2, 0.2, 0.3), (2, -0.2, 2.0)])
 def test_a_state_holds_arrays_of_the_shape_of_the_temperatures(n, field, T):
     for given in (T, [T], [[T, 0.7]]):
         for name, value in vars(solve(Magnet(n, field=field), given)).items():
@@ -283,7 +227,7 @@ def test_at_zero_temperature_all_spins_agree():
 # From the magnet to the loss
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 16])
+@pytest.mark.parametrize("n", [1, 16])
 def test_the_mean_field_energy_exceeds_the_energy_by_the_square_of_the_fields_error(n):
     magnet, spins = Magnet(n, coupling=1.3, field=0.4), random_spins(n, 12)
     pairs = sum(float(a @ b) for a in spins for b in spins)
@@ -295,7 +239,7 @@ def test_the_mean_field_energy_exceeds_the_energy_by_the_square_of_the_fields_er
     assert off - hamiltonian / 12 == pytest.approx(1.3 / 2 * 0.04, rel=1e-10)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("n", [1, 3])
 def test_cooled_to_zero_the_landscape_is_the_least_mean_field_energy(n):
     magnet, means = Magnet(n, coupling=1.4, field=0.2), np.linspace(-1.0, 1.0, 9)
     frozen = landscape(magnet, means, 0.0)
@@ -321,7 +265,7 @@ class Linear(Interactions):
         return torch.zeros_like(dist)
 
 
-@pytest.mark.parametrize("n", [2, 3, 16])
+@pytest.mark.parametrize("n", [2, 16])
 def test_the_attraction_of_a_mean_field_loss_is_the_mean_field_energy_of_the_magnet(n):
     spins = random_spins(n, 40, seed=n)
     field = random_spins(n, 1, seed=100)[0]
@@ -341,8 +285,9 @@ def test_the_attraction_of_a_mean_field_loss_is_the_mean_field_energy_of_the_mag
 # Finitely many spins, exactly
 
 
-@pytest.mark.parametrize("num_spins", [1, 2, 5, 12])
-@pytest.mark.parametrize(("T", "field"), [(0.4, 0.0), (1.0, 0.25), (3.0, -0.6)])
+@pytest.mark.parametrize(
+    ("num_spins", "T", "field"), [(1, 0.4, 0.0), (2, 3.0, -0.6), (5, 0.4, 0.0), (10, 1.0, 0.25)]
+)
 def test_counting_agrees_with_a_sum_over_every_state(num_spins, T, field):
     magnet = Magnet(1, coupling=1.2, field=field)
     total = length = square = along = heat = second = 0.0
@@ -398,8 +343,9 @@ def two_spins(n, T, field):
     }
 
 
-@pytest.mark.parametrize("n", [2, 3, 5])
-@pytest.mark.parametrize(("T", "field"), [(0.2, 0.0), (0.7, 0.0), (0.4, 0.5), (2.0, 0.1)])
+@pytest.mark.parametrize(
+    ("n", "T", "field"), [(2, 0.2, 0.0), (5, 0.7, 0.0), (3, 0.4, 0.5), (5, 2.0, 0.1)]
+)
 def test_two_spins_agree_with_brute_force(n, T, field):
     expected = two_spins(n, T, field)
     found = exact(Magnet(n, field=field), T, 2)
@@ -412,8 +358,7 @@ def test_two_spins_agree_with_brute_force(n, T, field):
             assert getattr(found, name) == pytest.approx(value, abs=accuracy), name
 
 
-@pytest.mark.parametrize("n", [30, 300, 1000])
-@pytest.mark.parametrize("share", [0.01, 0.3, 1.0, 2.0, 1000.0])
+@pytest.mark.parametrize(("n", "share"), [(30, 0.01), (300, 0.3), (1000, 1.0), (300, 1e3)])
 def test_two_spins_of_many_components_agree_with_brute_force(n, share):
     T = share / n
     angle = np.linspace(0.0, math.pi, 400_001)[1:-1]
@@ -428,14 +373,13 @@ def test_two_spins_of_many_components_agree_with_brute_force(n, share):
         assert found.fluctuation == pytest.approx(2 * variance / T, rel=1e-5)
 
 
-@pytest.mark.parametrize("n", [2, 100, 1000])
+@pytest.mark.parametrize("n", [2, 1000])
 def test_two_spins_that_are_very_cold_agree(n):
     for T in (1e-8, 1e-30, 1e-100):
         assert exact(Magnet(n), T, 2).length == pytest.approx(1.0, abs=n * T + 1e-12)
 
 
-@pytest.mark.parametrize("n", [2, 3, 5])
-@pytest.mark.parametrize("T", [0.1, 0.4, 2.0])
+@pytest.mark.parametrize(("n", "T"), [(2, 0.1), (2, 2.0), (3, 0.4), (5, 0.1)])
 def test_the_mean_length_of_three_spins_agrees_with_brute_force(n, T):
     point, weight = np.polynomial.legendre.leggauss(300)
     theta = (point + 1) * math.pi / 2
@@ -470,14 +414,10 @@ def test_without_order_the_response_follows_curie_and_weiss(n):
         assert found.susceptibility == pytest.approx(1.0 / (ratio - 1.0), rel=5e-3)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-@pytest.mark.parametrize("num_spins", [2, 3, 100, 1_000_000])
-def test_a_cold_magnet_is_as_quick_as_a_warm_one_and_follows_its_spin_waves(n, num_spins):
-    N = num_spins
-    for T in (1e-6, 1e-8, 1e-12, 1e-60):
-        before = process_time()
+@pytest.mark.parametrize(("n", "N"), [(1, 100), (2, 2), (2, 10**6), (3, 3), (3, 100)])
+def test_a_cold_magnet_follows_its_spin_waves(n, N):
+    for T in (1e-6, 1e-12, 1e-60):
         found = exact(Magnet(n), T, N)
-        assert process_time() - before < 2.0
         # (N - 1)(n - 1) quadratic modes, and a direction of the whole that nothing holds.
         square = 1 - (n - 1) * (N - 1) / N * T
         assert found.square == pytest.approx(square, abs=1e-12 + 10 * T**2)
@@ -487,8 +427,7 @@ def test_a_cold_magnet_is_as_quick_as_a_warm_one_and_follows_its_spin_waves(n, n
         assert n == 1 or math.isnan(found.fluctuation)
 
 
-@pytest.mark.parametrize("n", [2, 3])
-@pytest.mark.parametrize("T", [1e-6, 1e-9, 1e-12])
+@pytest.mark.parametrize(("n", "T"), [(2, 1e-6), (3, 1e-12), (1000, 1e-60)])
 def test_the_response_of_a_cold_magnet_in_a_field_keeps_its_digits(n, T):
     # Many spins in a field are what mean field theory says.
     magnet = Magnet(n, field=0.5)
@@ -497,15 +436,14 @@ def test_the_response_of_a_cold_magnet_in_a_field_keeps_its_digits(n, T):
 
 
 def test_very_many_spins_have_a_fluctuation_near_that_of_theory_or_none_is_told():
-    for n in (2, 3):
+    for n in (2, 3, 300):
         magnet = Magnet(n)
-        for T in magnet.critical_temperature * np.array([0.03, 0.2, 0.6, 0.9, 1.5]):
+        for T in magnet.critical_temperature * np.array([0.03, 0.6, 0.9, 1.5]):
             found, expected = exact(magnet, T, 10**6).fluctuation, solve(magnet, T).fluctuation
             assert math.isnan(found) or found == pytest.approx(float(expected), rel=0.1)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-@pytest.mark.parametrize("field", [0.0, 0.4, -0.4])
+@pytest.mark.parametrize(("n", "field"), [(1, 0.4), (2, 0.0), (3, -0.4)])
 def test_one_spin_always_has_the_length_one(n, field):
     found = exact(Magnet(n, field=field), 0.3, 1)
     assert found.length == found.square == 1.0
@@ -513,18 +451,13 @@ def test_one_spin_always_has_the_length_one(n, field):
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_no_mean_is_longer_than_a_spin(n):
-    for T, N in itertools.product((1e-50, 1e-12, 1e-3), (2, 3, 100, 5000)):
+def test_no_mean_is_longer_than_a_spin_and_without_a_field_none_is_preferred(n):
+    for T, N in ((1e-50, 2), (1e-12, 5000), (1e-3, 3), (1e-3, 100)):
         found = exact(Magnet(n), T, N)
         assert found.length <= math.sqrt(found.square) <= 1.0
+        assert found.along == 0.0
         for field in (0.3, -0.3):
             assert abs(exact(Magnet(n, field=field), T, N).along) <= 1.0
-
-
-@pytest.mark.parametrize("n", [1, 2])
-def test_without_a_field_no_direction_is_preferred(n):
-    for N in (3, 1000, 10**6):
-        assert exact(Magnet(n), 0.3, N).along == 0.0
 
 
 # Simulation
@@ -543,8 +476,7 @@ def test_spins_are_drawn_from_their_distribution(n):
     assert np.abs(drawn[:, :-1].mean(axis=0)).max(initial=0.0) < 0.015
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-@pytest.mark.parametrize("field", [0.0, 0.2])
+@pytest.mark.parametrize(("n", "field"), [(1, 0.2), (2, 0.0), (3, 0.2)])
 def test_the_simulation_agrees_with_the_exact_averages_within_its_errors(n, field):
     magnet = Magnet(n, field=field)
     T = magnet.critical_temperature * np.array([0.6, 1.0, 1.5])
@@ -571,7 +503,7 @@ def test_the_same_seed_gives_the_same_numbers_and_another_gives_others():
 
 @pytest.mark.parametrize(
     ("n", "field", "T"),
-    [(1, 0.05, 0.3), (1, -0.05, 0.5), (1, 0.002, 0.2), (2, 0.05, 0.2), (3, -0.05, 0.2)],
+    [(1, -0.05, 0.5), (1, 0.002, 0.2), (3, -0.05, 0.2)],
 )
 def test_cold_copies_in_an_outer_field_are_on_either_side_as_it_weighs_them(n, field, T):
     magnet = Magnet(n, field=field)
@@ -610,13 +542,6 @@ def test_a_transition_holds_theory_exact_and_simulated_values():
     assert largest_deviation([found]) == np.abs(found.deviations()).max()
 
 
-def test_the_same_picture_has_the_same_bytes(tmp_path):
-    for name in ("a", "b"):
-        magnet_transition([small(1), small(2)], tmp_path / f"{name}.svg", title="Two magnets")
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
-    assert "XY" in (tmp_path / "a.svg").read_text()
-
-
 def test_a_picture_of_nothing_and_an_animation_of_the_wrong_shape_are_refused(tmp_path):
     with pytest.raises(ValueError, match="at least one magnet"):
         magnet_transition([], tmp_path / "none.png")
@@ -631,9 +556,8 @@ def test_a_picture_of_nothing_and_an_animation_of_the_wrong_shape_are_refused(tm
 def test_the_command_draws_everything_and_says_what_it_found(tmp_path, capsys):
     magnet.magnet(tmp_path / "new", n="3,1", spins=12, seed=4, quick=True)
     said = capsys.readouterr().out
-    assert "T_c = 0.3333 J N" in said
-    assert "T_c = 1.0000 J N" in said
-    assert "standard errors" in said
+    for words in ("T_c = 0.3333 J N", "T_c = 1.0000 J N", "standard errors"):
+        assert words in said
     assert "of 16 Gaussian numbers the largest is typically 2.0" in said
     names = {path.name for path in (tmp_path / "new").iterdir()}
     assert names == {f"magnet.{suffix}" for suffix in ("png", "svg", "gif", "csv", "json")}
@@ -643,6 +567,7 @@ def test_the_command_draws_everything_and_says_what_it_found(tmp_path, capsys):
     dots = [row for row in rows if ",dot," in row]
     assert header.startswith("n,num_spins,kind,temperature")
     assert len(dots) == sum(len(each["dots"]["length"]) for each in told["magnets"])
+    assert float(dots[0].split(",")[3]) == told["magnets"][0]["dots"]["temperature"][0]
     assert (tmp_path / "new" / "magnet.gif").read_bytes().startswith(b"GIF89a")
 
 
@@ -653,7 +578,9 @@ def test_what_is_typical_of_the_largest_deviation_is_that_of_gaussian_numbers():
     assert magnet._typical_largest(1) == pytest.approx(0.6745, abs=1e-4)
 
 
-def test_where_nothing_varied_the_command_compares_with_nothing(tmp_path, capsys, monkeypatch):
+def test_where_nothing_varied_the_command_compares_with_nothing(
+    tmp_path, capsys, monkeypatch, unrendered
+):
     def frozen(magnet, *_, **__):
         found = small(magnet.n)
         found.dots["length_error"][:] = 0.0
@@ -673,7 +600,7 @@ def test_the_animation_shows_as_many_spins_as_are_asked_for(tmp_path, monkeypatc
     assert [each.shape for each in shown] == [(2, 5, 2), (2, 225, 2)]
 
 
-def test_so_many_spins_that_a_fluctuation_is_lost_are_drawn(tmp_path):
+def test_so_many_spins_that_a_fluctuation_is_lost_are_drawn(tmp_path, unrendered):
     found = small(2)
     found.lines["exact_fluctuation"][0] = np.nan
     magnet_transition([found], tmp_path / "drawn.png")
@@ -690,19 +617,16 @@ def test_so_many_spins_that_a_fluctuation_is_lost_are_drawn(tmp_path):
         (lambda: Magnet(5000), "n must be at most 1000"),
         (lambda: Magnet(2, coupling=0.0), "coupling must be greater than 0"),
         (lambda: Magnet(2, field=math.nan), "field must be finite"),
-        (lambda: solve(Magnet(2), -0.1), "temperature must be finite and zero or more; got -0.1"),
-        (lambda: solve(Magnet(2), [0.1, math.nan]), "temperature must be finite .* got nan"),
-        (lambda: solve(Magnet(2), math.inf), "temperature must be finite .* got inf"),
-        (lambda: solve(Magnet(2), [0.1, 1e-310]), "or at least 1e-305 .*is 1, for solve; got"),
+        (lambda: solve(Magnet(2), -0.1), "zero or more; got -0.1"),
+        (lambda: solve(Magnet(2), [0.1, math.nan]), "finite .* got nan"),
+        (lambda: solve(Magnet(2), [0.1, 1e-310]), "at least 1e-305 .*is 1, for solve; got"),
         (lambda: solve(Magnet(2, 1e300), 1e-16), "which is 1e.300, for solve; got 1e-16"),
         (lambda: landscape(Magnet(2), 1.0, 1e-310), "at least 1e-305 .* for landscape"),
         (lambda: residual(Magnet(2), 1.0, 1e-310), "at least 1e-305 .* for residual"),
         (lambda: landscape(Magnet(2), [0.5, 0.6], [1, 2, 3]), r"broadcast .* \(2,\) and \(3,\)"),
-        (lambda: landscape(Magnet(2), 0.5, -1.0), "temperature must be finite and zero or more"),
         (lambda: residual(Magnet(2), 0.5, 0.0), "temperature must be greater than 0"),
         (lambda: exact(Magnet(2), 0.0, 3), "temperature must be greater than 0 for exact"),
-        (lambda: exact(Magnet(2), math.nan, 3), "temperature must be finite for exact"),
-        (lambda: exact(Magnet(2), 1e-101, 3), "temperature must be at least 1e-100 .* got 1e-101"),
+        (lambda: exact(Magnet(2), 1e-101, 3), "at least 1e-100 .* got 1e-101"),
         (lambda: exact(Magnet(2), 1.0, 0), "num_spins must be at least 1 for exact; got 0"),
         (lambda: simulate(Magnet(4), [1.0], 5), "n must be 1, 2 or 3 for a simulation; got 4"),
         (lambda: simulate(Magnet(2), [0.0], 5), "numbers above zero for simulate"),
@@ -710,7 +634,7 @@ def test_so_many_spins_that_a_fluctuation_is_lost_are_drawn(tmp_path):
         (lambda: simulate(Magnet(2), [1.0], 0), "num_spins must be at least 1"),
         (lambda: simulate(Magnet(2), [1.0], 5, copies=1), "copies must be at least 2; got 1"),
         (lambda: simulate(Magnet(2), [1.0], 5, seed=-1), "seed must be at least 0; got -1"),
-        (lambda: energy(Magnet(2), np.ones((3, 3))), r"spins must have shape \(N, 2\)"),
+        (lambda: energy(Magnet(2), np.ones((3, 3))), r"shape \(N, 2\)"),
         (lambda: energy(Magnet(2), np.ones((3, 2))), "length 1; got one of length 1.41"),
         (lambda: mean_field_energy(Magnet(1), np.ones((3, 1)), np.ones(2)), "mean_D must be 1 fin"),
         (
@@ -719,13 +643,11 @@ def test_so_many_spins_that_a_fluctuation_is_lost_are_drawn(tmp_path):
         ),
         (lambda: transition(Magnet(2), 1), "num_spins must be at least 2 for transition; got 1"),
         (lambda: transition(Magnet(2, field=1.0), 5), "field must be 0 for transition; got 1"),
-        (lambda: small(num_lines=-5), "num_lines must be at least 1 for transition; got -5. Pass"),
-        (lambda: small(num_lines=0), "num_lines must be at least 1 for transition; got 0. Pass"),
-        (lambda: small(num_dots=0), "num_dots must be at least 1 for transition; got 0. Pass"),
-        (lambda: cool(Magnet(2), [], 5), r"temperatures must be .* for cool; got shape \(0,\)"),
-        (lambda: cool(Magnet(2), [[1.0]], 5), r"list .* for cool; got shape \(1, 1\)"),
-        (lambda: largest_deviation([]), "at least one transition for largest_deviation; got none"),
-        (lambda: mean_spin(0, 1.0), "n must be at least 1 for mean_spin; got 0"),
+        (lambda: small(num_lines=0), "num_lines must be at least 1 for transition; got 0"),
+        (lambda: small(num_dots=0), "num_dots must be at least 1 for transition; got 0"),
+        (lambda: cool(Magnet(2), [], 5), r"for cool; got shape \(0,\)"),
+        (lambda: cool(Magnet(2), [[1.0]], 5), r"for cool; got shape \(1, 1\)"),
+        (lambda: largest_deviation([]), "at least one transition"),
         (lambda: mean_slope(-2, 1.0), "n must be at least 1 for mean_slope; got -2"),
         (lambda: log_partition(1001, 1.0), "n must be at most 1000 for log_partition; got 1001"),
         (lambda: magnet.magnet(None, n="2,4"), "--n must be 1, 2 or 3, .* got '2,4'"),
@@ -737,21 +659,16 @@ def test_a_mistake_is_answered_in_words(mistake, words):
 
 
 def test_what_is_no_number_is_answered_in_words():
-    with pytest.raises(TypeError, match="n must be a whole number for Magnet; got 1.5"):
-        Magnet(1.5)
     with pytest.raises(TypeError, match="n must be a whole number for mean_spin; got 2.5"):
         mean_spin(2.5, 1.0)
     with pytest.raises(TypeError, match="sweeps must be a whole number; got 2.5"):
         simulate(Magnet(2), [1.0], 5, sweeps=2.5)
 
 
-@pytest.mark.parametrize("given", ["x", "0.3", True, 1j, {}, [[0.1], [0.1, 0.2]], None])
+@pytest.mark.parametrize("given", ["0.3", True, 1j, [[0.1], [0.1, 0.2]], None])
 def test_what_is_no_temperature_is_answered_in_words(given):
-    words = r"temperature must be a number or an array of numbers; got .*\. Pass it in the units"
-    with pytest.raises(TypeError, match=words):
+    with pytest.raises(TypeError, match="temperature must be a number or an array of numbers; got"):
         solve(Magnet(2), given)
-    with pytest.raises(TypeError, match=words):
-        simulate(Magnet(2), given, 5)
 
 
 def test_temperatures_may_be_of_any_kind_of_number():
@@ -759,41 +676,29 @@ def test_temperatures_may_be_of_any_kind_of_number():
         assert (solve(Magnet(2), given).energy == solve(Magnet(2), 1.0).energy).all()
 
 
-@pytest.mark.parametrize(
-    ("owner", "mistake"),
-    [
-        ("solve", lambda: solve(3, 0.3)),
-        ("landscape", lambda: landscape(3, 0.5, 0.3)),
-        ("residual", lambda: residual(3, 0.5, 0.3)),
-        ("energy", lambda: energy(3, random_spins(3, 4))),
-        ("mean_field_energy", lambda: mean_field_energy(3, random_spins(3, 4), np.ones(3))),
-        ("exact", lambda: exact(3, 0.3, 5)),
-        ("simulate", lambda: simulate(3, [0.3], 5)),
-        ("cool", lambda: cool(3, [0.3], 5)),
-        ("transition", lambda: transition(3, 5)),
-    ],
-)
-def test_what_is_no_magnet_is_answered_in_words(owner, mistake):
-    words = rf"magnet must be a Magnet for {owner}; got 3\. Pass .* Magnet\(n=3\)"
-    with pytest.raises(TypeError, match=words):
-        mistake()
+def test_what_is_no_magnet_is_answered_in_words():
+    spins = random_spins(3, 4)
+    for function, *rest in (
+        (solve, 0.3),
+        (landscape, 0.5, 0.3),
+        (residual, 0.5, 0.3),
+        (energy, spins),
+        (mean_field_energy, spins, np.ones(3)),
+        (exact, 0.3, 5),
+        (simulate, [0.3], 5),
+        (cool, [0.3], 5),
+        (transition, 5),
+    ):
+        words = f"magnet must be a Magnet for {function.__name__}; got 3"
+        with pytest.raises(TypeError, match=words):
+            function(3, *rest)
 
 
 def test_spins_have_unit_length_also_without_a_field():
-    from weiss.magnet.simulation import cool
-
     for temperature in (1.0, 1e10):
-        spins = np.asarray(cool(Magnet(3), [temperature], 5))
+        spins = cool(Magnet(3), [temperature], 5)
         np.testing.assert_allclose((spins**2).sum(axis=-1), 1.0, rtol=1e-12)
-    alone = simulate(Magnet(3), [1.0], 1)
-    np.testing.assert_allclose(alone.square, 1.0, rtol=1e-12)
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 7])
-def test_a_spin_in_the_opposite_field_points_the_other_way(n):
-    x = np.array([0.3, 2.0, 50.0])
-    np.testing.assert_array_equal(mean_spin(n, -x), -mean_spin(n, x))
-    np.testing.assert_array_equal(log_partition(n, -x), log_partition(n, x))
+    np.testing.assert_allclose(simulate(Magnet(3), [1.0], 1).square, 1.0, rtol=1e-12)
 
 
 @pytest.mark.parametrize(("temperature", "num_spins"), [(0.0003, 100), (0.17, 1_000_000)])
@@ -804,12 +709,10 @@ def test_a_fluctuation_that_is_lost_to_rounding_is_not_told(temperature, num_spi
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--spins", "0"], "--spins must be at least 2; got 0."),
         (["--spins", "1"], "--spins must be at least 2; got 1."),
         (["--spins", "1000000000"], "--spins must be at most 10,000"),
         (["--seed", "-1"], "--seed must be at least 0; got -1."),
         (["--n", "4"], "--n must be 1, 2 or 3"),
-        (["--out", "taken"], "--out must be a folder; taken is a file. Choose another name."),
         (["--out", "taken/new"], "--out must be a folder; taken is a file. Choose another name."),
     ],
 )

@@ -182,7 +182,7 @@ def solve(magnet: Magnet, temperature: Array | float) -> State:
     is_free = (outer == 0.0) & (warm >= magnet.critical_temperature)
     x = (coupling + outer) / warm
     # Not scipy's brentq or find_root: they need a change of sign, which rounding hides where it is
-    # very cold (tests/magnet/test_mean_field.py), and brentq solves one temperature at a time.
+    # very cold (tests/magnet/test_magnet.py), and brentq solves one temperature at a time.
     for _ in range(STEPS):
         excess = coupling * mean_spin(n, x) + outer - warm * x
         slope = np.minimum(coupling * mean_slope(n, x) - warm, -1e-300)

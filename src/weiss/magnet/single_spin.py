@@ -11,7 +11,7 @@ with modified Bessel functions: ``tanh x`` for n = 1 (Ising), ``I_1 / I_0`` for 
 
 The Bessel functions are scipy's ``ive``, between two series. For small x the logarithm of z is a
 small number, and ``ive`` underflows for large n. For large x differences such as 1 - A_n lose
-their digits, and ``ive`` is nan above about 1e9; tests/magnet/test_single_spin.py shows both.
+their digits, and ``ive`` is nan above about 1e9; tests/magnet/test_magnet.py shows both.
 """
 
 import math
