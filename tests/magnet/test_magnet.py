@@ -9,6 +9,8 @@ import mpmath
 import numpy as np
 import pytest
 import torch
+from scipy import special
+from scipy.optimize import brentq
 
 from weiss import MeanFieldContrastiveLoss, cli
 from weiss.cli import magnet
@@ -63,7 +65,6 @@ def test_a_spin_in_a_field_agrees_with_many_digits(n):
 
 
 def test_scipys_bessel_functions_alone_would_not_do():
-    special = pytest.importorskip("scipy.special")
     assert special.ive(499, 50.0) == 0.0  # a spin of 1000 components
     assert math.isnan(special.ive(0, 1e10))
     ratio = special.ive(1, 1e8) / special.ive(0, 1e8)
@@ -71,11 +72,17 @@ def test_scipys_bessel_functions_alone_would_not_do():
     assert abs(np.log(special.hyp0f1(500, 0.25)) / log_partition(1000, 1.0) - 1) > 1e-11
 
 
-def test_where_it_is_very_cold_rounding_hides_the_change_of_sign():
-    x = (1.0 + np.array([-1e-15, 0.0, 1e-15])) / 1e-20
-    excess = mean_spin(2, x) - 1e-20 * x  # brackets of a root finder would not do
-    assert not (excess[0] > 0 > excess[2])
-    assert solve(Magnet(2), 1e-20).magnetisation == 1.0
+@pytest.mark.parametrize(("n", "field"), [(1, 0.2), (2, 0.0), (40, 0.0)])
+def test_newtons_method_finds_the_root_of_a_bracket(n, field):
+    for T in np.array([1e-6, 0.3, 0.99]) / n:
+
+        def excess(x, T=T):
+            return float(mean_spin(n, x)) + field - T * x
+
+        x = brentq(excess, 1e-3, (1 + field) / T, xtol=1e-14, rtol=1e-15)
+        assert solve(Magnet(n, field=field), T).magnetisation == pytest.approx(
+            float(mean_spin(n, x)), rel=1e-11
+        )
 
 
 @pytest.mark.parametrize("n", [2, 3])

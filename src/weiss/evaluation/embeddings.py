@@ -1,4 +1,4 @@
-"""Embeddings as they come: tensors, arrays, memory maps; read by rows, checked before use."""
+"""Embeddings as tensors, arrays or memory maps: read by rows, checked before use."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from torch import Tensor
 Embeddings = Tensor | np.ndarray[Any, Any]
 
 ROWS = 16384
-"""How many rows are read together where all rows are only looked at."""
+"""How many rows are read at a time."""
 FLOATS = ("float16", "bfloat16", "float32", "float64", "f2", "f4", "f8")
 
 
@@ -20,7 +20,7 @@ def take(embeddings: Embeddings, rows: Any) -> Tensor:
             rows = torch.from_numpy(rows).to(embeddings.device)
         return embeddings.detach()[rows]
     array = np.ascontiguousarray(embeddings[rows])
-    # What torch cannot take over is copied: read-only memory, other byte orders, reversed rows.
+    # Torch cannot share read-only memory, other byte orders and reversed rows: they are copied.
     if not array.flags.writeable or not array.dtype.isnative or min(array.strides) < 0:
         array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
     return torch.from_numpy(array)
@@ -40,7 +40,7 @@ def at_least_float32(tensor: Tensor) -> Tensor:
 
 
 def check_embeddings(given: Any, name: str, distance: str) -> None:
-    """Refuse what cannot be ranked: wrong types and shapes, NaN, and zero vectors under cosine."""
+    """Refuse wrong types and shapes, NaN, and zero vectors under the cosine distance."""
     if not isinstance(given, Tensor | np.ndarray):
         raise TypeError(
             f"{name} must be a torch.Tensor or numpy array of shape (N, D); "
@@ -67,15 +67,15 @@ def check_embeddings(given: Any, name: str, distance: str) -> None:
         if bad.any():
             raise ValueError(
                 f"{name} must be finite; got NaN or infinity in {_named(bad, start)}. "
-                "Find out where the network diverged, or leave these items out."
+                "Check whether the network diverged, or remove these items."
             )
         if distance == "cosine":
             zero = ~rows.any(dim=1)
             if zero.any():
                 raise ValueError(
-                    f"{name} must have no zero vector under the cosine distance, for it has no "
+                    f"{name} must have no zero vector under the cosine distance, since it has no "
                     f"direction; got zeros in {_named(zero, start)}. Use distance='euclidean', or "
-                    "find out why the network gives zeros."
+                    "check why the network returns zeros."
                 )
 
 

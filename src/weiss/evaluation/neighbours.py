@@ -3,14 +3,14 @@
 Dimensions: Q queries, G gallery items, D embedding size, k neighbours; q and g rows of a block.
 
 Why not ``torch.topk`` on every block of scores: on a GPU selecting 50 of a million costs as much as
-computing the million. A block of scores is cut into chunks of columns, and only the largest score
-of each chunk is looked at first. The k best scores of a row lie in at most k chunks, and those are
-the chunks with the largest maxima; all others are never looked at again. What is selected is exact.
+computing the million. A block of scores is split into chunks of columns, and first only the
+largest score of each chunk is compared. The k best scores of a row lie in the k chunks with the
+largest maxima; all others are skipped. The selection is exact.
 
 Ties: of two items at the same computed distance the one with the lower index comes first. The
-top k+1 scores tell whether the k-th place is contested; the few rows where it is are settled by
-counting from the left. What is computed is a matrix product: the distances of two equal items may
-come out apart by the last bit, depending on where in a block they stand.
+top k+1 scores show whether the k-th place is tied; the few rows with a tie are resolved by counting
+from the left. The distances come from a matrix product: those of two equal items may differ in the
+last bit, depending on their place in a block.
 
 Precision: cosines in the precision of the inputs, at least float32 and never TF32. Euclidean
 distances in float64, since ``|x|^2 - 2 x.y`` cancels digits that float32 does not have.
@@ -30,11 +30,11 @@ from weiss.theory.distances import unit
 
 CPU_BUDGET = 512 * 2**20
 NOBODY = -1
-"""Stands for a neighbour that does not exist: of one who is alone, say."""
+"""The index of a neighbour that does not exist."""
 
 
 def default_budget(device: torch.device) -> int:
-    """Return how many bytes a search may take beside its inputs: more where there is more."""
+    """Return how many bytes a search may use beside its inputs."""
     if device.type != "cuda":
         return CPU_BUDGET
     free, _ = torch.cuda.mem_get_info(device)
@@ -57,18 +57,17 @@ def nearest_neighbours(
     Args:
         query: ``(Q, D)`` tensor, array or memory map.
         gallery: ``(G, D)`` likewise.
-        num_neighbours: ``(Q,)`` how many neighbours each query needs. Queries with like needs
-            share a block, so that one large class does not make every query expensive.
+        num_neighbours: ``(Q,)`` how many neighbours each query needs. Queries with similar
+            numbers share a block, so that one large class does not make every query expensive.
         distance: ``"cosine"`` or ``"euclidean"``.
         leave_one_out: the gallery is the query set, and no query finds itself.
         device: where to compute.
-        budget: bytes the search may take beside its inputs, about.
+        budget: bytes the search may use beside its inputs, about.
         rows: the queries to search for; the others are left out.
 
     Yields:
-        Rows of queries, and the ``(q, k)`` indices of their neighbours, nearest first; k is the
-        largest need among them, or the size of the gallery. `NOBODY` stands where even that is more
-        than there are.
+        Rows of queries, and the ``(q, k)`` indices of their neighbours, nearest first; k is their
+        largest number, at most the size of the gallery. `NOBODY` fills missing neighbours.
     """
     dtype = torch.float64 if distance == "euclidean" else compute_dtype(query, gallery)
     prepared = _Gallery(gallery, dtype, distance, device, budget // 2)
@@ -111,7 +110,7 @@ def _search(
 
 
 class _Gallery:
-    """Gallery items made ready so that ``query @ items.T + bias`` is larger for closer items."""
+    """Gallery items prepared so that ``query @ items.T + bias`` is larger for closer items."""
 
     def __init__(
         self,
@@ -132,7 +131,7 @@ class _Gallery:
         return len(self.items)
 
     def block_width(self, budget: int) -> int:
-        """Choose g so that a block of scores can have 64 rows, and be read from disk if need be."""
+        """Choose g so that a block of scores can have 64 rows."""
         width = max(budget // (64 * self.itemsize), 1024)
         if self.ready is None:  # items are read, converted and scaled block by block as well
             width = min(width, max(budget // (4 * self.items.shape[1] * self.itemsize), 64))
@@ -146,7 +145,7 @@ class _Gallery:
         return max(budget // (scores + queries + lists), 1)
 
     def like(self, rows_nD: Tensor) -> Tensor:
-        """Bring rows to the form of the items: unit length, or centred."""
+        """Prepare rows like the items: unit length, or centred."""
         rows_nD = rows_nD.to(self.device, self.dtype)
         if self.origin is not None:
             return rows_nD - self.origin
@@ -164,11 +163,10 @@ class _Gallery:
         return score_qg if bias_g is None else score_qg.add_(bias_g)
 
     def _product(self, query_qD: Tensor, items_gD: Tensor) -> Tensor:
-        """Return ``query @ items.T``, in a buffer that the next call writes over.
+        """Return ``query @ items.T``, in a buffer that the next call overwrites.
 
-        Fresh memory for every block would cost page faults. On a CPU the product is numpy's, whose
-        library suits every make of processor (torch's was measured at 0.6 times its speed on an
-        AMD EPYC).
+        New memory for every block would cost page faults. On a CPU the product is numpy's (torch's
+        was measured at 0.6 times its speed on an AMD EPYC).
         """
         shape = len(query_qD), len(items_gD)
         if self._buffer.numel() < shape[0] * shape[1]:

@@ -28,7 +28,7 @@ OWNER = "retrieval evaluation"
 
 @dataclass(frozen=True)
 class Retrieval:
-    """What an evaluation found, query by query.
+    """The result of an evaluation, query by query.
 
     Queries without a relevant item in the gallery have no value and are left out.
 
@@ -77,7 +77,7 @@ class Retrieval:
     ) -> statistics.Interval:
         """Bootstrap over queries: the interval of a metric's mean for this gallery.
 
-        It says how far the mean would vary with other queries of the same kind; queries of one
+        It estimates how much the mean varies with other queries of the same kind; queries of one
         class share their relevant items, so that the true uncertainty is somewhat larger.
         """
         values = self.per_query[checks.one_of("metric", metric, self.per_query, OWNER)]
@@ -89,7 +89,7 @@ class Retrieval:
         """Test whether this system differs from another on the same queries.
 
         Args:
-            other: what the other system found for the same queries.
+            other: the other system's evaluation of the same queries.
             metric: which metric to compare.
             seed: of the permutations.
         """
@@ -108,7 +108,7 @@ class Retrieval:
 
 
 class RetrievalOptions(TypedDict):
-    """Further options of `retrieval_metrics`; `evaluate_retrieval` says what they mean."""
+    """Further options of `retrieval_metrics`; `evaluate_retrieval` documents them."""
 
     precision_at: NotRequired[Iterable[int]]
     map_at: NotRequired[Iterable[int]]
@@ -197,7 +197,7 @@ def evaluate_retrieval(
         clustering: also cluster the queries by k-means, as many clusters as classes, and report
             ``nmi`` and ``ami``; needs scikit-learn, class labels, and all queries in memory.
         device: where to compute, if not where the tensors are (the CPU for arrays).
-        memory_budget: bytes the search may take beside its inputs, about.
+        memory_budget: bytes the search may use beside its inputs, about.
         group: a `torch.distributed` process group. Every process of it passes the same inputs,
             searches for its part of the queries, and gets the same result.
         progress: show a bar if it takes longer than two seconds.
@@ -258,7 +258,7 @@ def evaluate_retrieval(
         columns = [metric(hits_qk, relevant_q) for _, metric in wanted.values()]
         values_QM[torch.from_numpy(block).to(where)] = torch.stack(columns, dim=1)
     if group is not None:
-        if torch.distributed.get_backend(group) == "nccl":  # which knows no other memory
+        if torch.distributed.get_backend(group) == "nccl":  # which needs CUDA memory
             values_QM = values_QM.cuda()
         torch.distributed.all_reduce(values_QM, group=group)
 
@@ -276,7 +276,7 @@ def concatenate_embeddings(parts: Sequence[Embeddings]) -> Tensor:
     """Put several embeddings of the same items side by side, each scaled to length one.
 
     This is how the reality-check protocol joins the models of its folds: four embeddings of 128
-    dimensions become one of 512, in which each model has the same say.
+    dimensions become one of 512, in which each model has the same weight.
 
     Args:
         parts: ``(N, D_i)`` embeddings of the same N items; all are read into memory.
@@ -304,7 +304,7 @@ def concatenate_embeddings(parts: Sequence[Embeddings]) -> Tensor:
 def _metrics(
     recall_at: Iterable[int], precision_at: Iterable[int], map_at: Iterable[int]
 ) -> dict[str, tuple[int, Metric]]:
-    """Return for each metric asked for how many neighbours it needs beyond R, and its function."""
+    """Return for each metric the number of neighbours it needs, and its function."""
     wanted: dict[str, tuple[int, Metric]] = {
         "precision_at_1": (1, _ignoring_r(metrics.precision_at, 1)),
         "r_precision": (1, metrics.r_precision),

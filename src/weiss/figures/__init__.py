@@ -10,9 +10,6 @@ from weiss.figures.comparisons import (
 from weiss.figures.curves import (
     ORDER,
     Averaged,
-    Curve,
-    Curves,
-    Metrics,
     averaged_curves,
     averaged_order,
     comparison,
@@ -21,24 +18,17 @@ from weiss.figures.curves import (
     order_parameters,
 )
 from weiss.figures.dependences import Point, breakdown, costs, dependence
-from weiss.figures.drawing import COLOURS, DASHES, HELPFUL_RANGE, MARKERS, TEXT
+from weiss.figures.drawing import COLOURS
 from weiss.figures.magnet import magnet_cooling, magnet_name, magnet_transition
-from weiss.figures.samples import Found, attribute_rows, contact_sheet, draw_sheet, settling
+from weiss.figures.samples import Found, attribute_rows, draw_sheet, settling
 from weiss.figures.spreads import corrections, residuals
 
 __all__ = [
     "COLOURS",
-    "DASHES",
-    "HELPFUL_RANGE",
-    "MARKERS",
     "ORDER",
-    "TEXT",
     "Averaged",
     "Boxes",
-    "Curve",
-    "Curves",
     "Found",
-    "Metrics",
     "Point",
     "attribute_rows",
     "averaged_curves",
@@ -47,7 +37,6 @@ __all__ = [
     "box_plots",
     "breakdown",
     "comparison",
-    "contact_sheet",
     "corrections",
     "costs",
     "dependence",

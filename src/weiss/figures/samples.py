@@ -68,27 +68,6 @@ def _class_colours(number: int) -> Any:
     return colormaps["hsv"]([c / number for c in range(number)])
 
 
-def contact_sheet(rows: Sequence[tuple[str, Sequence[Any]]], path: Path) -> None:
-    """Draw rows of images, each row with its title, and write a PNG.
-
-    Args:
-        rows: title and uint8 images ``(height, width, channels)`` of each row.
-        path: where to write; its folder is created.
-    """
-    columns = max(len(shown) for _, shown in rows)
-    figure = new_figure(0.9 * columns + 2.4, 0.95 * len(rows))
-    axes = figure.subplots(
-        len(rows), columns + 1, squeeze=False, width_ratios=[2.5] + [1] * columns
-    )
-    for row, (title, shown) in zip(axes, rows, strict=True):
-        for axis in row:
-            axis.set_axis_off()
-        row[0].text(0, 0.5, title, fontsize=9, va="center", wrap=True, transform=row[0].transAxes)
-        for axis, image in zip(row[1:], shown, strict=False):
-            axis.imshow(image, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-    write(figure, path)
-
-
 FRAMES = {
     (True, True): COLOURS[2],
     (True, False): COLOURS[0],
@@ -196,7 +175,7 @@ def draw_sheet(
         of_class = table.labels[:, c] if table.is_multi_label else table.labels == c
         items = np.flatnonzero(of_class)[:each]
         rows.append((table.class_names[c], _shown(table, items, side)))
-    contact_sheet(rows, path)
+    _contact_sheet(rows, path)
 
 
 def _shown(table: Table, items: Array, side: int | None) -> list[Array]:
@@ -208,3 +187,19 @@ def _shown(table: Table, items: Array, side: int | None) -> list[Array]:
         except images.BadImageError:
             shown.append(np.full((8, 8, 1), 128, dtype=np.uint8))
     return shown
+
+
+def _contact_sheet(rows: Sequence[tuple[str, Sequence[Any]]], path: Path) -> None:
+    """Draw rows of uint8 images ``(height, width, channels)``, each row with its title."""
+    columns = max(len(shown) for _, shown in rows)
+    figure = new_figure(0.9 * columns + 2.4, 0.95 * len(rows))
+    axes = figure.subplots(
+        len(rows), columns + 1, squeeze=False, width_ratios=[2.5] + [1] * columns
+    )
+    for row, (title, shown) in zip(axes, rows, strict=True):
+        for axis in row:
+            axis.set_axis_off()
+        row[0].text(0, 0.5, title, fontsize=9, va="center", wrap=True, transform=row[0].transAxes)
+        for axis, image in zip(row[1:], shown, strict=False):
+            axis.imshow(image, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+    write(figure, path)

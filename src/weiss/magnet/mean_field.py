@@ -181,8 +181,7 @@ def solve(magnet: Magnet, temperature: Array | float) -> State:
     warm = np.where(is_warm, T, 1.0)
     is_free = (outer == 0.0) & (warm >= magnet.critical_temperature)
     x = (coupling + outer) / warm
-    # Not scipy's brentq or find_root: they need a change of sign, which rounding hides where it is
-    # very cold (tests/magnet/test_magnet.py), and brentq solves one temperature at a time.
+    # Not scipy's brentq, which solves one temperature at a time; a simulation needs thousands.
     for _ in range(STEPS):
         excess = coupling * mean_spin(n, x) + outer - warm * x
         slope = np.minimum(coupling * mean_slope(n, x) - warm, -1e-300)

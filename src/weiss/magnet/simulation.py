@@ -168,28 +168,29 @@ class HeatBath:
         self.spins_NRD = drawn / np.linalg.norm(drawn, axis=2, keepdims=True)
         self.total_RD = self.spins_NRD.sum(axis=0)
 
+    def _draw(self, field_RD: Array) -> Array:
+        warmth_R = np.maximum(self.temperature, COLDEST * self.magnet.coupling)
+        return draw_spins(self._generator, field_RD / warmth_R[:, None])
+
     def align(self) -> None:
         """Make all spins of a copy parallel; the direction is drawn in the outer field.
 
         From random spins a cold Ising magnet would fall to either side with equal chance, and stay
         there for longer than any simulation.
         """
-        mean_R = solve(self.magnet, self.temperature).magnetisation
-        warmth_R = np.maximum(self.temperature, COLDEST * self.magnet.coupling)
         pull_RD = np.zeros_like(self.total_RD)
-        pull_RD[:, 0] = self.num_spins * self.magnet.field * np.abs(mean_R) / warmth_R
-        self.spins_NRD[:] = draw_spins(self._generator, pull_RD)
-        self.total_RD = self.spins_NRD.sum(axis=0)
+        mean_R = np.abs(solve(self.magnet, self.temperature).magnetisation)
+        pull_RD[:, 0] = self.num_spins * self.magnet.field * mean_R
+        self.spins_NRD[:] = self._draw(pull_RD)
 
     def sweep(self) -> None:
         """Draw every spin once, one after another."""
         exchange = self.magnet.coupling / self.num_spins
         self.total_RD = self.spins_NRD.sum(axis=0)  # again: rounding must not accumulate
-        warmth_R1 = np.maximum(self.temperature, COLDEST * self.magnet.coupling)[:, None]
         for spin_RD in self.spins_NRD:
             field_RD = exchange * (self.total_RD - spin_RD)
             field_RD[:, 0] += self.magnet.field
-            drawn_RD = draw_spins(self._generator, field_RD / warmth_R1)
+            drawn_RD = self._draw(field_RD)
             self.total_RD += drawn_RD - spin_RD
             spin_RD[:] = drawn_RD
 

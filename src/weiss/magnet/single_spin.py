@@ -15,6 +15,7 @@ their digits, and ``ive`` is nan above about 1e9; tests/magnet/test_magnet.py sh
 """
 
 import math
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -26,6 +27,7 @@ MOST_COMPONENTS = 1000
 """The largest n that the tests cover."""
 TERMS = 36
 """Terms of the series in 1/x."""
+Function = Callable[[Array], Array]
 
 
 def components_of(given: object, owner: str) -> int:
@@ -72,13 +74,13 @@ def log_partition_less(n: int, x: Array | float, share: float) -> Array:
 
     def middle(x: Array) -> Array:
         power = math.lgamma(n / 2) + (n / 2 - 1) * np.log(2.0 / x)
-        return (1.0 - share) * x + power + np.log(special.ive(n / 2 - 1, x))
+        return np.asarray((1.0 - share) * x + power + np.log(special.ive(n / 2 - 1, x)))
 
     def far(x: Array) -> Array:
         a = _far_coefficients(n)
         rest = np.polynomial.polynomial.polyval(1.0 / x, [0.0, *(a[2:] / np.arange(1, TERMS - 1))])
         power = 0.5 * (n - 1) * np.log(2.0 * math.pi / x) - log_area(n)
-        return (1.0 - share) * x + power - rest
+        return np.asarray((1.0 - share) * x + power - rest)
 
     return _by_size(n, x, lambda x: np.log1p(_near_series(n, x)) - share * x, middle, far)
 
@@ -135,7 +137,7 @@ def mean_slope(n: int, x: Array | float) -> Array:
 
     def difference(x: Array) -> Array:
         over = mean_over_field(n, x)
-        return 1.0 - (n - 1) * over - (x * over) ** 2
+        return np.asarray(1.0 - (n - 1) * over - (x * over) ** 2)
 
     def far(x: Array) -> Array:
         slopes = -np.arange(TERMS) * _far_coefficients(n)
@@ -159,11 +161,12 @@ def spin_entropy(n: int, x: Array) -> Array:
     return found
 
 
-def _by_size(n: int, x: Array | float, near: object, middle: object, far: object) -> Array:
+def _by_size(n: int, x: Array | float, near: Function, middle: Function, far: Function) -> Array:
     """Apply one of three functions to each ``|x|``: small, middle or large."""
     size = np.abs(np.asarray(x, dtype=np.float64))
     parts = [size <= max(4.0, n / 6), size >= max(50.0, 1.5 * n)]
-    return np.piecewise(size, parts, [near, far, middle])  # type: ignore[list-item]
+    found: Array = np.piecewise(size, parts, [near, far, middle])
+    return found
 
 
 def _near_series(n: int, x: Array) -> Array:
