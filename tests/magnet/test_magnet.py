@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import torch
 from scipy import special
-from scipy.optimize import brentq
 
 from weiss import MeanFieldContrastiveLoss, cli
 from weiss.cli import magnet
 from weiss.figures import magnet_cooling, magnet_transition
-from weiss.losses import ContrastiveLoss, MeanFieldLoss
+from weiss.losses import ContrastiveLoss
 from weiss.magnet import (
     Magnet,
     cool,
@@ -34,7 +33,6 @@ from weiss.magnet import (
 )
 from weiss.magnet.exact import integrated
 from weiss.magnet.simulation import draw_spins
-from weiss.theory.interactions import Interactions
 
 
 def random_spins(n, number, seed=0):
@@ -72,35 +70,12 @@ def test_scipys_bessel_functions_alone_would_not_do():
     assert abs(np.log(special.hyp0f1(500, 0.25)) / log_partition(1000, 1.0) - 1) > 1e-11
 
 
-@pytest.mark.parametrize(("n", "field"), [(1, 0.2), (2, 0.0), (40, 0.0)])
-def test_newtons_method_finds_the_root_of_a_bracket(n, field):
-    for T in np.array([1e-6, 0.3, 0.99]) / n:
-
-        def excess(x, T=T):
-            return float(mean_spin(n, x)) + field - T * x
-
-        x = brentq(excess, 1e-3, (1 + field) / T, xtol=1e-14, rtol=1e-15)
-        assert solve(Magnet(n, field=field), T).magnetisation == pytest.approx(
-            float(mean_spin(n, x)), rel=1e-11
-        )
-
-
 @pytest.mark.parametrize("n", [2, 3])
 def test_the_response_of_a_cold_magnet_falls_with_the_temperature(n):
     T = np.array([1e-6, 1e-9, 1e-12, 1e-30])
     # A spin in the field J N / T: the variance along it is (n - 1)/2 T^2, the response that over T.
     found = solve(Magnet(n), T).susceptibility
     np.testing.assert_allclose(found, (n - 1) / 2 * T, rtol=5e-6)
-
-
-def test_spins_of_a_thousand_components_are_no_trouble():
-    state = solve(Magnet(1000, coupling=1000.0), [0.5, 1.5])
-    # For n to infinity M^2 = 1 - T / T_c.
-    assert state.magnetisation[0] ** 2 == pytest.approx(0.5, abs=1e-2)
-    assert state.magnetisation[1] == 0.0
-    found = exact(Magnet(1000, coupling=1000.0), 1.5, 50)
-    assert found.square == pytest.approx(0.06, rel=0.1)
-    assert found.length == pytest.approx(math.sqrt(found.square), rel=1e-2)
 
 
 # Mean field theory
@@ -117,7 +92,7 @@ def test_the_solution_is_self_consistent_and_the_least_of_the_landscape(n, field
         assert landscape(magnet, state.magnetisation, T) == pytest.approx(state.free_energy)
 
 
-@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("n", [1, 3, 1000])
 def test_order_begins_at_the_coupling_over_the_components(n):
     magnet = Magnet(n, coupling=2.5)
     critical = magnet.critical_temperature
@@ -262,29 +237,15 @@ def test_cooled_to_zero_the_landscape_is_the_least_mean_field_energy(n):
     assert gaps[-1] < 2e-3
 
 
-class Linear(Interactions):
-    """The magnet's own attraction, and no repulsion."""
-
-    def attraction(self, dist):
-        return dist
-
-    def repulsion(self, dist):
-        return torch.zeros_like(dist)
-
-
 @pytest.mark.parametrize("n", [2, 16])
 def test_the_attraction_of_a_mean_field_loss_is_the_mean_field_energy_of_the_magnet(n):
     spins = random_spins(n, 40, seed=n)
     field = random_spins(n, 1, seed=100)[0]
     height = mean_field_energy(Magnet(n), spins, field)
     samples, labels = torch.from_numpy(spins), torch.zeros(40, dtype=torch.long)
-    for loss, constant in (
-        (MeanFieldLoss(Linear(), 1, n, impl="reference"), 0.5),
-        (MeanFieldContrastiveLoss(1, n, pos_margin=-0.3), 0.5 + 0.3),
-    ):
-        loss = loss.double()
-        loss.load_state_dict({"fields": torch.from_numpy(field)[None]})
-        assert loss(samples, labels).item() == pytest.approx(height + constant, abs=1e-12)
+    loss = MeanFieldContrastiveLoss(1, n, pos_margin=-0.3).double()
+    loss.load_state_dict({"fields": torch.from_numpy(field)[None]})
+    assert loss(samples, labels).item() == pytest.approx(height + 0.5 + 0.3, abs=1e-12)
     pairs = ContrastiveLoss(pos_margin=-0.3)(samples, labels).item()
     assert pairs == pytest.approx(energy(Magnet(n), spins) + 0.65, abs=1e-12)
 
@@ -411,14 +372,6 @@ def test_mean_field_theory_is_what_many_spins_come_to(n):
         assert found.fluctuation == pytest.approx(float(state.fluctuation), rel=0.01)
         for before, after in itertools.pairwise(gaps):  # corrections are of order 1/N
             assert before / after == pytest.approx(4.0, rel=0.1)
-
-
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_without_order_the_response_follows_curie_and_weiss(n):
-    magnet = Magnet(n)
-    for ratio in (1.5, 3.0, 10.0):
-        found = exact(magnet, ratio * magnet.critical_temperature, 5000)
-        assert found.susceptibility == pytest.approx(1.0 / (ratio - 1.0), rel=5e-3)
 
 
 @pytest.mark.parametrize(("n", "N"), [(1, 100), (2, 2), (2, 10**6), (3, 3), (3, 100)])
