@@ -4,6 +4,7 @@ Class labels may be integers of any size, whole floats or strings: an item is re
 the same class. Multi-hot labels ``(N, C)`` make an item relevant when it shares a class.
 """
 
+import math
 from numbers import Integral
 from typing import Any
 
@@ -62,7 +63,8 @@ class Relevance:
             num_classes = int(max(self._query.max(), self._gallery.max())) + 1
             size_C = torch.bincount(self._gallery, minlength=num_classes)
             return size_C[self._query] - int(itself)
-        height = max(CELLS // (4 * self._query.shape[1]), 1)
+        # Neither the labels of a block nor the matrix of shared classes may be large.
+        height = max(min(CELLS // (4 * self._query.shape[1]), math.isqrt(CELLS)), 1)
         count_Q = torch.zeros(len(self._query), dtype=torch.int64, device=self._query.device)
         for start in range(0, len(self._query), height):
             query_qC = self._query[start : start + height].float()
