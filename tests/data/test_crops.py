@@ -124,7 +124,7 @@ def test_what_lies_behind_the_pixels_does_not_matter(crop):
 
 
 def test_a_narrow_last_image_does_not_read_beyond_the_pixels():
-    photos, crop = [photo(40, 90), photo(40, 30)], CentreCrop(24, 24)
+    photos, crop = [photo(40, 90), photo(30, 36)], CentreCrop(24, 24)
     sizes = np.array([p.shape[:2] for p in photos])
     together = cropped(photos, crop.windows(sizes))
     for i, one in enumerate(photos):
