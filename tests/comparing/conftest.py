@@ -4,6 +4,8 @@ import os
 import shutil
 import socket
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,23 @@ def undrawn(monkeypatch):
     from weiss.training import outputs
 
     monkeypatch.setattr(outputs, "_draw", lambda *_: None)
+
+
+@pytest.fixture
+def at_once():
+    """Call a function for each of some things at one moment, in threads; return all results."""
+
+    def call_all(function, given):
+        start = threading.Barrier(len(given))
+
+        def call(each):
+            start.wait()
+            return function(each)
+
+        with ThreadPoolExecutor(len(given)) as pool:
+            return list(pool.map(call, given))
+
+    return call_all
 
 
 class Server:

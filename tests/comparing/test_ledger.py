@@ -3,9 +3,7 @@
 import sqlite3
 import subprocess
 import sys
-import textwrap
 import threading
-import time
 import uuid
 
 import pytest
@@ -42,22 +40,14 @@ def test_a_finished_unit_is_not_claimed_again_and_its_result_is_seen_by_all(ledg
     assert another(ledger).claim(["a"]) is None
 
 
-def test_of_many_that_reach_for_a_unit_at_once_one_gets_it(ledger):
+def test_of_many_that_reach_for_a_unit_at_once_one_gets_it(ledger, at_once):
     keys = [f"unit-{number}" for number in range(12)]
-    taken, start = [], threading.Barrier(6)
 
-    def reach():
-        own = another(ledger)
-        start.wait()
-        while claim := own.claim(keys):
-            taken.append(claim.unit)
+    def reach(own):
+        return list(iter(lambda: own.claim(keys), None))
 
-    threads = [threading.Thread(target=reach) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(taken) == sorted(keys)
+    taken = at_once(reach, [another(ledger) for _ in range(6)])
+    assert sorted(claim.unit for claims in taken for claim in claims) == sorted(keys)
 
 
 def test_what_is_given_back_or_forgiven_can_be_claimed_again(ledger):
@@ -181,38 +171,15 @@ def test_results_are_seen_as_they_come_and_go(ledger):
     assert set(ledger.results()) == {"a", "c"}
 
 
-def begin_at_once(address, study, number):
-    """Open the same new storage in several processes at one moment; return what they say."""
-    code = """
-        import sys, time
-        from weiss.comparing.ledger import Ledger
-        time.sleep(max(float(sys.argv[3]) - time.time(), 0))
-        print(Ledger(sys.argv[1], sys.argv[2]).register(sys.argv[4], {"kind": "x"})[0])
-    """
-    moment = str(time.time() + 6)
-    command = [sys.executable, "-c", textwrap.dedent(code), address, study, moment]
-    workers = [
-        subprocess.Popen([*command, str(n)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        for n in range(number)
-    ]
-    said = [worker.communicate() for worker in workers]
-    assert all(worker.returncode == 0 for worker in workers), said
-    return {out.decode().strip() for out, _ in said}
-
-
-@pytest.mark.slow
-def test_several_that_begin_at_once_agree_on_one_study(tmp_path):
-    assert len(begin_at_once(str(tmp_path / "new.sqlite3"), "s", 5)) == 1
-
-
-@pytest.mark.postgres
-def test_several_that_begin_at_once_on_a_new_server_agree_too(server):
+def test_several_that_begin_at_once_on_a_new_storage_agree_on_one_study(storage, at_once):
     import sqlalchemy as sql
 
-    engine = sql.create_engine(ledgers._address(server.address), poolclass=sql.NullPool)
+    engine = sql.create_engine(ledgers._address(storage), poolclass=sql.NullPool)
     with engine.begin() as connection:
-        connection.execute(sql.text("DROP TABLE IF EXISTS weiss_units, weiss_studies"))
-    assert len(begin_at_once(server.address, "s", 5)) == 1
+        for name in ("weiss_units", "weiss_studies"):
+            connection.execute(sql.text(f"DROP TABLE IF EXISTS {name}"))
+    found = at_once(lambda n: Ledger(storage, "s").register(str(n), {"kind": "x"})[0], range(5))
+    assert len(set(found)) == 1
 
 
 def test_a_clock_that_is_set_does_not_kill_a_worker(monkeypatch):

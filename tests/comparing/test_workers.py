@@ -689,7 +689,7 @@ def test_an_ensemble_reads_the_data_where_this_machine_keeps_them(stripes, tmp_p
 
 @pytest.mark.parametrize("has_links", [True, False])
 def test_of_several_that_begin_at_once_all_take_the_first_plan(
-    recipe, tmp_path, monkeypatch, has_links
+    recipe, tmp_path, monkeypatch, at_once, has_links
 ):
     def no_links(*_):
         raise OSError("not supported")
@@ -697,18 +697,7 @@ def test_of_several_that_begin_at_once_all_take_the_first_plan(
     if not has_links:
         monkeypatch.setattr(folders.os, "link", no_links)
     plans = [traditional(recipe, [loss], seeds=1) for loss in ("ms", "mf_cwms", "triplet")]
-    found, start = [], threading.Barrier(3)
-
-    def begin(plan):
-        start.wait()
-        found.append(join(plan, tmp_path / "bench"))
-
-    threads = [threading.Thread(target=begin, args=[plan]) for plan in plans]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 3
+    found = at_once(lambda plan: join(plan, tmp_path / "bench"), plans)
     identity, plan = found[0][0].registered()
     assert set(plan["options"]["losses"]) == {"ms", "mf_cwms", "triplet"}
     assert read_plan(tmp_path / "bench")["id"] == identity
