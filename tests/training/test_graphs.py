@@ -11,7 +11,7 @@ from weiss._base.processes import Processes
 from weiss.backbones import Embedder, ResNet, SmallNetwork
 from weiss.runs import Run
 from weiss.training import graphs, step
-from weiss.training.graphs import Recording, can_be_recorded, recorded
+from weiss.training.graphs import CapturedNetwork, can_be_captured, captured
 from weiss.training.preparation import prepare
 
 CUDA = torch.device("cuda")
@@ -35,8 +35,8 @@ def resnet_recipe(data, **changes):
     return recipe_from_dict(recipe)
 
 
-def test_a_frozen_residual_network_alone_on_a_gpu_is_recorded(stripes):
-    assert can_be_recorded(small_resnet(), tiny_recipe(stripes), Processes(), CUDA)
+def test_a_frozen_residual_network_alone_on_a_gpu_is_captured(stripes):
+    assert can_be_captured(small_resnet(), tiny_recipe(stripes), Processes(), CUDA)
 
 
 @pytest.mark.parametrize(
@@ -51,22 +51,22 @@ def test_a_frozen_residual_network_alone_on_a_gpu_is_recorded(stripes):
 )
 def test_what_a_recipe_can_say_against_it(stripes, changes):
     recipe = tiny_recipe(stripes, **changes)
-    assert not can_be_recorded(small_resnet(), recipe, Processes(), CUDA)
+    assert not can_be_captured(small_resnet(), recipe, Processes(), CUDA)
 
 
 def test_what_else_speaks_against_it(stripes):
     recipe, alone = tiny_recipe(stripes), Processes()
-    assert not can_be_recorded(small_resnet(), recipe, alone, torch.device("cpu"))
-    assert not can_be_recorded(small_resnet(), recipe, Processes(0, 2, 2), CUDA)
-    assert not can_be_recorded(small_resnet("none"), recipe, alone, CUDA)
-    assert can_be_recorded(small_resnet("none").eval(), recipe, alone, CUDA)
-    assert not can_be_recorded(Embedder(SmallNetwork(), embedding_size=8), recipe, alone, CUDA)
+    assert not can_be_captured(small_resnet(), recipe, alone, torch.device("cpu"))
+    assert not can_be_captured(small_resnet(), recipe, Processes(0, 2, 2), CUDA)
+    assert not can_be_captured(small_resnet("none"), recipe, alone, CUDA)
+    assert can_be_captured(small_resnet("none").eval(), recipe, alone, CUDA)
+    assert not can_be_captured(Embedder(SmallNetwork(), embedding_size=8), recipe, alone, CUDA)
     hooked = small_resnet()
     hooked.trunk.layer4.register_forward_hook(lambda *_: None)
-    assert not can_be_recorded(hooked, recipe, alone, CUDA)
+    assert not can_be_captured(hooked, recipe, alone, CUDA)
     handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
     try:
-        assert not can_be_recorded(small_resnet(), recipe, alone, CUDA)
+        assert not can_be_captured(small_resnet(), recipe, alone, CUDA)
     finally:
         handle.remove()
 
@@ -79,7 +79,7 @@ def test_a_recording_that_fails_leaves_the_network_as_it_is(stripes, monkeypatch
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
     made = prepare(resnet_recipe(stripes), torch.device("cpu"), Processes())
     with pytest.warns(UserWarning, match=r"not permitted.*train\.graphs=false"):
-        forward = recorded(made.model, made.recipe, made.stepper.precision, made.device)
+        forward = captured(made.model, made.recipe, made.stepper.precision, made.device)
     assert forward is made.model
 
 
@@ -100,8 +100,8 @@ def made(stripes, monkeypatch):
     """A run with a recording of which torch's part is an imitation."""
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", patch_forward)
     found = prepare(resnet_recipe(stripes), torch.device("cpu"), Processes())
-    recording = recorded(found.model, found.recipe, found.stepper.precision, found.device)
-    assert isinstance(recording, Recording)
+    recording = captured(found.model, found.recipe, found.stepper.precision, found.device)
+    assert isinstance(recording, CapturedNetwork)
     return [recording]
 
 
@@ -141,8 +141,8 @@ def test_a_phase_and_a_run_let_go_of_their_recordings(stripes, tmp_path, undrawn
 
     released = []
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", lambda *_: None)
-    monkeypatch.setattr(Recording, "release", lambda self: released.append(self))
-    monkeypatch.setattr(step, "can_be_recorded", lambda *_: True)
+    monkeypatch.setattr(CapturedNetwork, "release", lambda self: released.append(self))
+    monkeypatch.setattr(step, "can_be_captured", lambda *_: True)
     train(resnet_recipe(stripes, train__epochs=2), tmp_path / "run", quiet=True)
     assert len(released) == len(set(map(id, released))) == 2
 
@@ -156,7 +156,7 @@ def test_a_recorded_run_learns_what_an_unrecorded_one_learns(
     from weiss.training import train
 
     times = []
-    monkeypatch.setattr(step, "recorded", lambda *given: times.append(1) or graphs.recorded(*given))
+    monkeypatch.setattr(step, "captured", lambda *given: times.append(1) or graphs.captured(*given))
     recipe = resnet_recipe(
         stripes, train__device="cuda", train__precision=precision, optim__lr=1e-3
     ).as_dict()

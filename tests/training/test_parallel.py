@@ -11,8 +11,9 @@ from tiny import command, environment, tiny_recipe, without_times
 
 from weiss._base.processes import Processes
 from weiss._base.tensor_files import read_tensors
-from weiss.runs import Run
-from weiss.runs.experiment import _batch_of, open_data
+from weiss.runs import Run, build_backbone
+from weiss.runs.completion import complete
+from weiss.runs.experiment import open_data
 from weiss.training import evaluate_run
 from weiss.training.preparation import synchronise_batch_norm
 
@@ -166,13 +167,17 @@ def test_accelerate_launch_trains_the_same_run(run, tmp_path, stripes):
 
 def test_a_batch_must_be_shared_evenly(stripes):
     recipe = tiny_recipe(stripes)
-    train = open_data(recipe).part("train").compact()
+    table, model = open_data(recipe), build_backbone(recipe.as_dict()["backbone"])
+
+    def size(number, **changes):
+        asked, processes = tiny_recipe(stripes, **changes), Processes(0, number, number)
+        return complete(asked, table, model, together.CPU, processes).train.batch_size
+
     law = "train.batch_size must be a multiple of 5, to be shared by 5 processes"
     with pytest.raises(ValueError, match=law):
-        _batch_of(recipe, train, Processes(0, 5, 5))
-    auto = tiny_recipe(stripes, train__batch_size="auto", train__accumulate=2)
-    assert _batch_of(auto, train, Processes(0, 2, 2)).train.batch_size == 8
-    assert _batch_of(auto, train, Processes(0, 3, 3)).train.batch_size == 6
+        size(5)
+    assert size(2, train__batch_size="auto", train__accumulate=2) == 8
+    assert size(3, train__batch_size="auto", train__accumulate=2) == 6
 
 
 @pytest.mark.slow

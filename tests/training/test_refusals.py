@@ -219,10 +219,10 @@ def test_a_full_disk_is_one_message_and_the_state_before_it_is_whole(run, stripe
 def test_resuming_nothing_is_a_mistake_not_a_new_run(tmp_path, stripes):
     done = weiss("train", "--resume", "--out", tmp_path / "typo")
     assert done.returncode == 2
-    assert "--resume must name a run to go on with in --out" in " ".join(done.stderr.split())
+    assert "--resume must find a run in --out" in " ".join(done.stderr.split())
     assert not (tmp_path / "typo").exists()
     done = weiss("train", "--resume")
-    assert "must know which run to go on with. Add --out" in " ".join(done.stderr.split())
+    assert "must know which run to resume. Add --out" in " ".join(done.stderr.split())
 
 
 def test_a_changed_test_set_is_noticed(run, stripes, tmp_path):
@@ -296,7 +296,7 @@ def test_a_run_that_another_program_began_meanwhile_is_not_overwritten(run, tmp_
 def test_states_without_a_recipe_are_no_place_for_a_new_run(run):
     folder = run(train__epochs=1)
     (folder / "recipe.toml").unlink()
-    with pytest.raises(ValueError, match="holds states of one whose recipe.toml is gone"):
+    with pytest.raises(ValueError, match="whose recipe.toml is missing"):
         run(train__epochs=1)
 
 

@@ -175,7 +175,7 @@ def test_a_damaged_state_is_passed_over_and_the_run_ends_the_same(run, monkeypat
         path.write_bytes(b"nothing")
     with (
         pytest.warns(UserWarning, match="is damaged"),
-        pytest.raises(ValueError, match="one of the states .* must be whole to go on"),
+        pytest.raises(ValueError, match="one of the states .* must be whole to resume"),
     ):
         run("stopped", resume=True, **changes)
 
@@ -269,7 +269,7 @@ def test_ctrl_c_saves_the_state_and_says_how_to_go_on(stripes, tmp_path, undrawn
     said = " ".join(process.communicate(timeout=60)[1].split())
     assert process.returncode == 130, said
     assert said.startswith("Stopped: in epoch ")
-    assert f"the state is saved. Go on with: weiss train --resume --out {folder}" in said
+    assert f"the state is saved. Resume with: weiss train --resume --out {folder}" in said
     assert "Traceback" not in said
     assert list(folder.rglob(".*")) == []
     steps = newest(folder)
@@ -278,7 +278,7 @@ def test_ctrl_c_saves_the_state_and_says_how_to_go_on(stripes, tmp_path, undrawn
     if steps % 3 == 0:  # the epoch's last step is done, and what follows it may be or not
         places.add((steps // 3, 3))
     said = capsys.readouterr().out
-    assert any(f"Going on in epoch {epoch} after step {step}." in said for epoch, step in places)
+    assert any(f"Resuming in epoch {epoch} after step {step}." in said for epoch, step in places)
 
 
 def test_random_numbers_of_a_network_do_not_depend_on_where_it_was_stopped(run, monkeypatch):
@@ -326,7 +326,7 @@ def test_the_result_of_fewer_epochs_is_not_that_of_more(run, monkeypatch):
     """Killed between the last state and the result of a run that was prolonged."""
     folder = run(train__epochs=2)
     with monkeypatch.context() as patch:
-        patch.setattr("weiss.training.outputs.write", power_cut)
+        patch.setattr("weiss.training.results.write_results", power_cut)
         with pytest.raises(RuntimeError, match="power cut"):
             run(train__epochs=4, resume=True)
     assert not Run(folder).is_finished()

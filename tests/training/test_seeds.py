@@ -170,7 +170,7 @@ def test_ctrl_c_lets_seeds_at_the_same_time_save_and_says_how_to_go_on(stripes, 
     os.killpg(begun.pid, signal.SIGINT)  # as a terminal does, to all of a group
     said = " ".join(begun.communicate(timeout=60)[1].split())
     assert begun.returncode == 130, said
-    assert f"Go on with: weiss train --resume --out {out} --seeds 2" in said
+    assert f"Resume with: weiss train --resume --out {out} --seeds 2" in said
     for run in runs:
         assert run.checkpoints.newest() is not None
         assert not run.is_finished()

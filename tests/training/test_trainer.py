@@ -38,7 +38,7 @@ def snapshots(monkeypatch):
     def copies(training):
         return copy.deepcopy((training.model.state_dict(), training.loss.state_dict()))
 
-    def took_up(training, real=trainer.Training._take_up):
+    def took_up(training, real=trainer.Training._begin_or_resume):
         real(training)
         taken.append(copies(training))
 
@@ -46,7 +46,7 @@ def snapshots(monkeypatch):
         taken.append(copies(training))
         real(training)
 
-    monkeypatch.setattr(trainer.Training, "_take_up", took_up)
+    monkeypatch.setattr(trainer.Training, "_begin_or_resume", took_up)
     monkeypatch.setattr(trainer.Training, "_close_epoch", closed)
     return taken
 

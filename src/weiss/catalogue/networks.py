@@ -26,7 +26,7 @@ from weiss.backbones import Embedder
 from weiss.catalogue.preprocessing import Preprocessing as Preprocessing
 from weiss.data import DATASETS
 from weiss.runs import Recipe, recipe_from_dict
-from weiss.runs.experiment import KEPT_SIDE, with_sizes
+from weiss.runs.completion import image_sizes
 from weiss.runs.folder import LOSS, Run, build_backbone
 
 FORMAT = 1
@@ -184,17 +184,15 @@ def facts_of_run(run: Run, model: Embedder) -> dict[str, Any]:
         run: the run.
         model: its network.
     """
-    recipe, kept = with_sizes(recipe_from_dict(run.recipe()), model.input), run.model_facts() or {}
+    recipe, kept = recipe_from_dict(run.recipe()), run.model_facts() or {}
     if model.input.kind != "images":
         raise ValueError(
             f"the network must take images; that of {run.folder} takes vectors "
             f"(backbone.name={recipe.backbone.name!r}). Train one on images."
         )
     result = run.result() if run.is_finished() else {}
-    size, resize = recipe.evaluate.size or 1, recipe.evaluate.resize or 1
-    # As `weiss.runs.experiment.open_pipeline` keeps images.
-    sides = (resize, recipe.augment.size or 0, recipe.augment.resize or 0, KEPT_SIDE)
-    shape = Preprocessing(model.input.channels, size, resize, max(sides))
+    sizes = image_sizes(recipe, model.input)
+    shape = Preprocessing(model.input.channels, sizes.evaluate, sizes.resize, sizes.kept)
     section = {k: v for k, v in recipe.as_dict()["backbone"].items() if k != "weights"}
     loss = recipe.as_dict()["loss"]
     return {

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from weiss._base.files import replacing
+from weiss.runs.folder import CARD, MODEL, RECIPE, RESULT
 
 NOTE, PLAN = ".written", "plan.json"
 SUFFIXES = {
@@ -28,7 +29,7 @@ SUFFIXES = {
     "store": ".faiss",
 }
 """The kinds of files of an index, and how their names end."""
-MODEL_FILES = ("recipe.toml", "model.safetensors", "card.md", "result.json")
+MODEL_FILES = (RECIPE, MODEL, CARD, RESULT)
 """What the folder of a model holds."""
 MODEL = re.compile(r"model-[0-9a-f]{8}")
 FILE = re.compile(

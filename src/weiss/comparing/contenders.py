@@ -103,9 +103,7 @@ class Contender:
             recipe: the comparison's.
             at: the values by their keys.
         """
-        changes = [f"loss.name={self.loss}"]
-        changes += [f"{key}={_word(value)}" for key, value in self.changes.items()]
-        changes += [f"{key}={value}" for key, value in at.items()]
+        changes = {"loss.name": self.loss, **self.changes, **at}
         try:
             return recipe_with(recipe, changes)
         except ValueError as error:

@@ -178,7 +178,7 @@ class Classes(Plan):
         ]
 
     def _measure(self, loss: str, number: int, folder: Path) -> Result:
-        recipe = recipe_with(self.recipe, [f"loss.name={loss}"])
+        recipe = recipe_with(self.recipe, {"loss.name": loss})
         size = recipe.train.batch_size
         found = measure_cost(
             loss,
@@ -213,7 +213,7 @@ class Classes(Plan):
             "loss": loss,
             "title": title_of(loss, self.recipe),
             "at": {"num_classes": number},
-            "settings": settings_of(recipe_with(self.recipe, [f"loss.name={loss}"])),
+            "settings": settings_of(recipe_with(self.recipe, {"loss.name": loss})),
             "runs": [],
             "repetitions": [],
             "failed": failed,
@@ -264,7 +264,7 @@ class Breakdown(Plan):
         start = f"{UNTRAINED}/seed-{self.recipe.seed}"
         wanted = [units.untrained(start, self.recipe)]
         for loss in self.options["losses"]:
-            recipe = recipe_with(self.recipe, [f"loss.name={loss}"])
+            recipe = recipe_with(self.recipe, {"loss.name": loss})
             trained = f"{loss}/seed-{recipe.seed}"
             wanted.append(units.training(trained, recipe))
             for name, run in (("untrained", start), ("trained", trained)):
@@ -277,7 +277,7 @@ class Breakdown(Plan):
         return [unit for unit in wanted if unit.key not in done]
 
     def _settings(self, loss: str) -> dict[str, Any]:
-        return dict(recipe_with(self.recipe, [f"loss.name={loss}"]).loss.arguments)
+        return dict(recipe_with(self.recipe, {"loss.name": loss}).loss.arguments)
 
     def _of_draw(self, loss: str, spread: float, folder: Path) -> Result:
         size = self.recipe.train.batch_size

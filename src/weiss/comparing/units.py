@@ -20,7 +20,7 @@ from weiss._base.interrupts import StoppedError
 from weiss.evaluation.retrieval import concatenate_embeddings
 from weiss.runs import Recipe, embed_runs
 from weiss.runs.evaluator import NotFiniteError
-from weiss.runs.folder import MODEL, STATE, Run
+from weiss.runs.folder import MODEL, RESULT, STATE, Run
 from weiss.runs.summaries import SCORES
 from weiss.training import measure_untrained, train
 
@@ -148,12 +148,10 @@ def ensemble(key: str, folds: Sequence[str], recipe: Recipe) -> Unit:
     return remembered(key, work)
 
 
-def of_this_machine(recipe: Recipe) -> list[str]:
+def of_this_machine(recipe: Recipe) -> dict[str, Any]:
     """Return as overrides where a machine keeps its data: runs may come from another one."""
-    own = {key: getattr(recipe.data, key) for key in ("root", "keep", "num_workers", "cache")}
-    return [
-        f"data.{key}={'none' if value is None else json.dumps(value)}" for key, value in own.items()
-    ]
+    keys = ("root", "keep", "num_workers", "cache")
+    return {f"data.{key}": getattr(recipe.data, key) for key in keys}
 
 
 def remembered(key: str, compute: Callable[[Path], Result]) -> Unit:
@@ -168,11 +166,11 @@ def remembered(key: str, compute: Callable[[Path], Result]) -> Unit:
         result = found(folder)
         if result is None:
             result = compute(folder)
-            _write(folder / "result.json", result)
+            _write(folder / RESULT, result)
         return result
 
     def found(folder: Path) -> Result | None:
-        return _json(folder / "result.json")
+        return _json(folder / RESULT)
 
     return Unit(key, work, found)
 

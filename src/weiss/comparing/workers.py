@@ -26,7 +26,7 @@ from weiss.comparing.liveness import BEAT_SECONDS, Heartbeat
 from weiss.comparing.plan import Plan, check_count
 from weiss.comparing.units import Result, Unit, note_failure, results_on_disk
 from weiss.data import stores_kept
-from weiss.training.resuming import BusyFolderError
+from weiss.runs.folder import BusyFolderError
 
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
 BUSY_SECONDS = 60.0

@@ -1,4 +1,4 @@
-"""A recipe, whole: its sections, and what they must not say together."""
+"""A whole recipe: its sections, what they must not say together, and its older spellings."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -21,6 +21,9 @@ from weiss.runs.recipe_sections import (
 )
 from weiss.runs.recipe_values import Index, Section, entry, plain
 from weiss.runs.toml_text import to_toml_value
+
+OLD_KEYS: dict[str, str] = {}
+"""Keys of recipes that were renamed, old to new, both dotted: files and runs may have the old."""
 
 
 class Recipe(Section):
@@ -149,11 +152,28 @@ class Recipe(Section):
             )
 
 
+def with_new_keys(values: Any) -> Any:
+    """Return the nested dicts of a recipe with the keys of `OLD_KEYS` under their new names.
+
+    The order stays. Of a key that is there under both names the new one counts.
+    """
+    if not isinstance(values, Mapping):
+        return values
+    found = dict(values)
+    for old, new in OLD_KEYS.items():
+        (section, key), (_, name) = old.split("."), new.split(".")
+        if isinstance(given := found.get(section), Mapping) and key in given:
+            kept = {k: v for k, v in given.items() if k != key or name not in given}
+            found[section] = {name if k == key else k: v for k, v in kept.items()}
+    return found
+
+
 def recipe_from_dict(values: Mapping[str, Any], name: str = "the recipe") -> Recipe:
     """Return the recipe of nested dicts, as `Recipe.as_dict` or a TOML file gives them.
 
     Args:
-        values: sections by their names; what is None has its default.
+        values: sections by their names; what is None has its default. Old names of keys are
+            understood.
         name: what to call it where something is wrong.
 
     Returns:
@@ -163,7 +183,7 @@ def recipe_from_dict(values: Mapping[str, Any], name: str = "the recipe") -> Rec
         ValueError: with every problem, one a line.
     """
     try:
-        return Recipe.model_validate(plain(values))
+        return Recipe.model_validate(plain(with_new_keys(values)))
     except ValidationError as error:
         problems = [line for each in error.errors() for line in _problems(each)]
         listed = "".join(f"\n  {problem}" for problem in problems)
