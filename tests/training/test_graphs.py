@@ -1,4 +1,4 @@
-"""Which networks are recorded as CUDA graphs, and what becomes of it where that fails."""
+"""Which networks are captured as CUDA graphs, and what happens where the capture fails."""
 
 import gc
 import weakref
@@ -9,8 +9,8 @@ from tiny import losses, tiny_recipe
 
 from weiss._base.processes import Processes
 from weiss.backbones import Embedder, ResNet, SmallNetwork
-from weiss.runs import Run
-from weiss.training import graphs, step
+from weiss.runs import Run, recipe_from_dict
+from weiss.training import graphs, step, train
 from weiss.training.graphs import CapturedNetwork, can_be_captured, captured
 from weiss.training.preparation import prepare
 
@@ -28,10 +28,7 @@ def resnet_recipe(data, **changes):
     for key in ("widths", "channels"):
         recipe["backbone"].pop(key, None)
     recipe["backbone"] |= {"name": "resnet18", "freeze_bn": "statistics", "weights": "scratch"}
-    recipe["augment"]["size"], recipe["evaluate"]["size"] = 64, 64
-    recipe["evaluate"]["resize"] = 64
-    from weiss.runs import recipe_from_dict
-
+    recipe["augment"]["size"] = recipe["evaluate"]["size"] = recipe["evaluate"]["resize"] = 32
     return recipe_from_dict(recipe)
 
 
@@ -71,7 +68,7 @@ def test_what_else_speaks_against_it(stripes):
         handle.remove()
 
 
-def test_a_recording_that_fails_leaves_the_network_as_it_is(stripes, monkeypatch):
+def test_a_capture_that_fails_leaves_the_network_as_it_is(stripes, monkeypatch):
     def fail(*_):
         raise RuntimeError("operation not permitted when stream is capturing")
 
@@ -97,17 +94,17 @@ def patch_forward(model, arguments):
 
 @pytest.fixture
 def made(stripes, monkeypatch):
-    """A run with a recording of which torch's part is an imitation."""
+    """A captured network; torch's part of it is an imitation."""
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", patch_forward)
     found = prepare(resnet_recipe(stripes), torch.device("cpu"), Processes())
-    recording = captured(found.model, found.recipe, found.stepper.precision, found.device)
-    assert isinstance(recording, CapturedNetwork)
-    return [recording]
+    network = captured(found.model, found.recipe, found.stepper.precision, found.device)
+    assert isinstance(network, CapturedNetwork)
+    return [network]
 
 
 def test_what_a_replay_wrote_is_not_written_over(made):
     forward = made.pop()
-    images = torch.rand(2, 12, 3, 64, 64)
+    images = torch.rand(2, 12, 3, 32, 32)
     first = forward(images[0])
     kept = first.clone()
     assert not torch.equal(forward(images[1]), kept)
@@ -116,7 +113,7 @@ def test_what_a_replay_wrote_is_not_written_over(made):
     assert forward(images[0, :5]).shape == (5, 16)
 
 
-def test_a_recording_goes_with_its_run_and_not_when_python_looks_for_cycles(made):
+def test_a_graph_is_freed_at_once_and_not_when_python_collects_cycles(made):
     forward = made.pop()
     patched = weakref.ref(forward._cast.forward)
     gc.disable()
@@ -127,7 +124,7 @@ def test_a_recording_goes_with_its_run_and_not_when_python_looks_for_cycles(made
         gc.enable()
 
 
-def test_a_stepper_that_let_go_begins_its_phase_again(stripes):
+def test_a_released_stepper_begins_its_phase_again(stripes):
     made = prepare(resnet_recipe(stripes), torch.device("cpu"), Processes())
     images, labels = next(made.experiment.batches(0))
     for _ in range(2):
@@ -136,9 +133,7 @@ def test_a_stepper_that_let_go_begins_its_phase_again(stripes):
         made.stepper.release()
 
 
-def test_a_phase_and_a_run_let_go_of_their_recordings(stripes, tmp_path, undrawn, monkeypatch):
-    from weiss.training import train
-
+def test_a_phase_and_a_run_free_their_graphs(stripes, tmp_path, undrawn, monkeypatch):
     released = []
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", lambda *_: None)
     monkeypatch.setattr(CapturedNetwork, "release", lambda self: released.append(self))
@@ -149,12 +144,9 @@ def test_a_phase_and_a_run_let_go_of_their_recordings(stripes, tmp_path, undrawn
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_recorded_run_learns_what_an_unrecorded_one_learns(
+def test_a_replayed_run_learns_what_a_plain_one_learns(
     stripes, tmp_path, undrawn, monkeypatch, precision
 ):
-    from weiss.runs import recipe_from_dict
-    from weiss.training import train
-
     times = []
     monkeypatch.setattr(step, "captured", lambda *given: times.append(1) or graphs.captured(*given))
     recipe = resnet_recipe(

@@ -9,7 +9,6 @@ from importlib.util import find_spec
 import pytest
 import torch
 from tiny import command, losses, metrics, tiny_recipe, without_times
-from tiny import weiss as weiss_in_a_process
 from typed import weiss
 
 from weiss._base.files import alone
@@ -197,12 +196,13 @@ def test_a_full_disk_is_one_message_and_the_state_before_it_is_whole(run, stripe
     limit = len(before) // 2
     assert (folder / "model.safetensors").stat().st_size < limit
 
-    def small_files():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
     changes = {"train__epochs": 4, "train__checkpoint_seconds": 0}
-    words = command(stripes, folder, "--resume", **changes)
-    done = weiss_in_a_process(*words, preexec_fn=small_files)
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, usual[1]))
+    try:
+        done = weiss(*command(stripes, folder, "--resume", **changes))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
     said = " ".join(done.stderr.split())
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
