@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from weiss._base.files import replacing
-from weiss.runs.folder import CARD, MODEL, RECIPE, RESULT
+from weiss.runs import folder as run_folder
 
 NOTE, PLAN = ".written", "plan.json"
 SUFFIXES = {
@@ -29,7 +29,7 @@ SUFFIXES = {
     "store": ".faiss",
 }
 """The kinds of files of an index, and how their names end."""
-MODEL_FILES = (RECIPE, MODEL, CARD, RESULT)
+MODEL_FILES = (run_folder.RECIPE, run_folder.MODEL, run_folder.CARD, run_folder.RESULT)
 """What the folder of a model holds."""
 MODEL = re.compile(r"model-[0-9a-f]{8}")
 FILE = re.compile(

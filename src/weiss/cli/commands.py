@@ -302,8 +302,12 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compute every metric of a saved run again, on its own data or on any other."""
+    from weiss.runs import overrides_from
     from weiss.training import evaluate_run
 
+    changes = overrides_from(overrides or ())
+    changes |= {"data.allow_missing": True} if allow_missing else {}
+    changes |= {"data.skip_bad": True} if skip_bad else {}
     found = evaluate_run(
         run,
         data=data,
@@ -311,12 +315,7 @@ def evaluate(
         split=split,
         device=device,
         clustering=clustering,
-        overrides=overrides or (),
-        settings={
-            key: True
-            for key, wanted in (("allow_missing", allow_missing), ("skip_bad", skip_bad))
-            if wanted
-        },
+        overrides=changes,
     )
     if as_json:
         import json

@@ -65,7 +65,6 @@ def evaluate_run(
     split: str | None = None,
     device: str = "auto",
     clustering: bool = False,
-    settings: dict[str, Any] | None = None,
     overrides: Overrides = (),
 ) -> Retrieval:
     """Compute every metric of a run's network.
@@ -78,7 +77,6 @@ def evaluate_run(
             part that the run was judged on; of other data that have no test part, all of it.
         device: where to compute: ``"auto"``, ``"cpu"``, ``"cuda"``.
         clustering: also cluster, for NMI and AMI.
-        settings: further keys of the recipe's ``[data]``, to read other data in another way.
         overrides: changes of the run's recipe, as `weiss.runs.recipe_from` takes them:
             ``data.name=PATH`` where its folder has moved, ``evaluate.size=256``.
 
@@ -86,7 +84,7 @@ def evaluate_run(
         What was found, query by query; ``summary()`` gives the metrics, ``interval()`` how sure.
     """
     run = run if isinstance(run, Run) else Run(run)
-    recipe = _recipe(run, data, root, settings, overrides)
+    recipe = _recipe(run, data, root, overrides)
     opened = _Opened(recipe, split, device, is_other=data is not None)
     return opened.embed(run).retrieval(clustering=clustering)
 
@@ -110,7 +108,7 @@ def embed_runs(
         The items and their embeddings, one entry a run.
     """
     opened = [run if isinstance(run, Run) else Run(run) for run in runs]
-    part = _Opened(_recipe(opened[0], None, None, None, overrides), split, device, is_other=False)
+    part = _Opened(_recipe(opened[0], None, None, overrides), split, device, is_other=False)
     return [part.embed(run) for run in opened]
 
 
@@ -140,30 +138,19 @@ class _Opened:
         return Embedded(table, vectors, queries, gallery, tuple(recipe.evaluate.recall_at))
 
 
-def _recipe(
-    run: Run,
-    data: str | None,
-    root: str | None,
-    settings: dict[str, Any] | None,
-    overrides: Overrides,
-) -> Recipe:
-    name = f"recipe {run.folder / RECIPE}"
-    nested = recipe_from_dict(overridden(run.recipe(), overrides), name).as_dict()
-    nested["data"] = _data_section(nested["data"], data, root) | (settings or {})
+def _recipe(run: Run, data: str | None, root: str | None, overrides: Overrides) -> Recipe:
+    nested = run.recipe()
     if data is not None:
-        nested["evaluate"]["on"] = "test"
-    return recipe_from_dict(nested)
-
-
-def _data_section(own: dict[str, Any], data: str | None, root: str | None) -> dict[str, Any]:
-    section = dict(own)
-    if data is not None:
-        kept = {key: own[key] for key in own if key in ("keep", "num_workers", "cache")}
+        own = nested["data"]
+        kept = {key: own[key] for key in ("keep", "num_workers", "cache") if key in own}
         # Other data are not trained on: everything that can be measured is.
-        section = {**kept, "name": data, "min_images": 1, "shared_classes": True}
+        nested["data"] = {**kept, "name": data, "min_images": 1, "shared_classes": True}
         if data not in DATASETS:
-            section["split"] = _given_or_all(data, root)
-    return section | ({} if root is None else {"root": root})
+            nested["data"]["split"] = _given_or_all(data, root)
+        nested["evaluate"]["on"] = "test"
+    if root is not None:
+        nested["data"]["root"] = root
+    return recipe_from_dict(overridden(nested, overrides), f"recipe {run.folder / RECIPE}")
 
 
 def _given_or_all(data: str, root: str | None) -> str:

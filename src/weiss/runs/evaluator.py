@@ -25,14 +25,7 @@ class NotFiniteError(RuntimeError):
 
 
 class Evaluator:
-    """Embeds items and evaluates retrieval among them.
-
-    Args:
-        pipeline: the images.
-        crop: what the network sees of an image.
-        settings: how a recipe evaluates.
-        processes: the processes that share the work.
-    """
+    """Embeds items of a pipeline and evaluates retrieval among them."""
 
     def __init__(
         self, pipeline: Pipeline, crop: CentreCrop, settings: Evaluate, processes: Processes

@@ -13,7 +13,6 @@ Programs that read runs need this file and not the trainer. Every file is whole 
 
 import json
 import re
-import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from weiss.losses import make_loss
 from weiss.losses.shards import whole_state
 from weiss.runs.checkpoints import Checkpoints
 from weiss.runs.recipe import with_new_keys
+from weiss.runs.toml_text import read_toml
 
 RECIPE, METRICS, RESULT = "recipe.toml", "metrics.jsonl", "result.json"
 MODEL, CARD, STATE, PLOTS = "model.safetensors", "card.md", "state", "plots"
@@ -77,17 +77,13 @@ class Run:
         """Return the recipe of the run as nested dicts, under the present names of its keys."""
         self._refuse_other_folders()
         path = self.folder / RECIPE
-        try:
-            found = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} must be TOML in UTF-8: {error}.") from error
+        found: dict[str, Any] = with_new_keys(read_toml(path))
         lacking = [section for section in ("backbone", "loss") if section not in found]
         if lacking:
             raise ValueError(
                 f"{path} must be the whole recipe of a run; it lacks [{'], ['.join(lacking)}]."
             )
-        new: dict[str, Any] = with_new_keys(found)
-        return new
+        return found
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the metrics of each epoch; empty before the end of the first."""

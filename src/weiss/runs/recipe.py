@@ -13,13 +13,16 @@ from weiss.runs.recipe_sections import (
     Data,
     Evaluate,
     Fields,
+    Index,
     Loss,
     Optim,
     Schedule,
+    Section,
     Track,
     Train,
+    entry,
+    plain,
 )
-from weiss.runs.recipe_values import Index, Section, entry, plain
 from weiss.runs.toml_text import to_toml_value
 
 OLD_KEYS: dict[str, str] = {}

@@ -1,14 +1,13 @@
 """Which recipe is meant: a shipped one, a file, that of a data set or a run, or for own images."""
 
-import tomllib
 from pathlib import Path
-from typing import Any
 
 from weiss._base import checks
 from weiss.data.by_name import DATASETS, LISTS
 from weiss.runs.folder import RECIPE
 from weiss.runs.overrides import Overrides, overridden
 from weiss.runs.recipe import Recipe, recipe_from_dict
+from weiss.runs.toml_text import read_toml
 
 MAIN_RECIPES = {
     **{name: f"{name}_bn_inception" for name in ("cub", "cars", "sop", "inshop")},
@@ -58,7 +57,7 @@ def recipe_from(
         '/data/cars'
     """
     path, data = _found("glyphs" if source is None else str(source))
-    values = _read(path)
+    values = read_toml(path)
     if data is not None:
         values.setdefault("data", {})["name"] = data
     if root is not None:
@@ -93,15 +92,3 @@ def _found(source: str) -> tuple[Path, str | None]:
         f".toml file; a run folder; or a folder or a {', '.join(LISTS)} list of images; got "
         f"{source!r}, which is none of these.{hint}"
     )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(
-            f"{path} must be TOML; {str(error)[0].lower()}{str(error)[1:]}. Words need quotes, and "
-            "true and false small letters."
-        ) from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} must be text in UTF-8; {error}. Save it as such.") from None

@@ -1,11 +1,21 @@
-"""The sections of a recipe: what may be said, what holds if nothing is said."""
+"""The sections of a recipe: their keys, the kinds of values, defaults, and what is refused."""
 
 import math
 import re
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WrapValidator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from weiss._base import checks
 from weiss.backbones.by_name import BACKBONES, TIMM
@@ -15,34 +25,81 @@ from weiss.data.assembly import HOW_TO_SPLIT, Assembly
 from weiss.data.cache_choice import PLACES
 from weiss.data.crops import RandomCrop
 from weiss.losses.by_name import LOSSES, make_loss
-from weiss.runs.recipe_values import (
-    AS_TUPLE,
-    DEVICES,
-    WORD_OR_LIST,
-    BatchSize,
-    Count,
-    Counts,
-    Flag,
-    Index,
-    MaybeCount,
-    MaybePositive,
-    MaybeText,
-    NotNegative,
-    Positive,
-    Range,
-    Section,
-    Share,
-    Text,
-    among,
-    entry,
-    is_a,
-)
 
 BASELINES = frozenset(
     {"contrastive_pml", "ms", "ms_miner", "triplet", "arcface", "cosface"}
     | {"proxy_nca", "proxy_anchor", "norm_softmax"}
 )
 """Losses of pytorch-metric-learning: too slow to import for a look at a recipe, built later."""
+
+
+def refusal(message: str) -> PydanticCustomError:
+    """Return an error with our own message instead of pydantic's."""
+    return PydanticCustomError("law", "{message}", {"message": message})
+
+
+def is_a(law: str) -> WrapValidator:
+    """Replace any error of pydantic by what the value must be."""
+
+    def check(given: Any, inner: Callable[[Any], Any]) -> Any:
+        try:
+            return inner(given)
+        except ValidationError:
+            raise refusal(f"must be {law}; got {given!r}.") from None
+
+    return WrapValidator(check)
+
+
+def among(options: Iterable[str], *, or_none: bool = False) -> BeforeValidator:
+    """Accept some words, and list them in the error."""
+    known = list(options)
+
+    def check(given: Any) -> Any:
+        if (isinstance(given, str) and given in known) or (or_none and given is None):
+            return given
+        hint = checks.suggestion(given, known) if isinstance(given, str) else ""
+        listed = ", ".join(map(repr, known))
+        raise refusal(f"must be one of {listed}; got {given!r}.{hint}")
+
+    return BeforeValidator(check)
+
+
+AS_TUPLE = BeforeValidator(lambda given: tuple(given) if isinstance(given, list) else given)
+WORD_OR_LIST = BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)
+Count = Annotated[int, Field(ge=1), is_a("a whole number of at least 1")]
+Index = Annotated[int, Field(ge=0), is_a("a whole number of at least 0")]
+MaybeCount = Annotated[Count | None, is_a("a whole number of at least 1, or left out")]
+Positive = Annotated[float, Field(gt=0), is_a("a number greater than 0")]
+MaybePositive = Annotated[Positive | None, is_a("a number greater than 0, or left out")]
+NotNegative = Annotated[float, Field(ge=0), is_a("a number of at least 0")]
+Share = Annotated[float, Field(ge=0, lt=1), is_a("a number of at least 0 and below 1")]
+Flag = Annotated[bool, is_a("true or false")]
+Text = Annotated[str, Field(min_length=1), is_a("text in quotes, and not empty")]
+MaybeText = Annotated[Text | None, is_a("text in quotes, and not empty, or left out")]
+Range = Annotated[tuple[float, float], AS_TUPLE, is_a("two numbers, [least, greatest]")]
+Counts = Annotated[tuple[Count, ...], AS_TUPLE, is_a("a list of whole numbers of at least 1")]
+BatchSize = Annotated[
+    Count | Literal["auto"], is_a("a whole number of at least 1, or 'auto' in quotes")
+]
+DEVICES = r"^(auto|cpu|mps|cuda(:\d+)?)$"
+
+
+class Section(BaseModel):
+    """A part of a recipe: no unknown keys, no conversion of values, no later change."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def entry(default: Any, meaning: str, **more: Any) -> Any:
+    """Declare a key of a section: its default, and what it means."""
+    return Field(default, description=meaning, **more)
+
+
+def plain(value: Any) -> Any:
+    """Return a value without tuples and without what is None."""
+    if isinstance(value, Mapping):
+        return {key: plain(inner) for key, inner in value.items() if inner is not None}
+    return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 class Data(Section):

@@ -20,12 +20,7 @@ def place_fields(
 ) -> None:
     """Set the fields at the beginning of an epoch, if the recipe asks for it.
 
-    Args:
-        loss: a loss with mean fields; any other is not changed.
-        settings: how they are found.
-        epoch: counts from 0.
-        experiment: the data.
-        embed: returns the embeddings ``(N, D)`` of the training items.
+    ``embed`` returns the embeddings ``(N, D)`` of the training items.
     """
     if settings.how == "class_mean" and isinstance(loss, MeanFieldLoss):
         # Each process updates its own copy; on a GPU sums may differ in their last bits.

@@ -26,14 +26,7 @@ from weiss.runs import Recipe
 def can_be_captured(
     model: Embedder, recipe: Recipe, processes: Processes, device: torch.device
 ) -> bool:
-    """Return whether the passes of a network in training are the same in every step.
-
-    Args:
-        model: the network, in training mode.
-        recipe: complete.
-        processes: the processes that share each batch.
-        device: where it is.
-    """
+    """Return whether the passes of a network in training mode are the same in every step."""
     settings = recipe.train
     alone = processes.size == 1 and settings.accumulate == 1
     # Not in float16, which skips a step when a gradient overflows: never tried.
@@ -63,13 +56,8 @@ def captured(
 class CapturedNetwork:
     """A network whose forward and backward pass are replayed as CUDA graphs.
 
-    Capture it again when other parameters train. No other thread may use the GPU meanwhile.
-
-    Args:
-        model: the network.
-        recipe: complete.
-        precision: makes the context to compute in, which must not cache what it casts.
-        device: where it is.
+    Capture it again when other parameters train. No other thread may use the GPU meanwhile, and
+    the context that ``precision`` makes must not cache what it casts.
 
     Raises:
         RuntimeError: something in the network cannot be captured.

@@ -28,18 +28,7 @@ from weiss.training.step import Stepper, make_optimizer
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a run consists of.
-
-    Attributes:
-        recipe: complete.
-        device: where the run computes.
-        experiment: the data.
-        model: the network.
-        loss: the loss.
-        stepper: takes a step with them.
-        means: sums of the embeddings of each class.
-        parts: all that changes, to be saved and restored.
-    """
+    """What a run consists of; its recipe is complete."""
 
     recipe: Recipe
     device: torch.device
@@ -52,13 +41,7 @@ class Prepared:
 
 
 def prepare(recipe: Recipe, device: torch.device, processes: Processes) -> Prepared:
-    """Make everything that a recipe asks for.
-
-    Args:
-        recipe: the experiment.
-        device: where to compute, unless the recipe names a device.
-        processes: the processes that share the work; each makes the same.
-    """
+    """Make everything that a recipe asks for; each of several processes makes the same."""
     if recipe.train.device.startswith("cuda:"):
         device = torch.device(recipe.train.device)
     if device.type == "cuda" and device.index is not None:

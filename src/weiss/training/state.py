@@ -62,15 +62,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Parts:
-    """The objects whose tensors training changes.
-
-    Attributes:
-        model: the network.
-        loss: the loss, with its class vectors.
-        optimizer: over both.
-        scaler: of gradients in half precision.
-        means: sums of the embeddings of each class in the current epoch.
-    """
+    """The objects whose tensors training changes; ``means`` are those of the current epoch."""
 
     model: nn.Module
     loss: nn.Module
@@ -79,14 +71,10 @@ class Parts:
     means: ClassMeans
 
     def pack(self, at: Position, data: dict[str, Any]) -> State:
-        """Return the state; where processes share the classes, all must call it together.
+        """Return the state, with the rows of all classes in the main process.
 
-        Args:
-            at: where the run is.
-            data: facts by which the data are recognised.
-
-        Returns:
-            The state, with the rows of all classes in the main process.
+        Where processes share the classes, all must call it together. ``data`` are facts by which
+        the data are recognised.
 
         Raises:
             NotFiniteError: a parameter is NaN or infinite; such a state is not saved.

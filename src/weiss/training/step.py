@@ -69,16 +69,7 @@ def _refuse_without_rows(recipe: Recipe, groups: list[dict[str, Any]]) -> None:
 
 
 class Stepper:
-    """Takes steps.
-
-    Args:
-        recipe: complete.
-        model: the network, on its device.
-        loss: the loss, on the same device.
-        optimizer: over both, from `make_optimizer`.
-        processes: the processes that share each batch.
-        device: of all of it.
-    """
+    """Takes steps, with a complete recipe and the optimiser of `make_optimizer`."""
 
     def __init__(
         self,
