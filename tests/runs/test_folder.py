@@ -299,13 +299,14 @@ def test_a_failed_write_leaves_what_was_there(tmp_path):
 def test_a_locked_run_is_refused_and_leftovers_of_killed_programs_are_removed(tmp_path):
     run = Run(tmp_path / "run")
     run.make_folder()
-    left = run.folder / ".result.json.0123abcd.tmp"
-    foreign = run.folder / ".mine.tmp"
-    for path in (left, foreign):
-        path.write_text("half")
+    left = [".result.json.0123abcd.tmp", "state/.000000009.safetensors.0123abcd.tmp"]
+    foreign = [".mine.tmp", "sub/.recipe.toml.0123abcd.tmp"]
+    for name in (*left, *foreign):
+        (run.folder / name).parent.mkdir(exist_ok=True)
+        (run.folder / name).write_text("half")
     with run.locked():
-        assert not left.exists()
-        assert foreign.exists()
+        assert not any((run.folder / name).exists() for name in left)
+        assert all((run.folder / name).exists() for name in foreign)
         with (
             pytest.raises(BusyFolderError, match="must not be written by two programs"),
             run.locked(),
@@ -314,7 +315,7 @@ def test_a_locked_run_is_refused_and_leftovers_of_killed_programs_are_removed(tm
     with run.locked():
         pass
     with pytest.raises(ValueError, match="a folder that can be made; .*mine.tmp/x cannot"):
-        Run(foreign / "x").make_folder()
+        Run(run.folder / ".mine.tmp" / "x").make_folder()
 
 
 def test_the_recipe_of_an_old_run_has_the_new_names_of_its_keys(tmp_path, monkeypatch):

@@ -79,9 +79,9 @@ def train(
     run = Run(out)
     refuse_another_run(run, resume)  # at once, before anything is loaded
     run.make_folder()
-    accelerator = make_accelerator(recipe, run.folder)
-    processes = processes_of(accelerator)
     try:
+        accelerator = make_accelerator(recipe, run.folder)
+        processes = processes_of(accelerator)
         with run.locked() if processes.is_main else nullcontext(), StopRequest() as stop:
             # Again, now under the lock; the main process decides for all.
             begun = processes.any(processes.is_main and run.exists(), accelerator.device)
