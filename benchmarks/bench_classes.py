@@ -347,7 +347,7 @@ def on_cuda(table: Table, largest: int) -> None:
         },
     )
     table.repeats = 9
-    halves = {"skip": "off", "products": "bfloat16"}
+    halves = {"skip": "off", "matmul_dtype": "bfloat16"}
     table.compare(
         case,
         "bfloat16",

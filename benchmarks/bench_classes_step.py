@@ -3,9 +3,9 @@
 ResNet-50 at the trainer's settings (frozen normalisation folded, bfloat16, channels last, network
 passes replayed as CUDA graphs), batch 512, random images that are on the device, a mean-field loss
 with vectors as they are after training (`bench_classes.lifelike` spreads the fields), AdamW for the
-network. The fields are moved by torch's fused AdamW, or by `TouchedRowsAdamW`. Times are CUDA
-events inside the same steps: network forward | loss, forward and backward | network backward |
-network's optimiser | fields' optimiser. Median of the steps after a warm-up.
+network and the fields. Times are CUDA events inside the same steps: network
+forward | loss, forward and backward | network backward | network's optimiser | fields' optimiser.
+Median of the steps after a warm-up.
 
     python benchmarks/bench_classes_step.py            # needs a GPU with some 30 GiB
     python benchmarks/bench_classes_step.py --smoke    # CPU, tiny, keeps nothing
@@ -27,19 +27,11 @@ import weiss
 from weiss._base.devices import autocast
 from weiss._base.processes import Processes
 from weiss.backbones import make_backbone
-from weiss.losses.lazy_adamw import TouchedRowsAdamW
 from weiss.runs import recipe_from
 from weiss.training.graphs import can_be_captured, captured
 
-WAYS = (
-    ("float32", "off", False),
-    ("float32", "off", True),
-    ("bfloat16", "off", False),
-    ("float32", "on", False),
-    ("float32", "on", True),
-)
-"""Precision of the loss's products, whether it skips pairs that are out of reach (a hinge can), and
-whether the optimiser leaves idle rows alone."""
+WAYS = (("float32", "off"), ("bfloat16", "off"), ("float32", "on"))
+"""Precision of the loss's products; whether it skips far pairs (a hinge can)."""
 PHASES = ("network forward", "loss", "network backward", "network's optimiser", "fields' optimiser")
 
 
@@ -62,7 +54,7 @@ def between(marks: list[Any]) -> list[float]:
 
 
 def measure(
-    loss_name: str, products: str, skip: str, touched: bool, arguments: argparse.Namespace
+    loss_name: str, matmul_dtype: str, skip: str, arguments: argparse.Namespace
 ) -> dict[str, float]:
     """Return the median milliseconds of each phase of a step."""
     device = torch.device("cpu" if arguments.smoke else "cuda")
@@ -83,7 +75,7 @@ def measure(
         arguments.batch, arguments.classes, 512, loss_name, str(device)
     )
     with torch.device("meta"):
-        options: dict[str, Any] = {"check": False, "products": products, "skip": skip}
+        options: dict[str, Any] = {"check": False, "matmul_dtype": matmul_dtype, "skip": skip}
         loss = weiss.make_loss(loss_name, arguments.classes, 512, **options)
     loss.fields = torch.nn.Parameter(fields)
     precision = autocast(recipe.train.precision, device)
@@ -91,10 +83,7 @@ def measure(
     if can_be_captured(model, recipe, Processes(), device):
         forward = captured(model, recipe, precision, device)
     network = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=not arguments.smoke)
-    if touched:
-        of_fields: torch.optim.Optimizer = TouchedRowsAdamW([loss.fields], lr=1e-6)
-    else:
-        of_fields = torch.optim.AdamW([loss.fields], lr=1e-6, fused=not arguments.smoke)
+    of_fields = torch.optim.AdamW([loss.fields], lr=1e-6, fused=not arguments.smoke)
     shape = (arguments.batch, arguments.size, arguments.size, 3)
     images = 255 * torch.rand(shape, device=device).permute(0, 3, 1, 2)
     times: list[list[float]] = []
@@ -140,33 +129,25 @@ def main() -> None:
     torch.set_float32_matmul_precision("high")
     rows = []
     for loss_name in ("mf_contrastive", "mf_cwms"):
-        for products, skip, touched in WAYS:
-            if (arguments.smoke and products != "float32") or (skip, loss_name) == (
-                "on",
-                "mf_cwms",
-            ):
+        for matmul_dtype, skip in WAYS:
+            is_tried = not arguments.smoke or matmul_dtype == "float32"
+            if not is_tried or (skip == "on" and loss_name == "mf_cwms"):
                 continue
-            found = measure(loss_name, products, skip, touched, arguments)
+            found = measure(loss_name, matmul_dtype, skip, arguments)
             ours = found["loss"] + found["fields' optimiser"]
             share = ours / sum(found.values())
-            optimiser = "TouchedRowsAdamW" if touched else "torch.optim.AdamW"
             total = sum(found.values())
-            precision = "tf32" if products == "float32" else products
+            precision = "tf32" if matmul_dtype == "float32" else matmul_dtype
             pairs = "near pairs" if skip == "on" else "all pairs"
-            print(
-                f"{loss_name} [{precision}], {pairs}, {optimiser}: {100 * share:.1f} % of "
-                f"{total:.1f} ms"
-            )
+            print(f"{loss_name} [{precision}], {pairs}: {100 * share:.1f} % of {total:.1f} ms")
             print("  " + ", ".join(f"{name} {value:.2f}" for name, value in found.items()))
             row: dict[str, Any] = {"loss": loss_name, "products": precision, "pairs": pairs}
-            row |= {"fields_optimiser": optimiser, "share": round(share, 4)}
+            row |= {"share": round(share, 4)}
             row |= {f"{name} ms": round(value, 3) for name, value in found.items()}
             row |= {"batch": arguments.batch, "num_classes": arguments.classes}
             rows.append(row)
             gc.collect()
             torch.cuda.empty_cache()
-    idle, every = (row["fields' optimiser ms"] for row in rows[1::-1])
-    print(f"TouchedRowsAdamW: {every / idle:.2f} times the speed of AdamW on these fields")
     if not arguments.smoke:
         print(hardware("cuda"))
         keep(arguments.out, "classes-step", "cuda", rows)

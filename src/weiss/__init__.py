@@ -30,7 +30,6 @@ if TYPE_CHECKING:
         PairLoss,
         make_loss,
     )
-    from weiss.losses.lazy_adamw import TouchedRowsAdamW
     from weiss.losses.parameter_groups import parameter_groups
     from weiss.losses.shards import shard_classes, whole_fields
 
@@ -45,7 +44,6 @@ __all__ = [
     "MeanFieldLoss",
     "PairLoss",
     "Retrieval",
-    "TouchedRowsAdamW",
     "__version__",
     "concatenate_embeddings",
     "evaluate_retrieval",
@@ -65,7 +63,6 @@ _HOMES = {
     ),
     "weiss.losses.parameter_groups": ("parameter_groups",),
     "weiss.losses.shards": ("shard_classes", "whole_fields"),
-    "weiss.losses.lazy_adamw": ("TouchedRowsAdamW",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

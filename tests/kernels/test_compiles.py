@@ -37,7 +37,7 @@ def _type(value):
     return "fp32"
 
 
-def _compile_everything():
+def _compile_everything(each_once):
     """Print ``{kernel: [what is wrong with one of its specialisations, ...]}``."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -59,6 +59,8 @@ def _compile_everything():
             else:
                 signature[parameter.name] = _type(value)
         name = self.fn.__name__
+        if each_once and name in wrong:
+            return
         key = name, str(signature), str(constants), num_warps, num_stages, maxnreg
         if key in done:
             return
@@ -76,7 +78,7 @@ def _compile_everything():
             problems.append(f"{constants}: {error!r}")
 
     JITFunction.run = run
-    _call_everything()
+    _call_everything(size=64 if each_once else 512)
     print(json.dumps({"kernels": wrong, "expected": sorted(_launched())}))
 
 
@@ -84,10 +86,10 @@ def _launched():
     """Names of the kernels that are launched: those that no other kernel calls."""
     from triton.runtime.jit import JITFunction
 
-    from weiss.kernels import cosine_programs, half_programs, near_programs, pair_programs, programs
+    from weiss.kernels import fused_bfloat16_programs, fused_programs, near_pairs
 
     kernels = {}
-    for module in (programs, cosine_programs, half_programs, near_programs, pair_programs):
+    for module in (fused_programs, fused_bfloat16_programs, near_pairs):
         for name, member in vars(module).items():
             if isinstance(member, JITFunction):
                 kernels[name] = member.src
@@ -97,18 +99,16 @@ def _launched():
         for other, source in kernels.items()
         if other != name and re.search(rf"\b{name}\(", source)
     }
-    return {*kernels, "_update_rows"} - called
+    return kernels.keys() - called
 
 
-def _call_everything():
+def _call_everything(size):
     import weiss
-    from weiss.kernels import choice, fused, near, screened
-    from weiss.kernels.lazy_adamw import update_rows
-    from weiss.kernels.problem import Problem, Shard
-    from weiss.theory.membership import members_of_a_batch
+    from weiss.kernels import near_pairs, plan
+    from weiss.kernels.problem import Problem, Shard, Task
 
-    choice._interprets = lambda: True  # so that the CPU will do
-    choose_large = fused.LARGE
+    plan._interprets = lambda: True  # so that the CPU will do
+    small = plan.SMALL_DISTANCES
     product = torch.mm
 
     def multiply(left, right, out_dtype=None, out=None):
@@ -117,56 +117,42 @@ def _call_everything():
     torch.mm = multiply  # which on a CPU knows no out_dtype
 
     def step(name, batch, num_classes, size, large=False, dtype=torch.float32, **options):
-        fused.LARGE = 0 if large else choose_large
+        plan.SMALL_DISTANCES = 0 if large else small
         loss = weiss.make_loss(name, num_classes, size, impl="triton", check=False, **options)
         x = torch.randn(batch, size, dtype=dtype, requires_grad=True)
         loss(x, torch.randint(num_classes, (batch,))).backward()
 
     for name in ("mf_contrastive", "mf_cwms", "mf_binomial"):
-        step(name, 180, 100, 512)
-        step(name, 180, 100, 512, large=True, average="samples")
-        step(name, 180, 100, 512, large=True, products="bfloat16")
+        step(name, 180, 100, size)
+        step(name, 180, 100, size, large=True, average="samples")
+        step(name, 180, 100, size, matmul_dtype="bfloat16")
     step("mf_cwms", 20, 5000, 48)  # larger tiles, and a size that is no power of two
     torch.set_float32_matmul_precision("high")
-    step("mf_contrastive", 180, 100, 512, dtype=torch.bfloat16)
+    step("mf_contrastive", 180, 100, size, dtype=torch.bfloat16)
 
-    x, labels, fields = torch.randn(180, 512), torch.randint(100, (180,)), torch.randn(100, 512)
-    members = members_of_a_batch(labels, x, 100, "", check=True)
-    loss = weiss.make_loss("mf_contrastive", 100, 512)
-    problem = Problem(loss.interactions, "cosine", "classes", skips=True)
-    wanted = {"wants_embeddings": True, "wants_fields": True}
-    screened.LISTS_PAY = math.inf  # the lists of random fields may be long
-    for precision in ("high", "highest"):
-        torch.set_float32_matmul_precision(precision)
-        screened.screened(problem, x, fields, members, Shard(0, 100), **wanted)
-
-    near.PAYS = dict.fromkeys(near.PAYS, math.inf)
-    near.PARTS, near.BLOCK, near.SHARE = 1, 128, 4
+    x, labels, fields = torch.randn(180, size), torch.randint(100, (180,)), torch.randn(100, size)
+    interactions = weiss.make_loss("mf_contrastive", 100, size).interactions
+    near_pairs.PAYS = dict.fromkeys(near_pairs.PAYS, math.inf)
+    near_pairs.MOST_PARTS, near_pairs.MARKED_CLASSES, near_pairs.WORDS_A_PART = 1, 128, 4
     for average in ("classes", "samples"):
-        problem = Problem(loss.interactions, "cosine", average, skips=True)
-        near.near(problem, x, fields, labels, Shard(0, 100), **wanted)
-    x, fields, labels = torch.randn(1, 512), torch.randn(300, 512), torch.zeros(1).long()
-    near.near(problem, x, fields, labels, Shard(0, 300), **wanted)
-    unwanted = dict.fromkeys(wanted, False)
-    near.near(problem, x, fields[:1], labels, Shard(0, 1), **unwanted)
-
-    for dtype in (torch.float32, torch.bfloat16):
-        rows = [torch.zeros(100, 512, dtype=dtype) for _ in range(4)]
-        counts = torch.zeros(100, dtype=torch.int32), torch.zeros(100).double()
-        decay = torch.zeros((), dtype=torch.float64)
-        update_rows(*rows, *counts, decay, lr=0.1, betas=(0.9, 0.99), eps=1e-8)
+        problem = Problem(interactions, "cosine", average)
+        near_pairs.near_pairs("large", Task(problem, x, fields, labels, Shard(0, 100)))
+    x, fields, labels = torch.randn(1, size), torch.randn(300, size), torch.zeros(1).long()
+    near_pairs.near_pairs("large", Task(problem, x, fields, labels, Shard(0, 300)))
+    value_only = Task(problem, x, fields[:1], labels, Shard(0, 1), False, False)
+    near_pairs.near_pairs("large", value_only)
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
-    """What the compiler says of each kernel; and which kernels there are."""
+@pytest.fixture(scope="module", params=["once", pytest.param("all", marks=pytest.mark.slow)])
+def compiled(request, tmp_path_factory):
+    """The compiler's errors for each kernel, once or in all its specialisations; all kernels."""
     if importlib.util.find_spec("triton") is None:
         pytest.skip("triton is not installed")
     cache = str(tmp_path_factory.mktemp("compiled"))
     environment = {**os.environ, "TRITON_CACHE_DIR": cache, "OMP_NUM_THREADS": "1"}
     environment.pop("TRITON_INTERPRET", None)
     done = subprocess.run(
-        [sys.executable, __file__],
+        [sys.executable, __file__, request.param],
         env=environment,
         capture_output=True,
         text=True,
@@ -187,4 +173,4 @@ def test_every_kernel_compiles_and_fits_its_memory(compiled):
 
 
 if __name__ == "__main__":
-    _compile_everything()
+    _compile_everything(each_once="once" in sys.argv)

@@ -15,6 +15,7 @@ from torch.nn.functional import normalize
 
 import weiss
 from weiss.evaluation import neighbours
+from weiss.kernels import cuda_graphs, plan
 from weiss.kernels.problem import Problem
 
 pytestmark = pytest.mark.gpu
@@ -36,19 +37,21 @@ def synchronisation(mode):
 def take_the_large_path(monkeypatch, block=2**16):
     """Multiply in the library, in several blocks, also where the problem is small."""
     fused = pytest.importorskip("weiss.kernels.fused")
-    monkeypatch.setattr(fused, "LARGE", 0)
-    monkeypatch.setattr(fused, "BLOCK", block)
+    monkeypatch.setattr(plan, "SMALL_DISTANCES", 0)
+    monkeypatch.setattr(fused, "MOST_BLOCK_DISTANCES", block)
 
 
-def list_pairs(monkeypatch):
-    """Take only pairs that are near, however many they are."""
-    screened = pytest.importorskip("weiss.kernels.screened")
-    near = pytest.importorskip("weiss.kernels.near")
-    monkeypatch.setattr(screened, "SHARE", 1)
-    monkeypatch.setattr(screened, "LISTS_PAY", math.inf)
-    monkeypatch.setattr(near, "PAYS", dict.fromkeys(near.PAYS, math.inf))
-    monkeypatch.setattr(near, "BLOCK", 256)
-    monkeypatch.setattr(near, "SHARE", 8)
+def near_pairs_pay(monkeypatch):
+    """Compute only near pairs, however many they are, in several blocks."""
+    near_pairs = pytest.importorskip("weiss.kernels.near_pairs")
+    monkeypatch.setattr(near_pairs, "PAYS", dict.fromkeys(near_pairs.PAYS, math.inf))
+    monkeypatch.setattr(near_pairs, "MARKED_CLASSES", 256)
+    monkeypatch.setattr(near_pairs, "WORDS_A_PART", 8)
+
+
+def near_pairs_do_not_pay(monkeypatch):
+    near_pairs = pytest.importorskip("weiss.kernels.near_pairs")
+    monkeypatch.setattr(near_pairs, "PAYS", dict.fromkeys(near_pairs.PAYS, -1.0))
 
 
 def batch(multi_hot=False):
@@ -266,18 +269,19 @@ WAYS = {
     "small": {"skip": "off"},
     "large": {"skip": "off"},
     "near pairs": {"skip": "on"},
-    "narrow products": {"skip": "off", "products": "bfloat16"},
+    "bfloat16": {"skip": "off", "matmul_dtype": "bfloat16"},
 }
+FUSED = [(name, way) for name in MEAN_FIELD for way in WAYS if way != "near pairs"]
+FUSED.append(("mf_contrastive", "near pairs"))
 
 
-@pytest.mark.parametrize("name", MEAN_FIELD)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("name", "way"), FUSED)
 @pytest.mark.parametrize("shape", [(180, 300, 64), (255, 1507, 123)], ids=str)
 def test_fused_kernels_err_as_the_plain_formula_does(name, way, shape, monkeypatch):
     embeddings, labels, fields = clustered(*shape, same=9)
-    if way in ("large", "narrow products"):
+    if way in ("large", "bfloat16"):
         take_the_large_path(monkeypatch)
-    list_pairs(monkeypatch)
+    near_pairs_pay(monkeypatch)
     for average in ("classes", "samples"):
         settings = {**GENTLE[name], "average": average}
         loss = with_fields(name, fields, impl="triton", **WAYS[way], **settings).cuda()
@@ -287,7 +291,7 @@ def test_fused_kernels_err_as_the_plain_formula_does(name, way, shape, monkeypat
         exact = with_fields(name, fields.double(), impl="reference", **settings)
         truth = found(exact, embeddings.double(), labels)
         x, m, slack = embeddings, fields, 5e-6
-        if way == "narrow products":  # beyond the rounding of both factors, that of coefficients
+        if way == "bfloat16":  # beyond the rounding of both factors, that of coefficients
             length = embeddings.norm(dim=1, keepdim=True)
             x, m = normalize(embeddings).bfloat16().float() * length, fields.bfloat16().float()
             # A hinge has a coefficient or none, and rounding decides for those at its edge.
@@ -316,13 +320,12 @@ def test_fused_kernels_round_gradients_once(name, dtype):
     assert_within_budget(results, plain, truth, slack=5e-6)
 
 
-@pytest.mark.parametrize("name", MEAN_FIELD)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("name", "way"), FUSED)
 def test_fused_kernels_give_the_same_bits_on_every_run(name, way, monkeypatch):
     embeddings, labels, fields = clustered(180, 300, 64, same=9)
-    if way in ("large", "narrow products"):
+    if way in ("large", "bfloat16"):
         take_the_large_path(monkeypatch)
-    list_pairs(monkeypatch)
+    near_pairs_pay(monkeypatch)
     loss = with_fields(name, fields, impl="triton", **WAYS[way], **GENTLE[name]).cuda()
     first, *others = (found(loss, embeddings.cuda(), labels.cuda()) for _ in range(5))
     for other in others:
@@ -330,29 +333,28 @@ def test_fused_kernels_give_the_same_bits_on_every_run(name, way, monkeypatch):
 
 
 def test_a_hinge_loses_no_bit_of_its_gradients_to_skipping(monkeypatch):
-    list_pairs(monkeypatch)
+    near_pairs_pay(monkeypatch)
     embeddings, labels, fields = clustered(180, 300, 64, same=9)
     loss = with_fields("mf_contrastive", fields, impl="triton", skip="on").cuda()
     few = found(loss, embeddings.cuda(), labels.cuda())
     assert 0.5 < loss.skipped_share < 1
-    monkeypatch.setattr(Problem, "reach", lambda self, num_classes: math.inf)
+    monkeypatch.setattr(Problem, "reach", math.inf)
     every = found(loss, embeddings.cuda(), labels.cuda())
     assert loss.skipped_share == 0.0
     assert all(a.equal(b) for a, b in zip(few, every, strict=True))
 
 
 def test_by_itself_a_hinge_of_many_pairs_skips(monkeypatch):
-    choice = pytest.importorskip("weiss.kernels.choice")
-    list_pairs(monkeypatch)
+    near_pairs_pay(monkeypatch)
     embeddings, labels, fields = clustered(180, 300, 64, same=9)
     x, labels = embeddings.cuda(), labels.cuda()
     plain = with_fields("mf_contrastive", fields).cuda()
     expected = found(plain, x, labels)
     assert plain.skipped_share is None
-    monkeypatch.setattr(choice, "PAIRS_ON_A_GPU", 180 * 300)
+    monkeypatch.setattr(plan, "SKIPPED_PAIRS_GPU", 180 * 300)
     for name, check, skips in (
         ("mf_contrastive", True, True),
-        ("mf_contrastive", False, False),
+        ("mf_contrastive", False, True),
         ("mf_cwms", True, False),
     ):
         loss = with_fields(name, fields, check=check).cuda()
@@ -364,13 +366,12 @@ def test_by_itself_a_hinge_of_many_pairs_skips(monkeypatch):
 
 def test_near_pairs_fit_in_a_cuda_graph(monkeypatch):
     """Which cannot ask how many there are, and so takes them however many."""
-    list_pairs(monkeypatch)
+    near_pairs_pay(monkeypatch)
     embeddings, labels, fields = clustered(180, 300, 64, same=9)
     loss = with_fields("mf_contrastive", fields, impl="triton", skip="on", check=False).cuda()
     x, labels = embeddings.cuda().requires_grad_(), labels.cuda()
     expected = found(loss, x.detach(), labels)  # compiles
-    near = pytest.importorskip("weiss.kernels.near")
-    monkeypatch.setattr(near, "PAYS", dict.fromkeys(near.PAYS, -1.0))
+    near_pairs_do_not_pay(monkeypatch)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         value = loss(x, labels)
@@ -380,18 +381,26 @@ def test_near_pairs_fit_in_a_cuda_graph(monkeypatch):
     assert all(a.equal(b) for a, b in zip([value, *gradients], expected, strict=True))
 
 
-@pytest.mark.parametrize("name", MEAN_FIELD)
-def test_where_lists_are_too_long_all_pairs_are_taken(name, monkeypatch):
-    screened = pytest.importorskip("weiss.kernels.screened")
-    near = pytest.importorskip("weiss.kernels.near")
-    monkeypatch.setattr(near, "PAYS", dict.fromkeys(near.PAYS, -1.0))
-    monkeypatch.setattr(screened, "LISTS_PAY", math.inf)
-    monkeypatch.setattr(screened, "SHARE", 2**30)
-    monkeypatch.setattr(screened, "LEAST_ROOM", 1)
+def test_by_itself_nothing_is_skipped_in_a_cuda_graph(monkeypatch):
+    monkeypatch.setattr(plan, "SKIPPED_PAIRS_GPU", 1)
+    embeddings, labels, fields = clustered(180, 300, 64, same=9)
+    loss = with_fields("mf_contrastive", fields, check=False).cuda()
+    x, labels = embeddings.cuda().requires_grad_(), labels.cuda()
+    found(loss, x.detach(), labels)
+    found(with_fields("mf_contrastive", fields, skip="off").cuda(), x.detach(), labels)  # compiles
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        value = loss(x, labels)
+        torch.autograd.grad(value, [x, loss.fields])
+    assert loss.skipped_share is None
+
+
+def test_where_too_many_pairs_are_near_all_are_computed(monkeypatch):
+    near_pairs_do_not_pay(monkeypatch)
     embeddings, labels, fields = clustered(180, 300, 64, same=9)
     results = {}
     for skip in ("on", "off"):
-        loss = with_fields(name, fields, impl="triton", skip=skip, **GENTLE[name]).cuda()
+        loss = with_fields("mf_contrastive", fields, impl="triton", skip=skip).cuda()
         results[skip] = found(loss, embeddings.cuda(), labels.cuda())
         assert loss.skipped_share == (0.0 if skip == "on" else None)
     assert all(a.equal(b) for a, b in zip(*results.values(), strict=True))
@@ -414,11 +423,11 @@ def test_with_many_classes_little_is_needed_beyond_the_gradient_of_the_fields(na
     assert extra <= 1.3 * gradient.numel() * gradient.element_size()
 
 
-# Recordings of small problems
+# CUDA graphs of small problems
 
 
-def recorded_loss(name="mf_cwms", times=6, **options):
-    """A loss that has been asked so often that it replays; its batch."""
+def captured_loss(name="mf_cwms", times=6, **options):
+    """A loss that was computed so often that it is replayed; its batch."""
     embeddings, labels, fields = clustered(48, 70, 32, same=9)
     loss = with_fields(name, fields, impl="triton", **GENTLE[name], **options).cuda()
     x, labels = embeddings.cuda(), labels.cuda()
@@ -428,19 +437,19 @@ def recorded_loss(name="mf_cwms", times=6, **options):
 
 
 def plainly(loss, x, labels, factor=1.0):
-    """The same loss, asked for the first time."""
+    """The same loss, computed for the first time."""
     return found(copy.deepcopy(loss), x, labels, factor)
 
 
-def is_recorded(loss):
-    return bool(loss._recordings._known)
+def is_captured(loss):
+    return bool(loss._graphs._graphs)
 
 
 @pytest.mark.parametrize("name", MEAN_FIELD)
 @pytest.mark.parametrize("check", [True, False])
 def test_a_replay_gives_the_bits_of_a_plain_pass(name, check):
-    loss, x, labels = recorded_loss(name, check=check)
-    assert is_recorded(loss)
+    loss, x, labels = captured_loss(name, check=check)
+    assert is_captured(loss)
     for turn in range(3):
         x, labels = x.roll(turn, 0) * (1 + turn), labels.roll(2 * turn)
         for factor in (1.0, -2.5):
@@ -451,7 +460,7 @@ def test_a_replay_gives_the_bits_of_a_plain_pass(name, check):
 
 
 def test_a_replay_sees_fields_that_have_moved():
-    loss, x, labels = recorded_loss()
+    loss, x, labels = captured_loss()
     with torch.no_grad():
         loss.fields.mul_(-0.7).add_(0.1)
     assert all(
@@ -464,7 +473,7 @@ def test_a_replay_sees_fields_that_have_moved():
 
 
 def test_passes_that_overlap_keep_their_own_gradients_and_values():
-    loss, x, labels = recorded_loss()
+    loss, x, labels = captured_loss()
     first, second = x.clone().requires_grad_(), x.flip(0).clone().requires_grad_()
     values = [loss(first, labels), loss(second, labels)]
     expected = [plainly(loss, batch.detach(), labels) for batch in (first, second)]
@@ -477,7 +486,7 @@ def test_passes_that_overlap_keep_their_own_gradients_and_values():
 
 
 def test_gradients_of_replays_add_up_in_the_parameter():
-    loss, x, labels = recorded_loss()
+    loss, x, labels = captured_loss()
     loss.fields.grad = None
     for _ in range(3):
         loss(x, labels).backward()
@@ -485,7 +494,7 @@ def test_gradients_of_replays_add_up_in_the_parameter():
 
 
 def test_a_replay_can_be_gone_back_through_twice():
-    loss, x, labels = recorded_loss()
+    loss, x, labels = captured_loss()
     x = x.clone().requires_grad_()
     value = loss(x, labels)
     (once,) = torch.autograd.grad(value, [x], retain_graph=True)
@@ -495,25 +504,25 @@ def test_a_replay_can_be_gone_back_through_twice():
 
 
 def test_other_sizes_in_between_are_computed_as_they_are():
-    loss, x, labels = recorded_loss()
+    loss, x, labels = captured_loss()
     for size in (48, 31, 48, 5, 48):
         results = found(loss, x[:size], labels[:size])
         expected = plainly(loss, x[:size], labels[:size])
         assert all(a.equal(b) for a, b in zip(results, expected, strict=True))
 
 
-def test_a_recorded_loss_can_be_copied_saved_and_moved(tmp_path):
-    loss, x, labels = recorded_loss()
+def test_a_captured_loss_can_be_copied_saved_and_moved(tmp_path):
+    loss, x, labels = captured_loss()
     for other in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
-        assert not is_recorded(other)
+        assert not is_captured(other)
         assert found(other, x, labels)[0].equal(found(loss, x, labels)[0])
     moved = loss.cpu()
     moved.impl = "auto"
     assert found(moved, x.cpu(), labels.cpu())[0].isfinite()
 
 
-def test_a_replayed_loss_can_be_part_of_a_recorded_step():
-    loss, x, labels = recorded_loss(check=False)
+def test_a_replayed_loss_can_be_part_of_a_captured_step():
+    loss, x, labels = captured_loss(check=False)
     expected = plainly(loss, x, labels)
     x = x.clone().requires_grad_()
     stream = torch.cuda.Stream()
@@ -533,13 +542,13 @@ def test_a_replayed_loss_can_be_part_of_a_recorded_step():
     assert x.grad.equal(expected[1])
 
 
-@pytest.mark.parametrize("wanders", [True, False])
-def test_wrong_labels_are_refused_by_a_replay_too(wanders):
-    loss, x, labels = recorded_loss()
+@pytest.mark.parametrize("moves", [True, False])
+def test_wrong_labels_are_refused_by_a_replay_too(moves):
+    loss, x, labels = captured_loss()
     wrong = labels.index_fill(0, torch.tensor([3], device="cuda"), 70)
     right = labels.clone()
     for turn in range(9):  # in places that are new, or in one
-        at = wrong.clone() if wanders else labels
+        at = wrong.clone() if moves else labels
         loss(x, at.copy_(right))
         with pytest.raises(ValueError, match="labels must lie in"):
             loss(x, at.copy_(wrong))
@@ -549,24 +558,24 @@ def test_wrong_labels_are_refused_by_a_replay_too(wanders):
         loss(x, at.copy_(right))
         with pytest.raises(ValueError, match="embeddings must be finite"):
             loss(x * (float("nan") if turn % 2 else float("inf")), at)
-    assert is_recorded(loss)
+    assert is_captured(loss)
 
 
-def test_batches_that_wander_are_copied_to_a_recording():
-    loss, x, labels = recorded_loss(times=0)
+def test_batches_in_ever_new_memory_are_copied_to_a_graph():
+    loss, x, labels = captured_loss(times=0)
     kept = []
     for turn in range(12):
         moved, of = x.roll(turn, 0).clone(), labels.roll(2 * turn).clone()
         kept.append((found(loss, moved, of), moved, of))  # so that no memory is used again
-    assert is_recorded(loss)
+    assert is_captured(loss)
     for results, moved, of in kept:
         expected = plainly(loss, moved, of)
         assert all(a.equal(b) for a, b in zip(results, expected, strict=True))
 
 
-def test_a_recording_leaves_its_batch_alone():
-    """Batches are read where they are; whoever wrote them must be free to let them go."""
-    loss, x, labels = recorded_loss()
+def test_a_graph_does_not_hold_its_batch():
+    """Batches are read where they are; their memory must be free to be released."""
+    loss, x, labels = captured_loss()
     batch = x.clone()
     for _ in range(6):
         found(loss, batch, labels)
@@ -579,7 +588,7 @@ def test_a_recording_leaves_its_batch_alone():
 
 
 def test_labels_with_gaps_are_read_as_they_lie():
-    loss, x, labels = recorded_loss()
+    loss, x, labels = captured_loss()
     both = torch.stack([labels, labels.flip(0)], 1)
     close, apart = both.view(-1)[: len(labels)], both[:, 0]
     assert close.data_ptr() == apart.data_ptr()
@@ -588,49 +597,50 @@ def test_labels_with_gaps_are_read_as_they_lie():
     assert results == [plainly(loss, x, at)[0].item() for at in (close.clone(), apart.clone())]
 
 
-def test_losses_that_are_gone_leave_no_recording_behind():
-    loss, _, _ = recorded_loss()
-    recording = weakref.ref(next(iter(loss._recordings._known.values())))
+def test_a_deleted_loss_leaves_no_graph_behind():
+    loss, _, _ = captured_loss()
+    graph = weakref.ref(next(iter(loss._graphs._graphs.values())))
     del loss
     gc.collect()
-    assert recording() is None
+    assert graph() is None
 
 
-def test_fields_that_move_away_leave_no_recording_behind():
-    loss, _, _ = recorded_loss()
-    recording = weakref.ref(next(iter(loss._recordings._known.values())))
+def test_fields_that_move_leave_no_graph_behind():
+    loss, _, _ = captured_loss()
+    graph = weakref.ref(next(iter(loss._graphs._graphs.values())))
     loss.double()
     gc.collect()
-    assert recording() is None
+    assert graph() is None
 
 
-def test_a_recording_that_fails_leaves_the_plain_way_and_the_stream(monkeypatch):
-    replay = pytest.importorskip("weiss.kernels.replay")
-    fuse, times = replay._fuse, []
+def test_a_capture_that_fails_leaves_the_plain_way_and_the_stream(monkeypatch):
+    fuse, times = cuda_graphs._fuse, []
 
     def failing(*asked):
         times.append(None)
-        results = fuse(*asked)  # torch warns of a recording without a launch
+        results = fuse(*asked)  # torch warns of a capture without a launch
         if torch.cuda.is_current_stream_capturing():
             raise RuntimeError("not today")
         return results
 
-    monkeypatch.setattr(replay, "_fuse", failing)
+    monkeypatch.setattr(cuda_graphs, "_fuse", failing)
     stream = torch.cuda.current_stream()
     with pytest.warns(UserWarning, match="kernel by kernel.*not today"):
-        loss, x, labels = recorded_loss()
+        loss, x, labels = captured_loss()
     assert torch.cuda.current_stream() == stream
-    assert not is_recorded(loss)
+    assert not is_captured(loss)
     assert found(loss, x, labels)[0].equal(plainly(loss, x, labels)[0])
     torch.nn.functional.dropout(torch.ones(3, device="cuda"))
 
 
 @pytest.mark.parametrize("labels_of", ["several of a class", "one class beyond a tile"])
-def test_narrow_products_add_up_classes_of_several_samples(labels_of):
+def test_products_in_bfloat16_add_up_classes_of_several_samples(labels_of):
     embeddings, _, fields = clustered(300, 4000, 64)
     each = 4 if labels_of == "several of a class" else 140
     labels = torch.arange(300) // each * 7
-    loss = with_fields("mf_cwms", fields, impl="triton", products="bfloat16", **GENTLE["mf_cwms"])
+    loss = with_fields(
+        "mf_cwms", fields, impl="triton", matmul_dtype="bfloat16", **GENTLE["mf_cwms"]
+    )
     results = found(loss.cuda(), embeddings.cuda(), labels.cuda())
     exact = with_fields("mf_cwms", fields.double(), impl="reference", **GENTLE["mf_cwms"])
     truth = found(exact, embeddings.double(), labels)

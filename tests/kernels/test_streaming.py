@@ -23,7 +23,7 @@ from budgets import (
 from torch.nn.functional import one_hot, relu
 
 from weiss import MeanFieldLoss
-from weiss.kernels import choice, constraint, dispatch, streaming
+from weiss.kernels import constraint, dispatch, plan, streaming
 from weiss.losses import BinomialDeviance, ClassWiseMultiSimilarity, Contrastive
 from weiss.theory.interactions import Interactions, LogLink, closed_form_of, rate
 
@@ -33,6 +33,12 @@ CONSTRAINTS = [
     {},
     {"reg_weight": 0.7},
     {"reg_weight": 0.7, "reg_scale": "released"},
+]
+WAYS = [
+    ("cosine", "classes", CONSTRAINTS[0]),
+    ("cosine", "samples", CONSTRAINTS[2]),
+    ("euclidean", "samples", CONSTRAINTS[0]),
+    ("euclidean", "classes", CONSTRAINTS[1]),
 ]
 LABELS = {
     "indices": {},
@@ -78,13 +84,11 @@ def assert_streams(name, embeddings, labels, fields, relative=1e-10, **arguments
 
 
 @every_loss()
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("average", AVERAGES)
 @pytest.mark.parametrize("given", LABELS)
-def test_many_blocks_are_the_plain_formula(name, kind, average, given, small_blocks):
+def test_many_blocks_are_the_plain_formula(name, given, small_blocks):
     labels_each = None if given.startswith("indices") else 3
     batch = double_batch(13, 11, 5, labels_each, same=4)
-    for reg in CONSTRAINTS:
+    for kind, average, reg in WAYS:
         arguments = {**GENTLE[name], "distance": kind, "average": average, **LABELS[given], **reg}
         assert_streams(name, *batch, **arguments)
 
@@ -133,17 +137,21 @@ def test_awkward_shapes_are_the_plain_formula(name, kind, shape, small_blocks):
     generator = torch.Generator().manual_seed(1)
     fields = torch.randn(num_classes, size, generator=generator).double()
     embeddings = fields[labels] + 0.5 * torch.randn(len(labels), size, generator=generator).double()
-    for given in (labels, one_hot(labels, num_classes)):
-        for arguments in ({}, {"check": False, "max_labels_per_sample": 1}):
-            for average in AVERAGES:
-                more = {"distance": kind, "average": average, "reg_weight": 0.3, **arguments}
-                results = [
-                    found(with_fields(name, fields, impl=impl, **more), embeddings, given)
-                    for impl in ("streaming", "reference")
-                ]
-                # In one dimension cosines are 1 or -1, and gradients zero up to rounding.
-                for a, b in zip(*results, strict=True):
-                    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
+    hot, unchecked = one_hot(labels, num_classes), {"check": False, "max_labels_per_sample": 1}
+    for given, arguments in (
+        (labels, {"average": "classes"}),
+        (labels, {"average": "samples", **unchecked}),
+        (hot, {"average": "samples"}),
+        (hot, {"average": "classes", **unchecked}),
+    ):
+        more = {"distance": kind, "reg_weight": 0.3, **arguments}
+        results = [
+            found(with_fields(name, fields, impl=impl, **more), embeddings, given)
+            for impl in ("streaming", "reference")
+        ]
+        # In one dimension cosines are 1 or -1, and gradients zero up to rounding.
+        for a, b in zip(*results, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
 
 
 @every_loss()
@@ -158,27 +166,28 @@ def test_zero_vectors_and_equal_points_are_the_plain_formula(name, kind, small_b
 
 @every_loss()
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("shape", [(255, 507, 123), (7, 1000, 33)], ids=str)
-def test_errors_are_those_of_the_plain_formula(name, dtype, shape, monkeypatch):
+@pytest.mark.parametrize(
+    ("shape", "kind"), [((255, 507, 123), "cosine"), ((7, 1000, 33), "euclidean")], ids=str
+)
+def test_errors_are_those_of_the_plain_formula(name, dtype, shape, kind, monkeypatch):
     monkeypatch.setitem(streaming.ELEMENTS, "cpu", shape[0] * 100)
     embeddings, labels, fields = clustered(*shape, same=5)
     embeddings = embeddings.to(dtype)
     wide = torch.float32
     for dtype_of_fields in {wide, dtype}:
         fields = fields.to(dtype_of_fields)
-        for kind in KINDS:
-            more = {**GENTLE[name], "distance": kind, "reg_weight": 0.1}
-            exact = with_fields(name, fields.double(), impl="reference", **more)
-            truth = found(exact, embeddings.double(), labels)
-            assert all(tensor.any() for tensor in truth)
-            results, plain = (
-                found(with_fields(name, fields, impl=impl, **more), embeddings, labels)
-                for impl in ("streaming", "reference")
-            )
-            assert [r.dtype for r in results] == [wide, dtype, dtype_of_fields]
-            # Two parts of a gradient are rounded before they are added.
-            slack = 1e-6 if dtype_of_fields == wide else 2 * torch.finfo(dtype).eps
-            assert_within_budget(results, plain, truth, slack)
+        more = {**GENTLE[name], "distance": kind, "reg_weight": 0.1}
+        exact = with_fields(name, fields.double(), impl="reference", **more)
+        truth = found(exact, embeddings.double(), labels)
+        assert all(tensor.any() for tensor in truth)
+        results, plain = (
+            found(with_fields(name, fields, impl=impl, **more), embeddings, labels)
+            for impl in ("streaming", "reference")
+        )
+        assert [r.dtype for r in results] == [wide, dtype, dtype_of_fields]
+        # Two parts of a gradient are rounded before they are added.
+        slack = 1e-6 if dtype_of_fields == wide else 2 * torch.finfo(dtype).eps
+        assert_within_budget(results, plain, truth, slack)
 
 
 @every_loss(["mf_cwms", "mf_binomial"])
@@ -186,15 +195,12 @@ def test_errors_are_those_of_the_plain_formula(name, dtype, shape, monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_any_rate_and_offset_gives_a_finite_loss_and_gradient(name, kind, dtype, small_blocks):
     embeddings, labels, fields = clustered(12, 7, 8)
-    for alpha in (1e-6, 80.0, 1e4):
-        for beta in (1e-6, 80.0, 1e4):
-            for delta in (-1e3, 0.2, 1e3, 1e9):
-                rates = {"alpha": alpha, "beta": beta, "delta": delta, "distance": kind}
-                loss = with_fields(
-                    name, fields.to(dtype), impl="streaming", reg_weight=0.1, **rates
-                )
-                results = found(loss, embeddings.to(dtype), labels)
-                assert all(tensor.isfinite().all() for tensor in results), rates
+    for alpha, beta in ((1e-6, 1e4), (1e4, 1e-6), (80.0, 80.0)):
+        for delta in (-1e3, 0.2, 1e9):
+            rates = {"alpha": alpha, "beta": beta, "delta": delta, "distance": kind}
+            loss = with_fields(name, fields.to(dtype), impl="streaming", reg_weight=0.1, **rates)
+            results = found(loss, embeddings.to(dtype), labels)
+            assert all(tensor.isfinite().all() for tensor in results), rates
 
 
 @pytest.mark.parametrize("margin", [-1.0, 0.0, 2.5, 1e9])
@@ -286,15 +292,14 @@ CUSTOM = [SquaredHinge(), Gauss(), Inverted(), Indifferent(), Steeper(neg_margin
 @pytest.mark.parametrize("labels_each", [None, 3])
 def test_any_loss_of_the_derivation_streams(interactions, kind, labels_each, small_blocks):
     embeddings, labels, fields = double_batch(13, 11, 5, labels_each, same=4)
-    for average in AVERAGES:
-        for reg in CONSTRAINTS:
-            results = []
-            for impl in ("streaming", "reference"):
-                more = {"impl": impl, "average": average, "distance": kind, **reg}
-                loss = MeanFieldLoss(interactions, 11, 5, **more).double()
-                loss.load_state_dict({"fields": fields})
-                results.append(found(loss, embeddings, labels))
-            assert_equal_to(*results)
+    for average, reg in (("classes", CONSTRAINTS[2]), ("samples", CONSTRAINTS[1])):
+        results = []
+        for impl in ("streaming", "reference"):
+            more = {"impl": impl, "average": average, "distance": kind, **reg}
+            loss = MeanFieldLoss(interactions, 11, 5, **more).double()
+            loss.load_state_dict({"fields": fields})
+            results.append(found(loss, embeddings, labels))
+        assert_equal_to(*results)
 
 
 @pytest.mark.parametrize("known", [Contrastive, ClassWiseMultiSimilarity, BinomialDeviance])
@@ -357,7 +362,7 @@ def test_without_gradients_the_value_is_the_same(name, kind, small_blocks):
 
 
 @every_loss()
-@pytest.mark.parametrize("factor", [-2.5, 0.0, 1.0, 1024.0])
+@pytest.mark.parametrize("factor", [-2.5, 0.0, 1024.0])
 def test_gradients_follow_what_is_done_to_the_loss(name, factor, small_blocks):
     batch = double_batch(13, 11, 5, same=4)
     results = [
@@ -386,31 +391,9 @@ def test_a_kept_graph_can_be_gone_back_through_again(name, small_blocks):
 
 
 @every_loss()
-def test_gradients_add_up_over_backward_passes(name, small_blocks):
-    first, second = double_batch(13, 11, 5, same=4), double_batch(13, 11, 5, seed=1)
-    grads = []
-    for impl in ("streaming", "reference"):
-        loss = with_fields(name, first[2], impl=impl, **GENTLE[name])
-        x = first[0].clone().requires_grad_()
-        value = loss(x, first[1])
-        value.backward(retain_graph=True)
-        value.backward()
-        loss(second[0], second[1]).backward()
-        grads.append((x.grad, loss.fields.grad))
-    for a, b in zip(*grads, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
-
-
-@every_loss()
-@pytest.mark.parametrize(
-    "of",
-    [
-        "the loss",
-        "a function of the loss",
-    ],
-)
+@pytest.mark.parametrize("of", ["the loss", "a function of the loss"])
 def test_a_second_derivative_is_refused(name, of, small_blocks):
-    """Never left out without a word, as of the penalty on a gradient beside the loss."""
+    """Never wrong without a message, as for a penalty on the gradient beside the loss."""
     embeddings, labels, fields = double_batch(13, 11, 5)
     loss = with_fields(name, fields, impl="streaming", **GENTLE[name])
     x = embeddings.requires_grad_()
@@ -450,11 +433,10 @@ def test_rows_may_lie_anywhere(name, small_blocks):
         torch.testing.assert_close(gradient, found(loss, embeddings, labels)[1])
 
 
-@every_loss()
-@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize(("name", "check"), [("mf_cwms", True), ("mf_contrastive", False)])
 def test_a_compiled_training_loop_takes_the_same_steps(name, check, monkeypatch):
-    monkeypatch.setattr(choice, "COMPILED", 0)
-    monkeypatch.setattr(choice, "SMALL", 0)
+    monkeypatch.setattr(plan, "COMPILED_DISTANCES", 0)
+    monkeypatch.setattr(plan, "REFERENCE_DISTANCES", 0)
     streamed = []
 
     def stream(*arguments, **more):
@@ -492,12 +474,15 @@ def test_a_compiled_training_loop_takes_the_same_steps(name, check, monkeypatch)
 
 
 @every_loss()
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("arguments", [{}, {"check": False}, {"reg_weight": 1.0}], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [("cosine", {}), ("euclidean", {"check": False}), ("cosine", {"reg_weight": 1.0})],
+    ids=str,
+)
 def test_nothing_of_size_batch_by_classes_is_formed(name, kind, arguments, monkeypatch):
     monkeypatch.setitem(streaming.ELEMENTS, "cpu", 4096)
     monkeypatch.setitem(constraint.WIDTH, "cpu", 64)
-    embeddings, labels, fields = clustered(64, 2000, 4)
+    embeddings, labels, fields = clustered(64, 1100, 4)
     loss = with_fields(name, fields, impl="streaming", distance=kind, **arguments)
     x = embeddings.requires_grad_()
     with LargestTensor() as largest:
@@ -505,8 +490,7 @@ def test_nothing_of_size_batch_by_classes_is_formed(name, kind, arguments, monke
     assert largest.numel == fields.numel()
 
 
-@every_loss()
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("name", "kind"), [("mf_contrastive", "euclidean"), ("mf_cwms", "cosine")])
 def test_with_many_classes_nothing_is_larger_than_the_fields(name, kind):
     embeddings, labels, fields = clustered(64, 100_000, 16)
     loss = with_fields(name, fields, distance=kind)
@@ -518,7 +502,6 @@ def test_with_many_classes_nothing_is_larger_than_the_fields(name, kind):
 
 MEMORY = """
 import resource, sys, torch, weiss
-from weiss.kernels.choice import choose
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 def step(loss, size):

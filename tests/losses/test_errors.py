@@ -8,7 +8,7 @@ from weiss import MeanFieldClassWiseMultiSimilarityLoss, MeanFieldContrastiveLos
 from weiss.losses import Contrastive
 
 OURS = ["contrastive", "cwms", "binomial", "mf_contrastive", "mf_cwms", "mf_binomial"]
-MEAN_FIELD = [name for name in OURS if name.startswith("mf_")]
+EACH_FORM = ["contrastive", "mf_cwms"]
 X = torch.randn(4, 3)
 Y = torch.tensor([0, 1, 1, 2])
 
@@ -43,7 +43,7 @@ BAD_FOR_ALL = {
 }
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", EACH_FORM)
 @pytest.mark.parametrize("mistake", BAD_FOR_ALL)
 def test_a_bad_batch_is_refused_with_the_name_of_the_loss(name, mistake):
     embeddings, labels, error, message = BAD_FOR_ALL[mistake]
@@ -64,23 +64,22 @@ BAD_FOR_FIELDS = {
 }
 
 
-@pytest.mark.parametrize("name", MEAN_FIELD)
 @pytest.mark.parametrize("mistake", BAD_FOR_FIELDS)
-def test_a_batch_that_does_not_fit_the_fields_is_refused(name, mistake):
+def test_a_batch_that_does_not_fit_the_fields_is_refused(mistake):
     embeddings, labels, message = BAD_FOR_FIELDS[mistake]
     with pytest.raises(ValueError, match=message):
-        loss_named(name)(embeddings, labels)
+        loss_named("mf_cwms")(embeddings, labels)
 
 
-@pytest.mark.parametrize("name", MEAN_FIELD)
-def test_logits_check_their_embeddings_too(name):
+def test_logits_check_their_embeddings_too():
     with pytest.raises(ValueError, match="must have 3 columns"):
-        loss_named(name).get_logits(torch.randn(4, 7))
+        loss_named("mf_cwms").get_logits(torch.randn(4, 7))
 
 
-@pytest.mark.parametrize("name", OURS)
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-@pytest.mark.parametrize("labels", [Y, torch.eye(5)[Y]])
+@pytest.mark.parametrize("name", EACH_FORM)
+@pytest.mark.parametrize(
+    ("bad", "labels"), [(float("nan"), Y), (float("inf"), torch.eye(5)[Y])], ids=["nan", "inf"]
+)
 def test_embeddings_that_are_not_finite_are_refused_with_their_rows(name, bad, labels):
     embeddings = X.clone()
     embeddings[1, 2] = embeddings[3, 0] = bad
@@ -118,12 +117,7 @@ BAD_ARGUMENTS = [
     ("mf_contrastive", {"check": "yes"}, TypeError, "check must be True or False .*'yes'"),
     ("mf_contrastive", {"reg_weight": -1}, ValueError, "reg_weight must be zero or more .*-1"),
     ("mf_contrastive", {"reg_scale": "papers"}, ValueError, "reg_scale .*mean 'paper'"),
-    (
-        "mf_contrastive",
-        {"pos_margin": "0.02"},
-        TypeError,
-        "pos_margin must be a number; got",
-    ),
+    ("mf_contrastive", {"pos_margin": "0.02"}, TypeError, "pos_margin must be a number; got"),
     ("contrastive", {"neg_margin": float("nan")}, ValueError, "neg_margin must be finite; got nan"),
     ("mf_cwms", {"beta": -80}, ValueError, "beta must be greater than 0; got -80"),
     ("mf_cwms", {"alpha": 0}, ValueError, "alpha must be greater than 0; got 0"),
@@ -155,7 +149,7 @@ def test_a_cosine_threshold_needs_the_cosine_distance(name):
         ((5.0, 3), TypeError, "num_classes must be a whole number .*got 5.0"),
     ],
 )
-@pytest.mark.parametrize("name", [*MEAN_FIELD, "proxy_anchor", "arcface"])
+@pytest.mark.parametrize("name", ["mf_cwms", "proxy_anchor"])
 def test_sizes_must_be_positive_whole_numbers(name, sizes, error, message):
     with pytest.raises(error, match=message):
         weiss.make_loss(name, *sizes)
@@ -166,7 +160,7 @@ def test_an_unknown_loss_gets_a_suggestion():
         weiss.make_loss("mf_contrastiv", 5, 3)
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", EACH_FORM)
 @pytest.mark.parametrize("argument", ["indices_tuple", "ref_emb", "ref_labels"])
 def test_what_the_common_signature_has_and_the_loss_cannot_use_is_refused(name, argument):
     with pytest.raises(ValueError, match=f"{argument} must be None for "):
@@ -188,11 +182,10 @@ def test_a_description_must_be_an_instance(form, given):
         form(given)
 
 
-@pytest.mark.parametrize("name", ["contrastive", "cwms", "binomial"])
-def test_a_column_of_class_indices_is_refused_by_pair_losses(name):
+def test_a_column_of_class_indices_is_refused_by_pair_losses():
     for labels in (Y[:, None], torch.ones(4, 1)):
         with pytest.raises(ValueError, match=r"got \(4, 1\).*pass labels.squeeze\(1\)"):
-            loss_named(name)(X, labels)
+            loss_named("contrastive")(X, labels)
 
 
 def test_a_column_of_zeros_for_a_single_class_gets_the_right_advice():

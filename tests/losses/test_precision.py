@@ -11,33 +11,39 @@ from weiss import MeanFieldLoss, PairLoss
 from weiss.losses import ClassWiseMultiSimilarity, Contrastive
 
 RATED = ["cwms", "mf_cwms", "binomial", "mf_binomial"]
-RATES = [1e-6, 1e-2, 1.0, 80.0, 1e4]
-DELTAS = [-1e3, 0.0, 0.2, 3.0, 1e3]
+RATES = [(1e-6, 1e-6), (1e-6, 1e4), (1e4, 1e-6), (1e4, 1e4), (1.0, 80.0)]
+DELTAS = [-1e3, 0.0, 0.2, 1e3]
 
 
 @pytest.mark.parametrize("name", RATED)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("autocast", [False, True])
-@pytest.mark.parametrize("kind", ["cosine", "euclidean"])
+@pytest.mark.parametrize(
+    ("dtype", "autocast", "kind"),
+    [
+        (torch.float32, False, "euclidean"),
+        (torch.float32, True, "cosine"),
+        (torch.bfloat16, False, "cosine"),
+        (torch.bfloat16, True, "euclidean"),
+    ],
+    ids=str,
+)
 def test_any_rate_and_offset_gives_a_finite_loss_and_gradient(name, dtype, autocast, kind):
     torch.manual_seed(0)
     embeddings = torch.randn(12, 8).to(dtype)
     labels = torch.arange(12) % 5
-    for alpha in RATES:
-        for beta in RATES:
-            for delta in DELTAS:
-                arguments = {"alpha": alpha, "beta": beta, "delta": delta, "distance": kind}
-                if name.startswith("mf_"):
-                    arguments["reg_weight"] = 0.1
-                loss = weiss.make_loss(name, 7, 8, **arguments).to(dtype)
-                x = embeddings.clone().requires_grad_()
-                with torch.autocast("cpu", enabled=autocast):
-                    value = loss(x, labels)
-                value.backward()
-                assert value.isfinite(), arguments
-                assert x.grad.isfinite().all(), arguments
-                if name.startswith("mf_"):
-                    assert loss.fields.grad.isfinite().all(), arguments
+    for alpha, beta in RATES:
+        for delta in DELTAS:
+            arguments = {"alpha": alpha, "beta": beta, "delta": delta, "distance": kind}
+            if name.startswith("mf_"):
+                arguments["reg_weight"] = 0.1
+            loss = weiss.make_loss(name, 7, 8, **arguments).to(dtype)
+            x = embeddings.clone().requires_grad_()
+            with torch.autocast("cpu", enabled=autocast):
+                value = loss(x, labels)
+            value.backward()
+            assert value.isfinite(), arguments
+            assert x.grad.isfinite().all(), arguments
+            if name.startswith("mf_"):
+                assert loss.fields.grad.isfinite().all(), arguments
 
 
 def test_an_exponent_that_overflows_float32_has_the_value_of_its_asymptote():
@@ -83,7 +89,7 @@ def value_and_gradients(loss, embeddings, labels, autocast):
 
 # A gradient that is stored in bfloat16 has relative errors of up to 2^-8 from that alone.
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-3), (torch.bfloat16, 2**-8)])
-@pytest.mark.parametrize("spread", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("spread", [0.5, 3.0])
 @pytest.mark.parametrize(
     "interactions",
     [AttractionOnly(), RepulsionOnly(), Contrastive()],

@@ -1,6 +1,7 @@
 """Fields against class means: measured as defined, and solved for where they should be."""
 
 import copy
+import json
 import math
 
 import loops
@@ -75,8 +76,7 @@ def measured(embeddings, labels, num_classes):
 # Class means
 
 
-@pytest.mark.parametrize("labels_each", [None, 1, 3])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("seed", "labels_each"), [(0, None), (1, 1), (2, 3)])
 def test_class_means_are_means_of_the_members(seed, labels_each):
     embeddings, labels, _ = unit_batch(seed, labels_each, batch=11, num_classes=6)
     means = ClassMeans(6, 3, CPU)
@@ -131,7 +131,7 @@ def test_cleared_means_have_seen_nothing():
 @pytest.mark.parametrize("distance", ["cosine", "euclidean"])
 @pytest.mark.parametrize("name", MEAN_FIELD)
 def test_order_parameters_are_those_of_the_definition(name, distance, labels_each, monkeypatch):
-    monkeypatch.setattr(self_consistency, "BLOCK", 3)
+    monkeypatch.setattr(self_consistency, "DISTANCE_ROWS", 3)
     embeddings, labels, fields = unit_batch(3, labels_each, batch=9, num_classes=11, size=4)
     reach = 0.7 if distance == "cosine" else 2.0
     loss = weiss.make_loss(name, 11, 4, distance=distance, **{REACH[name]: reach})
@@ -154,12 +154,12 @@ def test_order_parameters_are_those_of_the_definition(name, distance, labels_eac
     assert found["violating_share"] == pytest.approx(sum(pairs) / 55, rel=1e-12)
 
 
-@pytest.mark.parametrize("block", [1, 2, 3, 7, 8, 1000])
+@pytest.mark.parametrize("block", [1, 3, 7, 1000])
 def test_the_share_does_not_depend_on_the_blocks(block, monkeypatch):
     loss = weiss.make_loss("mf_contrastive", 7, 3, neg_margin=0.6)
     means = measured(torch.eye(3), torch.arange(3), 7)
     expected = order_parameters(means, loss)
-    monkeypatch.setattr(self_consistency, "BLOCK", block)
+    monkeypatch.setattr(self_consistency, "DISTANCE_ROWS", block)
     assert order_parameters(means, loss) == expected
 
 
@@ -170,7 +170,7 @@ def test_a_loss_over_pairs_has_lengths_only(name):
     assert set(found) == {"class_mean_length"}
 
 
-@pytest.mark.parametrize("sizes", [(7, 4), (4, 7), (5, 5)])
+@pytest.mark.parametrize("sizes", [(4, 7), (5, 5)])
 @pytest.mark.parametrize("name", PROXIES)
 def test_class_vectors_of_a_baseline_are_a_class_a_row(name, sizes):
     loss = weiss.make_loss(name, *sizes)
@@ -184,9 +184,9 @@ def test_class_vectors_of_a_baseline_are_a_class_a_row(name, sizes):
         assert logits[i].argsort().tolist() == ranked
 
 
-@pytest.mark.parametrize("sizes", [(7, 4), (5, 5)])
 @pytest.mark.parametrize("name", PROXIES)
-def test_a_proxy_is_compared_by_angle_and_has_no_reach(name, sizes):
+def test_a_proxy_is_compared_by_angle_and_has_no_reach(name):
+    sizes = (7, 4)
     loss = weiss.make_loss(name, *sizes)
     x = torch.nn.functional.normalize(torch.randn(9, sizes[1]))
     labels = torch.arange(9) % (sizes[0] - 1)  # one class is absent
@@ -213,19 +213,12 @@ def test_a_single_class_has_no_pairs():
     assert set(found) == {"class_mean_length", "residual"}
 
 
-def test_order_parameters_are_plain_numbers_that_json_can_say():
-    import json
-
-    embeddings, labels, _ = unit_batch(0)
-    found = order_parameters(measured(embeddings, labels, 5), weiss.make_loss("mf_cwms", 5, 3))
-    assert json.loads(json.dumps(found)) == found
-
-
-def test_measuring_changes_nothing():
+def test_measuring_changes_nothing_and_gives_plain_numbers():
     embeddings, labels, _ = unit_batch(0)
     loss, means = weiss.make_loss("mf_cwms", 5, 3), measured(embeddings, labels, 5)
     before = copy.deepcopy((loss.fields, means.sums_CD, means.counts_C))
-    order_parameters(means, loss)
+    found = order_parameters(means, loss)
+    assert json.loads(json.dumps(found)) == found
     after = (loss.fields, means.sums_CD, means.counts_C)
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
     assert loss.fields.requires_grad
@@ -288,8 +281,7 @@ def test_orthogonal_fields_violate_nothing_and_equal_fields_everything():
 # Fields that follow
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.25, 0.9, 1.0])
-@pytest.mark.parametrize("labels_each", [None, 2])
+@pytest.mark.parametrize(("momentum", "labels_each"), [(0.0, None), (0.25, 2), (1.0, None)])
 def test_fields_follow_the_means_of_a_batch(momentum, labels_each):
     embeddings, labels, fields = unit_batch(5, labels_each, batch=3, num_classes=9)
     loss = weiss.make_loss("mf_cwms", 9, 3)
@@ -372,10 +364,10 @@ def test_with_a_soft_attraction_the_solution_is_the_class_means(name, arguments)
         )
 
     begun = furthest()
-    solve_fields(loss, embeddings, labels, shuffled(120, 120, 300), lr=0.05)
+    solve_fields(loss, embeddings, labels, shuffled(120, 120, 200), lr=0.05)
     assert begun > 0.1
     assert furthest() < 1e-3
-    # And not only the mean: a member of the class is further away than that.
+    # The mean, not a member of the class: those are further away.
     nearest = min(
         float(loops.distance("cosine", means[int(c)], x))
         for x, c in zip(embeddings, labels, strict=True)

@@ -10,7 +10,7 @@ from weiss.losses.shards import even_sizes, is_sharded, shard_classes, whole_fie
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("world", [3, pytest.param(4, marks=pytest.mark.slow)])
 def test_shards_compute_what_one_process_does(world, tmp_path):
     torch.multiprocessing.spawn(sharded.compute, (world, tmp_path / "store"), nprocs=world)
 

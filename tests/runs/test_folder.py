@@ -11,7 +11,6 @@ from weiss.backbones import make_backbone
 from weiss.runs import Kept, Run, build_backbone, build_loss, to_toml
 from weiss.runs.checkpoints import State
 from weiss.runs.folder import CARD, METRICS, MODEL, RECIPE, RESULT, BusyFolderError
-from weiss.runs.recipe import OLD_KEYS
 
 SIZE = 8
 CLASSES = ["Ä pie", "b/2", "c", "平均"]
@@ -318,16 +317,13 @@ def test_a_locked_run_is_refused_and_leftovers_of_killed_programs_are_removed(tm
         Run(run.folder / ".mine.tmp" / "x").make_folder()
 
 
-def test_the_recipe_of_an_old_run_has_the_new_names_of_its_keys(tmp_path, monkeypatch):
-    monkeypatch.setitem(OLD_KEYS, "loss.betta", "loss.beta")
+def test_the_recipe_of_an_old_run_opens_under_the_present_names_of_its_keys(tmp_path):
     run, settings = Run(tmp_path), recipe()
-    settings["loss"] = {"name": "mf_cwms", "betta": 40.0, "delta": 0.8}
+    settings["loss"] = {"name": "mf_cwms", "products": "float32", "delta": 0.8}
+    settings["optim"] = {"lr": 0.1, "touched_rows": True}
     run.write_recipe(to_toml(settings))
-    assert list(run.recipe()["loss"].items()) == [
-        ("name", "mf_cwms"),
-        ("beta", 40.0),
-        ("delta", 0.8),
-    ]
+    assert list(run.recipe()["loss"]) == ["name", "matmul_dtype", "delta"]
+    assert run.recipe()["optim"] == {"lr": 0.1}
 
 
 # Building from sections

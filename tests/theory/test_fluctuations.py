@@ -265,7 +265,7 @@ def power(values):
     return torch.linalg.lstsq(line, values.log()[:, None]).solution[0, 0].item()
 
 
-@pytest.mark.parametrize("per_class", [2, 3, 8, 9])
+@pytest.mark.parametrize("per_class", [2, 3, 9])
 @pytest.mark.parametrize(
     ("family", "settings", "before", "after"),
     [
@@ -370,8 +370,8 @@ def test_it_agrees_with_the_average_over_many_drawn_samples():
         assert missed["second"] < missed["none"]
 
 
-@pytest.mark.parametrize("size", [2, 3, 8])
-@pytest.mark.parametrize("cosine", [1.0, 0.6, 0.0, -1.0])
+@pytest.mark.parametrize("size", [2, 8])
+@pytest.mark.parametrize("cosine", [1.0, 0.6, -1.0])
 def test_the_product_of_two_spreads_is_the_trace_of_their_covariances(size, cosine):
     fields = torch.eye(size, dtype=torch.float64)[:2].clone()
     fields[1] = cosine * fields[0] + math.sqrt(1 - cosine**2) * fields[1]
@@ -440,18 +440,17 @@ def test_the_average_over_random_directions_begins_as_a_gaussian_and_ends_as_its
         ("mf_cwms", {"distance": "euclidean"}, "distance must be 'cosine'"),
         ("mf_cwms", {"average": "samples"}, "average must be 'classes'"),
         ("mf_contrastive", {"impl": "streaming"}, "impl must be 'auto' or 'reference'"),
-        ("mf_contrastive", {"impl": "triton"}, "impl must be 'auto' or 'reference'"),
         ("mf_contrastive", {"skip": "on"}, "skip must be 'auto' or 'off'"),
-        ("mf_cwms", {"products": "bfloat16"}, "products must be 'float32'"),
+        ("mf_cwms", {"matmul_dtype": "bfloat16"}, "matmul_dtype must be 'float32'"),
         ("mf_binomial", {}, "must be hinges or exponentials"),
     ],
 )
-def test_what_cannot_be_corrected_is_refused_in_words(name, options, words):
+def test_what_cannot_be_corrected_is_refused(name, options, words):
     with pytest.raises(ValueError, match=words):
         weiss.make_loss(name, 3, 4, **({"fluctuations": "second"} | options))
 
 
-def test_samples_of_several_classes_are_refused_in_words():
+def test_samples_of_several_classes_are_refused():
     loss = child("cwms", 3, 4, fluctuations="second")
     with pytest.raises(ValueError, match="labels must be class indices"):
         loss(torch.randn(2, 4), torch.tensor([[1, 1, 0], [0, 0, 1]]))
@@ -462,7 +461,7 @@ def test_a_recipe_can_ask_for_it():
     assert recipe.as_dict()["loss"]["fluctuations"] == "second"
 
 
-def test_a_correction_leaves_no_pair_out_and_says_so():
+def test_a_corrected_loss_skips_no_pair():
     embeddings, labels = torch.randn(8, 4), torch.arange(8) % 4
     loss = weiss.make_loss("mf_contrastive", 4, 4, skip="on")
     loss(embeddings.requires_grad_(), labels)

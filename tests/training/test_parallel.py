@@ -30,12 +30,7 @@ VARIANTS = {
     "sgd": {"optim__name": "sgd", "optim__clip_norm": 0.05},
     "class means": {"fields__how": "class_mean"},
     "shards": {**SHARDS, "loss__reg_weight": 0.3},
-    "shards of touched rows in parts": {
-        **SHARDS,
-        **IN_PARTS,
-        "loss__name": "mf_contrastive",
-        "optim__touched_rows": "true",
-    },
+    "shards in parts": {**SHARDS, **IN_PARTS, "loss__name": "mf_contrastive"},
 }
 TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
@@ -135,13 +130,8 @@ def test_torchrun_trains_one_run_and_only_the_main_process_prints(stripes, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "more", [{"optim__touched_rows": "true"}, {}], ids=["touched rows", "all rows"]
-)
-def test_a_run_goes_on_in_any_number_of_processes_that_share_its_classes(
-    run, tmp_path, stripes, more
-):
-    changes = {**FROZEN, **more, "loss__name": "mf_contrastive", "data__cache": tmp_path / "cache"}
+def test_a_run_is_resumed_by_any_number_of_processes_that_share_its_classes(run, tmp_path, stripes):
+    changes = {**FROZEN, "loss__name": "mf_contrastive", "data__cache": tmp_path / "cache"}
     changes |= {"train__shard_classes": "true", "optim__lr": 1e-3}
     whole = run("whole", **changes, train__epochs=8)
     # Six epochs have 18 steps, of which all processes save the sixteenth, and the last.

@@ -53,7 +53,7 @@ WRONG = {
         {"backbone__name": "features", "backbone__widths": "none", "backbone__channels": "none"},
         "backbone.name must be a network for images",
     ),
-    "products": ({"loss__products": "bfloat16"}, "products must be 'float32' .* on cpu"),
+    "matmul_dtype": ({"loss__matmul_dtype": "bfloat16"}, "matmul_dtype must be .* on cpu"),
     "impl": ({"loss__impl": "triton"}, "impl='triton' cannot be used .* on cpu"),
     "skip": ({"loss__skip": "on", "loss__impl": "reference"}, "skip='on' cannot be used"),
 }

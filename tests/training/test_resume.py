@@ -26,23 +26,11 @@ VARIANTS = {
     "proxies": {"loss__name": "proxy_anchor"},
     "held out": {"evaluate__on": "held_out", "evaluate__folds": 3, "train__batch_size": 8},
     "bf16": {"train__precision": "bf16"},
-    "touched rows": {
-        "optim__touched_rows": "true",
-        "loss__name": "mf_contrastive",
-        "train__batch_size": 6,
-    },
-    "touched rows with lengths": {
-        "optim__touched_rows": "true",
-        "loss__name": "mf_contrastive",
-        "loss__distance": "euclidean",
-        "train__batch_size": 6,
-    },
     "skipped pairs": {
         "loss__name": "mf_contrastive",
         "loss__impl": "streaming",
         "loss__skip": "on",
     },
-    "touched proxies": {"optim__touched_rows": "true", "loss__name": "proxy_anchor"},
 }
 STEPS = {"train__epochs": 2, "schedule__every": 1, "schedule__gamma": 0.7}
 

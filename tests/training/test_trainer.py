@@ -12,7 +12,6 @@ from tiny import losses, metrics, tiny_recipe, without_times
 
 from weiss._base.processes import Processes
 from weiss.losses import LOSSES
-from weiss.losses.lazy_adamw import TouchedRowsAdamW
 from weiss.runs import Run, Schedule, recipe_from
 from weiss.training import evaluate_run, trainer
 from weiss.training.alternation import place_fields
@@ -210,60 +209,6 @@ def test_optimisers_are_built_as_the_recipe_says(stripes):
     assert {g["name"]: g["lr"] for g in adamw.param_groups} == {"network": 0.01, "fields": 0.05}
 
 
-def test_class_vectors_alone_are_moved_by_touched_rows(stripes):
-    made = prepared(stripes, optim__touched_rows="true", loss__name="mf_contrastive")
-    optimizer = made.stepper.optimizer
-    assert type(optimizer) is TouchedRowsAdamW
-    assert {g["name"]: g["touched_rows"] for g in optimizer.param_groups} == {
-        "network": False,
-        "fields": True,
-    }
-    assert {g["name"]: g["lr"] for g in optimizer.param_groups} == {"network": 0.01, "fields": 0.05}
-
-
-def test_touched_rows_train_and_idle_fields_stand_still(run, monkeypatch):
-    moved = []
-
-    def step(optimizer, *args, real=TouchedRowsAdamW.step):
-        (fields,) = next(g["params"] for g in optimizer.param_groups if g["name"] == "fields")
-        before, has_gradient = fields.detach().clone(), fields.grad.ne(0).any(dim=1)
-        found = real(optimizer, *args)
-        moved.append((fields.detach().ne(before).any(dim=1), has_gradient))
-        return found
-
-    monkeypatch.setattr(TouchedRowsAdamW, "step", step)
-    changes = {"loss__name": "mf_contrastive", "train__epochs": 6, "train__batch_size": 4}
-    folder = run(optim__touched_rows="true", **changes)
-    assert losses(folder)[-1] < 0.8 * losses(folder)[0]
-    assert all(rows.equal(has_gradient) for rows, has_gradient in moved)
-    assert not all(bool(has_gradient.all()) for _, has_gradient in moved)
-
-
-def test_with_a_gradient_for_every_row_touched_rows_are_adamw(run):
-    """Every field of an exponential repulsion has a gradient in every step."""
-    plain, touched = run("plain"), run("touched", optim__touched_rows="true")
-    assert losses(touched) == pytest.approx(losses(plain), rel=1e-3)
-
-
-@pytest.mark.parametrize(("distance", "owes"), [("euclidean", False), ("cosine", True)])
-def test_fields_are_kept_at_their_true_length_where_a_loss_sees_it(
-    run, monkeypatch, distance, owes
-):
-    kept = []
-
-    def keep(training, *args, real=trainer.Training._keep):
-        (group,) = (g for g in training.stepper.optimizer.param_groups if g["name"] == "fields")
-        state = training.stepper.optimizer.state[group["params"][0]]
-        kept.append(bool((state["decayed"] != state["decay"]).any()))
-        real(training, *args)
-
-    monkeypatch.setattr(trainer.Training, "_keep", keep)
-    changes = {"loss__name": "mf_contrastive", "train__batch_size": 4, "optim__weight_decay": 0.1}
-    run(optim__touched_rows="true", loss__distance=distance, **changes)
-    assert kept
-    assert any(kept) == owes
-
-
 def test_what_the_gradient_skipped_stands_in_every_line(run, capsys):
     changes = {"loss__name": "mf_contrastive", "loss__impl": "streaming", "train__batch_size": 4}
     lines = metrics(run("some", loss__skip="on", quiet=False, **changes))
@@ -274,19 +219,6 @@ def test_what_the_gradient_skipped_stands_in_every_line(run, capsys):
     plain = run("all", loss__skip="off", **changes)
     assert all("skipped" not in line for line in metrics(plain))
     assert losses(plain) == pytest.approx([line["loss"] for line in lines], rel=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("changes", "what"),
-    [
-        ({"loss__name": "contrastive"}, "loss 'contrastive' has none that train. Leave it out"),
-        ({"loss__name": "arcface"}, r"'arcface' has them in a parameter of shape \(16, 6\)"),
-        ({"fields__how": "class_mean"}, "has none that train with fields.how='class_mean'"),
-    ],
-)
-def test_touched_rows_need_a_row_for_each_class(stripes, changes, what):
-    with pytest.raises(ValueError, match="optim.touched_rows must be false unless .*" + what):
-        prepared(stripes, optim__touched_rows="true", **changes)
 
 
 @pytest.mark.parametrize("kind", ["clip_value", "clip_norm"])

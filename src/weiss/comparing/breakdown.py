@@ -55,7 +55,7 @@ FAMILIES = ("contrastive", "cwms", "binomial")
 """Pair losses that have a mean-field child, by the short name of the pair loss."""
 NOT_SHARED = (
     *("reg_weight", "reg_scale", "max_labels_per_sample", "class_lr", "check", "impl"),
-    *("skip", "products", "fluctuations"),
+    *("skip", "matmul_dtype", "fluctuations"),
 )
 """Settings that say nothing about the energy of a pair; they are left out."""
 CELLS = 8_000_000

@@ -2,11 +2,11 @@
 
     lambda / C  sum_{c != c'} psi(r(d(M_c, M_c')))^2
 
-Every ordered pair is looked at from its first field, whose gradient is then twice that of the
-pairs it is first in, since both orders count. So the second field may lie in another process: its
-vector is all that is needed.
+Every ordered pair is computed with its first field, whose gradient is then twice that of the
+pairs it is first in, since both orders count. So the second field may lie in another process: only
+its vector is needed.
 
-Dimensions: C fields at hand, b and c rows of two blocks, D embedding size.
+Dimensions: C fields of this process, b and c rows of two blocks, D embedding size.
 """
 
 import torch
@@ -14,22 +14,22 @@ from torch import Tensor
 
 from weiss.kernels.geometry import GEOMETRIES
 from weiss.kernels.problem import Problem, Shard
-from weiss.kernels.slopes import repulsion_and_slope
 from weiss.theory.interactions import LogLink
 
 WIDTH = {"cpu": 1024, "cuda": 8192}
+"""Fields in a block."""
 
 
 def constraint(
     problem: Problem, fields_CD: Tensor, shard: Shard, gradient_CD: Tensor | None
 ) -> Tensor:
-    """Return the constraint of the fields at hand; add its gradient to theirs.
+    """Return the constraint of the fields of this process; add its gradient to theirs.
 
     Args:
         problem: the loss, with the constraint's weight.
         fields_CD: the fields, or a shard of them.
-        shard: where they belong; it shows the fields of the others.
-        gradient_CD: what to add to; None if the gradient is not wanted.
+        shard: which classes they belong to; it gives the fields of the other processes.
+        gradient_CD: the gradient to add to; None if it is not wanted.
     """
     dtype = torch.promote_types(fields_CD.dtype, torch.float32)
     factor = problem.reg_weight / shard.num_classes
@@ -42,10 +42,10 @@ def constraint(
         other_cD = other_cD.to(dtype)
         for low in range(0, len(fields_CD), width):
             rows_bD = fields_CD[low : low + width].detach().to(dtype)
-            # The block in hand is the batch of this geometry, so its gradient is added up.
+            # These rows are the batch of this geometry, so their gradient is added up.
             geometry = GEOMETRIES[problem.distance](rows_bD, sums_CD is not None, False)
             dist_bc, pull_back = geometry.measure(other_cD)
-            energy_bc, slope_bc = repulsion_and_slope(problem, dist_bc)
+            energy_bc, slope_bc = problem.repulsion_and_slope(dist_bc)
             if isinstance(link, LogLink):
                 slope_bc = slope_bc * energy_bc.sigmoid() / divides
             psi_bc = link.undivided(energy_bc) / divides  # a fresh tensor

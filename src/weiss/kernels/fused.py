@@ -1,6 +1,6 @@
 """Mean-field losses in fused kernels, for CUDA devices.
 
-The plan (programs.py and cosine_programs.py have the parts):
+The steps (fused_programs.py has the programs):
 
     measure            directions of the batch, lengths of the fields; who shares a class with whom
     rank_and_multiply  slots of classes; cosines of batch and fields
@@ -10,114 +10,152 @@ The plan (programs.py and cosine_programs.py have the parts):
     finish             sums of parts, projections
 
 A **small** problem is all launches and little work: six to nine of them, the matrix products
-included. A **large** one is all matrix products, which cuBLAS does faster than anybody: a block of
-classes at a time, with one pass of `interact` over the cosines between the first product and the
-other two. In float32 the kernels split each factor in parts for the tensor cores (tf32x3), which
-keeps the digits of float32; whoever allows TF32 (``torch.set_float32_matmul_precision``) gets it.
-Products of **bfloat16** are so fast that this one pass would be most of the time: there cosines
-become slopes in the kernel that computes them, and are never written (half_programs.py).
+included. A **large** one is all matrix products, which cuBLAS computes fastest: a block of classes
+at a time, with one pass of `interact` over the cosines between the first product and the other two.
+In float32 the kernels split each factor in parts for the tensor cores (tf32x3), which keeps the
+digits of float32; with TF32 allowed (``torch.set_float32_matmul_precision``) they use that.
+Products in **bfloat16** are so fast that this one pass would be most of the time: there cosines
+become slopes in the kernel that computes them, and are never written (fused_bfloat16_programs.py).
 
-The normalisation of fields and batch is folded in (see `geometry`). Nothing is asked of the
-device, sums run in a fixed order, and nothing is added up by atomics: a CUDA graph can hold it, and
-results are the same on every run.
+The normalisation of fields and batch is part of it (see `geometry`). The host reads nothing from
+the device, sums run in a fixed order, and no atomic additions are used: a CUDA graph can capture
+it, and results are the same on every run.
 """
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from weiss.kernels import cosine_programs, half_programs, programs
-from weiss.kernels.problem import Found, Notepad, Noticed, Problem, Shard
-from weiss.kernels.tiles import tiles_of
+from weiss.kernels import fused_bfloat16_programs as bfloat16_programs
+from weiss.kernels import fused_programs as programs
+from weiss.kernels.problem import Counts, DeviceCounts, Found, Task
 
-LARGE = 2**24
-"""Distances from which on matrix products are cuBLAS's."""
-BLOCK, SMALL_BLOCK = 2**27, 2**20
+MOST_BLOCK_DISTANCES, LEAST_BLOCK_DISTANCES = 2**27, 2**20
 """Distances in a block of a large problem: a quarter as many as its fields have entries, so that
 memory stays that of their gradient, within these bounds; half as many where they are copied."""
 ALIGNED = 128
 """Blocks of a large problem have a multiple of so many classes."""
 CHUNK = 1024
 TILE = 32
-PARTS = 16
+KEPT_SUMS = 16
 """Sums over blocks that are kept apart until the end: one for a block, as long as they are few."""
-HALF = torch.bfloat16
+MATMUL_DTYPE = torch.bfloat16
 """What the factors of products are rounded to on request."""
-HALF_TILE = {"ROWS": 64, "COLUMNS": 128, "STEP": 64, "num_warps": 4, "maxnreg": 168}
+BFLOAT16_TILE = {"ROWS": 64, "COLUMNS": 128, "STEP": 64, "num_warps": 4, "maxnreg": 168}
 """How their cosines are cut up, and registers so few that three programs share a processor."""
 SHARES = 66
 """Programs that share the classes of a tile whose samples belong together."""
-LARGEST_EXPONENT = 80.0
+LARGEST_SUMMED_EXPONENT = 80.0
 """The sum of a batch of exponentials up to here is finite in float32 and in bfloat16."""
 PROGRAMS = 1056
 """Programs that go over whatever there is, in turns."""
+MANY_CLASSES = 4096
+"""Classes from which on tiles may be large, and a GPU is still full."""
+FILLING = 800
+"""Programs that fill a GPU."""
 
 
 def fuse(
-    problem: Problem,
-    embeddings_BD: Tensor,
-    fields_CD: Tensor,
-    labels_B: Tensor,
-    shard: Shard,
-    *,
-    wants_embeddings: bool,
-    wants_fields: bool,
-    notepad: Notepad | None = None,
-) -> tuple[Found, Noticed]:
-    """Compute the loss and its gradients; arguments as of `weiss.kernels.streaming.stream`.
+    kernel: str, task: Task, copy_counts: Callable[[Tensor], None] | None = None
+) -> tuple[Found, Counts]:
+    """Compute the loss and its gradients.
 
     Args:
-        problem: the loss; its interactions have a closed form, its distance is the cosine.
-        embeddings_BD: the whole batch.
-        fields_CD: the fields, or a shard of them; float32.
-        labels_B: class indices, counted over all shards.
-        shard: where the fields belong.
-        wants_embeddings: compute the gradient of the embeddings.
-        wants_fields: compute the gradient of the fields.
-        notepad: where a recording of a small problem is to leave its counts.
+        kernel: ``"small"``, ``"large"`` or ``"bfloat16"``, see `weiss.kernels.plan.Plan`.
+        task: what to compute: interactions with a closed form, cosine distance, fields in float32,
+            class indices.
+        copy_counts: called with the counts of a small problem as soon as they are computed.
 
     Returns:
-        What was found, and what was noticed about the batch.
+        What was found, and the counts of wrong values in the batch.
     """
-    work = Work(problem, embeddings_BD.detach(), fields_CD.detach(), labels_B, shard)
-    if work.halves:
-        found = work.in_halves(wants_embeddings, wants_fields)
-    elif work.batch * work.num_here > LARGE:
-        found = work.large(wants_embeddings, wants_fields)
+    work = Work(task, MATMUL_DTYPE if kernel == "bfloat16" else torch.float32)
+    if kernel == "bfloat16":
+        found = work.bfloat16()
+    elif kernel == "large":
+        found = work.large()
     else:
-        found = work.small(wants_embeddings, wants_fields, notepad)
-    return found, work.noticed
+        found = work.small(copy_counts)
+    return found, work.counts
+
+
+class Tiles(NamedTuple):
+    """How a small problem is cut up: the best of those tried on an H200.
+
+    Attributes:
+        multiply: of the cosines of batch and fields.
+        interact: of what makes of them the loss and its slopes.
+        gradients: of the gradients.
+    """
+
+    multiply: dict[str, int]
+    interact: dict[str, int]
+    gradients: dict[str, int]
+
+    def shares(self, batch: int, num_classes: int) -> int:
+        """Return in how many shares `interact` takes the batch, to fill a GPU."""
+        columns = _tiles(num_classes, self.interact["COLUMNS"])
+        return max(1, min(FILLING // columns, _tiles(batch, self.interact["ROWS"]), 8))
+
+
+_FEW = Tiles(
+    {"ROWS": 16, "COLUMNS": 32, "STEP": 64, "num_warps": 4},
+    {"ROWS": 32, "COLUMNS": 16},
+    {"SIDE": 16, "ACROSS": 64, "STEP": 32, "num_warps": 4},
+)
+_MANY = Tiles(
+    {"ROWS": 64, "COLUMNS": 64, "STEP": 32, "num_warps": 4},
+    {"ROWS": 8, "COLUMNS": 64},
+    {"SIDE": 32, "ACROSS": 256, "STEP": 32, "num_warps": 8},
+)
+
+
+def tiles_of(num_classes: int, embedding_size: int) -> Tiles:
+    """Return the tiles for a number of classes; none wider than a vector, or 16.
+
+    Args:
+        num_classes: C.
+        embedding_size: D.
+    """
+    tiles = _FEW if num_classes < MANY_CLASSES else _MANY
+    width = max(1 << (embedding_size - 1).bit_length(), 16)
+    across = min(tiles.gradients["ACROSS"], width)
+    warps = min(tiles.gradients["num_warps"], max(across // 32, 1))
+    gradients = {**tiles.gradients, "ACROSS": across, "num_warps": warps}
+    return tiles._replace(gradients=gradients)
 
 
 class Work:
     """One problem, and the launches that solve it."""
 
-    def __init__(
-        self, problem: Problem, x_BD: Tensor, fields_CD: Tensor, labels_B: Tensor, shard: Shard
-    ) -> None:
-        form = problem.form
+    def __init__(self, task: Task, matmul_dtype: torch.dtype) -> None:
+        x_BD, fields_CD = task.embeddings_BD.detach(), task.fields_CD.detach()
+        form = task.problem.form
         assert form is not None
         self.x = x_BD if x_BD.stride(1) == 1 else x_BD.contiguous()
-        self.labels, self.fields, self.shard = labels_B.contiguous(), fields_CD.contiguous(), shard
+        self.labels, self.fields = task.labels_B.contiguous(), fields_CD.contiguous()
+        self.shard, self.wants_x = task.shard, task.wants_embeddings
+        self.wants_fields = task.wants_fields
         self.batch, self.size = x_BD.shape
         self.num_here = fields_CD.shape[0]
         self.width = 1 << (self.size - 1).bit_length()
         self.device = fields_CD.device
-        self.halves = problem.products == "bfloat16"
         self.numbers = form.pull_at, form.pull_rate, form.push_at, form.push_rate
-        self.kind, self.by_samples = form.kind, problem.average == "samples"
+        self.kind, self.by_samples = form.kind, task.problem.average == "samples"
         self.precision = precision()
         facts = programs.FACTS.value * self.batch + programs.NUM_FACTS.value
         self.ints = torch.empty(facts + self.num_here, dtype=torch.int32, device=self.device)
         low = programs.FACTS.value * self.batch + 1
-        self.noticed = Noticed(self.ints[low : low + 3])
-        dtype = HALF if self.halves else torch.float32
-        self.unit = torch.empty(self.batch, self.size, dtype=dtype, device=self.device)
+        self.counts = DeviceCounts(self.ints[low : low + 3])
+        self.unit = torch.empty(self.batch, self.size, dtype=matmul_dtype, device=self.device)
         self.inverse_x, self.inverse = self._empty(self.batch), self._empty(self.num_here)
         self.splits = max(1, min(self.batch // 256, 8))
         self.tiles = tiles_of(self.num_here, self.size)
 
-    def small(self, wants_x: bool, wants_fields: bool, notepad: Notepad | None) -> Found:
-        """Everything in kernels of our own."""
+    def small(self, copy_counts: Callable[[Tensor], None] | None) -> Found:
+        """Compute everything in Triton."""
         self.measure(fields=True)
         cosines = self._empty(self.batch, self.num_here)
         tile, cut = self.tiles.interact, self.tiles.gradients
@@ -125,20 +163,20 @@ class Work:
         # What normalisation takes of each field, in parts for shares of the batch.
         along = self._empty(self.splits, self.num_here)
         self.rank(cosines)
-        if notepad is not None:
-            self.noticed = self.noticed.noted(notepad)
+        if copy_counts is not None:
+            copy_counts(self.counts.counts)
         blocks = _tiles(self.num_here, tile["COLUMNS"]) * self.splits
         values = self._empty(blocks + self._num_coupled_values())
         self._couple(cosines, self.inverse, values[blocks:], by_slot=False)
         self._interact(0, self.num_here, cosines, values, 0, tile, along)
-        gradient = torch.empty_like(self.fields) if wants_fields else None
+        gradient = torch.empty_like(self.fields) if self.wants_fields else None
         num_parts, parts = 0, values
-        if wants_x:  # enough programs to fill a GPU, each with a few hundred classes at least
+        if self.wants_x:  # enough programs to fill a GPU, each with a few hundred classes at least
             num_parts = max(1, min(32, self.num_here // 256))
             parts = self._empty(num_parts, self.batch, self.size)
         share = _tiles(_tiles(self.num_here, max(num_parts, 1)), cut["STEP"]) * cut["STEP"]
         across = _tiles(self.size, cut["ACROSS"])
-        field_tiles = _tiles(self.num_here, cut["SIDE"]) * across if wants_fields else 0
+        field_tiles = _tiles(self.num_here, cut["SIDE"]) * across if self.wants_fields else 0
         tiles = field_tiles + num_parts * _tiles(self.batch, cut["SIDE"]) * across
         if tiles:
             programs.gradients[(tiles,)](
@@ -148,13 +186,15 @@ class Work:
             )  # fmt: skip
         return self.finish(parts, num_parts, values, gradient)
 
-    def large(self, wants_x: bool, wants_fields: bool) -> Found:
-        """Blocks of classes, with the matrix products of the library."""
+    def large(self) -> Found:
+        """Compute blocks of classes, with the matrix products of the library."""
         self.measure(fields=True)
         self.rank(None)
-        self.noticed = self.noticed.sent()
+        self.counts = self.counts.sent()
         tile = {"ROWS": 8, "COLUMNS": 256}
-        elements = max(min(self.num_here * self.size // 4, BLOCK), SMALL_BLOCK)
+        elements = max(
+            min(self.num_here * self.size // 4, MOST_BLOCK_DISTANCES), LEAST_BLOCK_DISTANCES
+        )
         width = max(min(elements // self.batch, self.num_here), 1)
         # Rows that begin at odd places cost the products half their speed.
         width = max(width // ALIGNED * ALIGNED, min(width, ALIGNED))
@@ -164,40 +204,44 @@ class Work:
         if self.kind == "exp":
             self._couple_present(values[blocks:])
         space = self._empty(self.batch * width)
-        gradient = torch.empty_like(self.fields) if wants_fields else None
-        num_parts = min(_tiles(self.num_here, width), PARTS) if wants_x else 0
-        parts = self._empty(num_parts, self.batch, self.size) if wants_x else values
+        gradient = torch.empty_like(self.fields) if self.wants_fields else None
+        num_parts = min(_tiles(self.num_here, width), KEPT_SUMS) if self.wants_x else 0
+        parts = self._empty(num_parts, self.batch, self.size) if self.wants_x else values
         for number, low in enumerate(range(0, self.num_here, width)):
             factors = self.fields[low : low + width]
             here = len(factors)
             cosines = space[: self.batch * here].view(self.batch, here)
             torch.mm(self.unit, factors.T, out=cosines)
             self._interact(low, here, cosines, values, number * programs_each, tile)
-            if wants_x:
-                _multiply(cosines, factors, parts[number % PARTS], adds=number >= PARTS)
+            if self.wants_x:
+                _multiply(cosines, factors, parts[number % KEPT_SUMS], adds=number >= KEPT_SUMS)
             if gradient is not None:
                 of_block = gradient[low : low + here]
                 torch.mm(cosines.T, self.unit, out=of_block)
                 self._finish_fields(factors, of_block, here, low)
         return self.finish(parts, num_parts, values, gradient)
 
-    def in_halves(self, wants_x: bool, wants_fields: bool) -> Found:
-        """Blocks of classes again, but cosines are slopes before they are written."""
+    def bfloat16(self) -> Found:
+        """Compute blocks of classes, whose cosines become slopes before they are written."""
         self.measure(fields=False)
         self.rank(None)
-        self.noticed = self.noticed.sent()
+        self.counts = self.counts.sent()
         # Slopes and a copy of the fields: a quarter of what the fields' gradient takes.
         width = int(0.5 * self.num_here * self.size / (self.batch + self.size))
-        width = max(min(width, 2 * BLOCK // self.batch), SMALL_BLOCK // self.batch, 1)
+        width = max(
+            min(width, 2 * MOST_BLOCK_DISTANCES // self.batch),
+            LEAST_BLOCK_DISTANCES // self.batch,
+            1,
+        )
         width = _tiles(min(width, self.num_here), ALIGNED) * ALIGNED
         num_blocks = _tiles(self.num_here, width)
         place = self._num_coupled_values()
         values = self._empty(place + num_blocks * self._num_meetings(width))
         slopes = self.unit.new_empty(self.batch, width)
         copy = self.unit.new_empty(width, self.size)
-        gradient = torch.empty_like(self.fields) if wants_fields else None
-        num_parts = min(num_blocks, PARTS) if wants_x else 0
-        parts = self._empty(num_parts, self.batch, self.size) if wants_x else values
+        gradient = torch.empty_like(self.fields) if self.wants_fields else None
+        num_parts = min(num_blocks, KEPT_SUMS) if self.wants_x else 0
+        parts = self._empty(num_parts, self.batch, self.size) if self.wants_x else values
         for number in range(num_blocks):
             low = number * width
             here = min(width, self.num_here - low)
@@ -207,8 +251,8 @@ class Work:
                 if number == 0:  # not sooner: its many small launches pass while others work
                     self._couple_present(values)
                 self._put_coupled(low, here, slopes)
-            if wants_x:
-                part, adds = parts[number % PARTS], number >= PARTS
+            if self.wants_x:
+                part, adds = parts[number % KEPT_SUMS], number >= KEPT_SUMS
                 _multiply(slopes[:, :here], copy[:here], part, adds=adds)
             if gradient is not None:
                 of_block = gradient[low : low + here]
@@ -218,33 +262,36 @@ class Work:
 
     def _num_meetings(self, width: int) -> int:
         """Return how many programs `_meet` has for a block, and so how many values."""
-        row_tiles = _tiles(self.batch, HALF_TILE["ROWS"])
+        row_tiles = _tiles(self.batch, BFLOAT16_TILE["ROWS"])
         together = 2 * row_tiles * SHARES if self.kind == "exp" else 0
-        return row_tiles * _tiles(width, HALF_TILE["COLUMNS"]) + together
+        return row_tiles * _tiles(width, BFLOAT16_TILE["COLUMNS"]) + together
 
     def _meet(
         self, low: int, here: int, copy: Tensor, slopes: Tensor, values: Tensor, place: int
     ) -> int:
         """Compute the slopes of a block; return where the next may put its values."""
-        row_tiles = _tiles(self.batch, HALF_TILE["ROWS"])
-        num_tiles = row_tiles * _tiles(here, HALF_TILE["COLUMNS"])
-        width, tile = slopes.shape[1], {"BY_SAMPLES": self.by_samples, "D": self.size, **HALF_TILE}
+        row_tiles = _tiles(self.batch, BFLOAT16_TILE["ROWS"])
+        num_tiles = row_tiles * _tiles(here, BFLOAT16_TILE["COLUMNS"])
+        width, tile = (
+            slopes.shape[1],
+            {"BY_SAMPLES": self.by_samples, "D": self.size, **BFLOAT16_TILE},
+        )
         if self.kind != "exp":
-            half_programs.meet_linear[(num_tiles,)](
+            bfloat16_programs.meet_linear[(num_tiles,)](
                 self.unit, copy, slopes, self.labels, self.ints, self.inverse, values, self.batch,
                 self.shard.first, here, width, low, place, *self.numbers,
                 SOFT=self.kind == "softplus", **tile,
             )  # fmt: skip
             return place + num_tiles
         push, shared = self.numbers[2:], (row_tiles, SHARES)
-        shift = max(push[0] * push[1] - LARGEST_EXPONENT, 0.0)
+        shift = max(push[0] * push[1] - LARGEST_SUMMED_EXPONENT, 0.0)
         given = (self.unit, copy, slopes, self.ints, self.inverse, values, self.batch, here, width)
-        half_programs.meet_log[(num_tiles,)](*given, low, place, *push, **tile)
+        bfloat16_programs.meet_log[(num_tiles,)](*given, low, place, *push, **tile)
         place += num_tiles
         tile.pop("maxnreg", None)  # the others need more registers
-        half_programs.meet_log_together[shared](*given, low, place, *push, shift, **tile)
+        bfloat16_programs.meet_log_together[shared](*given, low, place, *push, shift, **tile)
         place += row_tiles * SHARES
-        half_programs.meet_log_across[shared](*given, low, place, *push, shift, **tile)
+        bfloat16_programs.meet_log_across[shared](*given, low, place, *push, shift, **tile)
         return place + row_tiles * SHARES
 
     def measure(self, *, fields: bool) -> None:
@@ -293,7 +340,7 @@ class Work:
         self._couple(self.unit.float() @ fields.T, inverse, values, by_slot=True)
 
     def _couple(self, cosines: Tensor, inverse: Tensor, values: Tensor, *, by_slot: bool) -> None:
-        """Let present classes meet, where links are logarithmic: one table of averages, slopes."""
+        """Couple present classes where links are logarithmic: a table of averages, and slopes."""
         if self.kind != "exp":
             return
         tiles = _tiles(self.batch, TILE)
@@ -301,13 +348,13 @@ class Work:
         self.coupled = self._empty(self.batch, self.batch)
         self.coupled_parts = self._empty(tiles, self.batch)
         width = cosines.shape[1]
-        cosine_programs.averages[(tiles, tiles)](
+        programs.averages[(tiles, tiles)](
             cosines, inverse, self.ints, table, self.batch, self.shard.first, self.num_here, width,
             self.numbers[2], self.numbers[3], ROWS=TILE, COLUMNS=TILE, BY_SAMPLES=self.by_samples,
             BY_SLOT=by_slot,
         )  # fmt: skip
         table = self.shard.add_up(table)
-        cosine_programs.couple[(tiles, tiles)](
+        programs.couple[(tiles, tiles)](
             cosines, inverse, self.ints, table, self.coupled, self.coupled_parts, values,
             self.batch, self.shard.first, self.num_here, width, *self.numbers,
             ROWS=TILE, COLUMNS=TILE, BY_SAMPLES=self.by_samples, BY_SLOT=by_slot,
@@ -321,14 +368,14 @@ class Work:
         grid = (_tiles(here, tile["COLUMNS"]), self.splits)
         first, (pull_at, pull_rate, push_at, push_rate) = self.shard.first, self.numbers
         if self.kind != "exp":
-            cosine_programs.interact_linear[grid](
+            programs.interact_linear[grid](
                 cosines, cosines, self.labels, self.ints, self.inverse, along, values,
                 self.batch, first, here, self.num_here, low, place, pull_at, pull_rate, push_at,
                 push_rate, SOFT=self.kind == "softplus", BY_SAMPLES=self.by_samples,
                 ALONG=along is not None, **tile,
             )  # fmt: skip
             return
-        cosine_programs.interact_log[grid](
+        programs.interact_log[grid](
             cosines, cosines, self.ints, self.inverse, along, values, self.batch, here,
             self.num_here, low, place, push_at, push_rate, BY_SAMPLES=self.by_samples,
             ALONG=along is not None, **tile,
@@ -338,7 +385,7 @@ class Work:
     def _put_coupled(
         self, low: int, here: int, slopes: Tensor, along: Tensor | None = None
     ) -> None:
-        cosine_programs.put_coupled[(self.batch,)](
+        programs.put_coupled[(self.batch,)](
             self.inverse, self.ints, self.coupled, self.coupled_parts, slopes, along, self.batch,
             self.shard.first, here, slopes.shape[1], len(self.coupled_parts), low, ROWS=CHUNK,
             ALONG=along is not None,
@@ -370,7 +417,7 @@ def precision() -> str:
     """Return how kernels take products of float32, as torch's own are allowed to."""
     try:
         highest = torch.get_float32_matmul_precision() == "highest"
-    except RuntimeError:  # whoever has set it by torch's newer names may not ask by the older
+    except RuntimeError:  # set by torch's newer names, it cannot be read by the older one
         highest = torch.backends.cuda.matmul.fp32_precision != "tf32"
     return "tf32x3" if highest else "tf32"
 

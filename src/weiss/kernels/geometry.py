@@ -1,6 +1,6 @@
 """Distances to a block of fields, and their gradients put together by hand.
 
-A geometry holds the batch. `measure` gives the distances to some fields and a function that, told
+A geometry holds the batch. `measure` gives the distances to some fields and a function that, from
 the loss's derivative by each distance, adds up the gradient of the batch and returns that of the
 fields. Normalisation is part of it: no normalised copy of the fields is ever made, since
 
@@ -19,14 +19,17 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from weiss.kernels.pairs import add_rows
 from weiss.theory.distances import euclidean_distance, inverse_length
 
 PullBack = Callable[[Tensor], Tensor | None]
 
 
+GATHERED_NUMBERS = 2**22
+"""Entries of the vectors that are gathered at a time."""
+
+
 class Geometry(ABC):
-    """A batch, and what its distances to fields say about its gradient.
+    """A batch: its distances to fields, and its gradient from their derivatives.
 
     Args:
         x_BD: the batch, in the dtype to compute in.
@@ -74,7 +77,7 @@ class CosineGeometry(Geometry):
     def pull_back_pairs(
         self, fields_cD: Tensor, sample_N: Tensor, class_N: Tensor, dist_N: Tensor, slope_N: Tensor
     ) -> Tensor | None:
-        """Do what `measure` returns, for a list of pairs alone.
+        """Do what the function of `measure` does, for a list of pairs only.
 
         Args:
             fields_cD: a block of fields.
@@ -89,13 +92,13 @@ class CosineGeometry(Geometry):
         inverse_c = inverse_length(fields_cD)
         by_cos_N = slope_N * -inverse_c[class_N]
         if self.total_BD is not None:
-            add_rows(self.total_BD, sample_N, fields_cD, class_N, by_cos_N)
+            _add_rows(self.total_BD, sample_N, fields_cD, class_N, by_cos_N)
         if not self.wants_fields:
             return None
         along_c = torch.zeros_like(inverse_c)
         along_c.index_add_(0, class_N, by_cos_N * (1.0 - dist_N)).mul_(inverse_c)
         rows_cD = torch.zeros_like(fields_cD)
-        add_rows(rows_cD, class_N, self.unit_BD, sample_N, by_cos_N)
+        _add_rows(rows_cD, class_N, self.unit_BD, sample_N, by_cos_N)
         near_c = along_c.nonzero().squeeze(1)
         rows_cD[near_c] -= fields_cD[near_c] * along_c[near_c, None]
         return rows_cD
@@ -130,6 +133,19 @@ class EuclideanGeometry(Geometry):
     def gradient(self) -> Tensor | None:
         """See `Geometry`."""
         return self.total_BD
+
+
+def _add_rows(
+    total_ND: Tensor, into_N: Tensor, vectors_ND: Tensor, from_N: Tensor, weight_N: Tensor
+) -> None:
+    """Add ``weight * vectors[from]`` to ``total[into]``, pair after pair, in order.
+
+    On a CPU, where adding by index is sequential: a pair whose weight is zero changes no bit.
+    """
+    step = max(GATHERED_NUMBERS // total_ND.shape[1], 1)
+    for low in range(0, len(into_N), step):
+        part = slice(low, low + step)
+        total_ND.index_add_(0, into_N[part], weight_N[part, None] * vectors_ND[from_N[part]])
 
 
 GEOMETRIES: dict[str, type[Geometry]] = {"cosine": CosineGeometry, "euclidean": EuclideanGeometry}

@@ -1,6 +1,6 @@
 """Mean-field losses block by block over the classes, in plain PyTorch; nothing of size B x C stays.
 
-The plan. With the classes of the batch apart, a loss of the derivation is a sum of three parts:
+With the classes of the batch apart, a loss of the derivation is a sum of three parts:
 
 1. attraction, between samples and the fields of their classes;
 2. two-sided repulsion, between samples and fields of the K classes that are both present, where
@@ -8,14 +8,16 @@ The plan. With the classes of the batch apart, a loss of the derivation is a sum
 3. one-sided repulsion against every absent class, where a column of distances is all it takes: done
    a block of columns at a time.
 
-Each part says its derivative by each distance at once, from the links (`_through_link`): an average
-of plain values has the slope of its weight, and of an average of exponentials
+Each part gives its derivative by each distance at once, from the links: an average of plain values
+has the slope of its weight, and for an average of exponentials
 
     d/dx_ic  log(1 + N_kc) = w_k e^{x_ic} / (1 + N_kc) = exp(x_ic + log w_k - softplus(log N_kc)).
 
 So the gradients of all vectors are known when the value is, and one block of distances at a time
 is alive. What stays is a sum for the batch ``(B, D)`` and the fields' gradient ``(C, D)``. No sizes
-depend on values, so a CUDA graph can hold all of it.
+depend on values, so a CUDA graph can capture all of it. Only the near pairs of a hinge, on a CPU,
+are a list: the sums over it run in a fixed order, one term after the other, so that a pair whose
+gradient is zero may be in it or not, and no bit changes.
 
 A shard of the fields (`Shard`) does the same for its own columns. The present classes of other
 shards enter through one table of ``N_cc'``, ``(K, K)``, that the shards add up between them.
@@ -30,9 +32,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from weiss.kernels.geometry import GEOMETRIES, CosineGeometry, Geometry, PullBack
-from weiss.kernels.pairs import Samples, coefficients
-from weiss.kernels.problem import Found, Problem, Shard, working_dtype
-from weiss.kernels.slopes import attraction_and_slope, repulsion_and_slope
+from weiss.kernels.problem import Found, Problem, Shard, Task, working_dtype
 from weiss.theory.interactions import LinearLink, Link, LogLink
 from weiss.theory.membership import Membership
 
@@ -40,7 +40,7 @@ ELEMENTS = {"cpu": 2**20, "cuda": 2**25}
 """Distances in a block: a block and its few companions fit the cache, or fill a GPU."""
 
 LIST_PAYS = 1 / 32
-"""Share of the pairs of a block up to which a list of them is faster than two matrix products."""
+"""Share of near pairs in a block up to which a list of them is faster than two matrix products."""
 
 
 def blocks(rows: int, columns: int, device: torch.device) -> Iterator[tuple[int, int]]:
@@ -50,59 +50,48 @@ def blocks(rows: int, columns: int, device: torch.device) -> Iterator[tuple[int,
         yield low, min(low + width, columns)
 
 
-def stream(
-    problem: Problem,
-    embeddings_BD: Tensor,
-    fields_CD: Tensor,
-    members: Membership,
-    shard: Shard,
-    *,
-    wants_embeddings: bool,
-    wants_fields: bool,
-) -> Found:
+def stream(task: Task, *, skips: bool = False) -> Found:
     """Compute the loss and its gradients, a block of classes at a time.
 
     Args:
-        problem: the loss.
-        embeddings_BD: the whole batch.
-        fields_CD: the fields, or a shard of them.
-        members: the classes of the batch, counted over all shards.
-        shard: where the fields belong.
-        wants_embeddings: compute the gradient of the embeddings.
-        wants_fields: compute the gradient of the fields.
+        task: what to compute; the batch is grouped.
+        skips: compute only the near pairs of a hinge, on a CPU.
     """
+    problem, embeddings_BD, fields_CD, members, shard, wants_embeddings, wants_fields = task
+    assert isinstance(members, Membership)
     dtype = working_dtype(embeddings_BD, fields_CD)
     x_BD = embeddings_BD.detach().to(dtype)
     geometry = GEOMETRIES[problem.distance](x_BD, wants_embeddings, wants_fields)
-    batch = BatchWeights(problem, members, dtype)
+    batch = _BatchWeights(problem, members, dtype)
     gradient_CD = torch.empty_like(fields_CD) if wants_fields else None
-    is_absent_C = absent_classes(members, shard, len(fields_CD))
+    is_absent_C = _absent_classes(members, shard, len(fields_CD))
     value = torch.zeros((), dtype=dtype, device=fields_CD.device)
     visited = torch.zeros((), dtype=torch.long, device=fields_CD.device)
     for low, high in blocks(len(x_BD), len(fields_CD), fields_CD.device):
         fields_cD = fields_CD[low:high].detach().to(dtype)
         absent_c = is_absent_C[low:high]
-        if problem.skips:
-            part, rows_cD, count = _near(problem, geometry, batch, fields_cD, absent_c, shard)
+        measured = geometry.measure(fields_cD)
+        if skips:
+            given = problem, geometry, batch, fields_cD, measured, absent_c
+            part, rows_cD, count = _one_sided_near(*given)
             visited += count
         else:
-            measured = geometry.measure(fields_cD)
             part, rows_cD = _one_sided(problem, geometry, batch, measured, absent_c)
         value += part
         if gradient_CD is not None and rows_cD is not None:
             gradient_CD[low:high] = rows_cD
         del fields_cD, rows_cD
-    part, rows_KD, column_K = present_classes(problem, geometry, batch, fields_CD, shard, dtype)
+    part, rows_KD, column_K = _present_classes(problem, geometry, batch, fields_CD, shard, dtype)
     if gradient_CD is not None and rows_KD is not None:
         # Slots that are not here share a column with others, but add nothing to it.
         gradient_CD.index_add_(0, column_K, rows_KD.to(gradient_CD.dtype))
     gradient_BD = geometry.gradient()
-    if problem.skips:
+    if skips:
         visited += len(x_BD) * _columns(members, shard, len(fields_CD))[1].sum()  # all of these
-    return Found(value + part, gradient_BD, gradient_CD, visited if problem.skips else None)
+    return Found(value + part, gradient_BD, gradient_CD, visited if skips else None)
 
 
-class BatchWeights:
+class _BatchWeights:
     """The weights of a batch's samples in the averages over their classes."""
 
     def __init__(self, problem: Problem, members: Membership, dtype: torch.dtype) -> None:
@@ -158,7 +147,7 @@ class BatchWeights:
         return total_Kc, weight_P.expand_as(x_Pc), mean_Kc
 
 
-def absent_classes(members: Membership, shard: Shard, num_here: int) -> Tensor:
+def _absent_classes(members: Membership, shard: Shard, num_here: int) -> Tensor:
     """Return ``(C,)`` bool: no sample of the batch is of the class."""
     column_K, is_here_K = _columns(members, shard, num_here)
     is_absent = members.used_K.new_ones(num_here + 1)
@@ -177,14 +166,14 @@ def _columns(members: Membership, shard: Shard, num_here: int) -> tuple[Tensor, 
 def _one_sided(
     problem: Problem,
     geometry: Geometry,
-    batch: BatchWeights,
+    batch: _BatchWeights,
     measured: tuple[Tensor, PullBack],
     is_absent_c: Tensor,
 ) -> tuple[Tensor, Tensor | None]:
     """Return the repulsion from a block of classes, those absent; the gradient of its fields."""
     link = problem.interactions.repulsion_link
     dist_Bc, pull_back = measured
-    energy_Bc, slope_Bc = repulsion_and_slope(problem, dist_Bc)
+    energy_Bc, slope_Bc = problem.repulsion_and_slope(dist_Bc)
     energy_Bc = energy_Bc.masked_fill(~is_absent_c, link.empty(energy_Bc.dtype))
     members = batch.members
     if isinstance(link, LinearLink):
@@ -200,36 +189,35 @@ def _one_sided(
     return value * batch.scale, pull_back(slope_Bc)
 
 
-def _near(
+def _one_sided_near(
     problem: Problem,
     geometry: Geometry,
-    batch: BatchWeights,
+    batch: _BatchWeights,
     fields_cD: Tensor,
+    measured: tuple[Tensor, PullBack],
     is_absent_c: Tensor,
-    shard: Shard,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """As `_one_sided`, over those pairs alone that are within reach; also how many they are."""
-    measured = geometry.measure(fields_cD)
+    """As `_one_sided`, over near pairs only where these are few; also how many pairs they are."""
     dist_Bc, _ = measured
-    near_Bc = (dist_Bc < problem.reach(shard.num_classes)) & is_absent_c
+    near_Bc = (dist_Bc < problem.reach) & is_absent_c
     count = near_Bc.sum()
     if count > LIST_PAYS * near_Bc.numel():
         part, rows_cD = _one_sided(problem, geometry, batch, measured, is_absent_c)
         return part, rows_cD, len(near_Bc) * is_absent_c.sum()
     sample_N, class_N = near_Bc.nonzero(as_tuple=True)
-    members = batch.members
-    samples = Samples(members.slot_P, batch.weight_P, members.num_slots, batch.scale)
     dist_N = dist_Bc[sample_N, class_N]
-    value, slope_N = coefficients(problem, samples, sample_N, class_N, dist_N)
+    energy_N, slope_N = problem.repulsion_and_slope(dist_N)
+    weight_N = batch.weight_P[sample_N]  # indices, not multi-hot: one membership a sample
+    slope_N = slope_N * weight_N * batch.scale
     assert isinstance(geometry, CosineGeometry)
     rows_cD = geometry.pull_back_pairs(fields_cD, sample_N, class_N, dist_N, slope_N)
-    return value, rows_cD, count
+    return (energy_N * weight_N).sum() * batch.scale, rows_cD, count
 
 
-def present_classes(
+def _present_classes(
     problem: Problem,
     geometry: Geometry,
-    batch: BatchWeights,
+    batch: _BatchWeights,
     fields_CD: Tensor,
     shard: Shard,
     dtype: torch.dtype,
@@ -243,14 +231,14 @@ def present_classes(
     dist_BK, pull_back = geometry.measure(fields_CD.detach()[column_K].to(dtype))
 
     dist_P = members.rows(dist_BK).gather(1, members.slot_P[:, None]).squeeze(1)
-    pull_P, slope_P = attraction_and_slope(problem, dist_P)
+    pull_P, slope_P = problem.attraction_and_slope(dist_P)
     pull_K, by_pull_P, _ = batch.through(problem.interactions.attraction_link, pull_P)
     attraction = pull_K.masked_fill(~is_here_K, 0.0).sum()
     slope_P = by_pull_P * slope_P
 
     link = problem.interactions.repulsion_link
     own_BK = members.own_slots()
-    energy_BK, slope_BK = repulsion_and_slope(problem, dist_BK)
+    energy_BK, slope_BK = problem.repulsion_and_slope(dist_BK)
     # A class never repels its own members.
     energy_PK = members.rows(energy_BK.masked_fill(own_BK, link.empty(dtype)))
     mean_KK = link.segment_sum(energy_PK, members.slot_P, members.num_slots)

@@ -1,9 +1,9 @@
-"""The paper's baselines, from pytorch-metric-learning (PML), as modules that can be trusted.
+"""The paper's baselines, from pytorch-metric-learning (PML), as modules that keep their precision.
 
 PML rewrites a loss's class vectors to the dtype of whatever embeddings arrive, so that one step
-under bfloat16 autocast rounds them for good. `Baseline` keeps them: it brings the embeddings to the
-dtype of the class vectors (without any, to at least float32) and runs the loss outside autocast. It
-also keeps a loss and its miner together, where they can only be used as a pair.
+under bfloat16 autocast rounds them permanently. `Baseline` prevents that: it converts the
+embeddings to the dtype of the class vectors (without any, to at least float32) and runs the loss
+outside autocast. It also holds a loss together with its miner.
 
 PML is imported when a baseline is built, not before.
 """
@@ -175,7 +175,7 @@ def semihard_triplet(margin: float = 0.1, **arguments: Any) -> Baseline:
 
 
 def _checked(kind: type, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments that a PML loss takes; refuse others, and words where it wants numbers."""
+    """Return arguments that a PML loss takes; refuse others, and text where it needs numbers."""
     known: set[str] = set()
     for above in kind.__mro__:
         if "__init__" in vars(above) and above.__module__.startswith("pytorch_metric_learning"):

@@ -29,7 +29,7 @@ class LossEntry:
         sampling: ``"pairs"`` if a batch must hold several samples of a class for the loss to
             attract anything, ``"classes"`` if it may hold one of each.
         class_lr_scale: learning rate of its class vectors over the network's; None without any.
-        settings: gives the hyper-parameters it has where nothing else is said.
+        settings: returns its default hyper-parameters.
     """
 
     title: str
@@ -101,14 +101,14 @@ LOSSES: dict[str, LossEntry] = {
 
 
 def loss_settings(name: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return all that a loss is built with: what is given, and its defaults for the rest.
+    """Return all arguments of a loss: those given, and its defaults for the rest.
 
     Args:
         name: a key of `LOSSES`.
         given: arguments of the loss.
 
     Returns:
-        The arguments with which it can be built again, whatever defaults may become.
+        Arguments that build the same loss again, even if defaults change later.
 
     Example:
         >>> from weiss.losses import loss_settings

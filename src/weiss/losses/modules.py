@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from weiss._base import checks
-from weiss.kernels.choice import IMPLEMENTATIONS, choose, choose_for_shards, with_skipping
+from weiss.kernels.cuda_graphs import CudaGraphs
 from weiss.kernels.dispatch import compute
-from weiss.kernels.problem import PRODUCTS, Problem, Shard
-from weiss.kernels.replay import Recordings
+from weiss.kernels.plan import IMPLEMENTATIONS, MATMUL_DTYPES, REFERENCE, SKIPS, Plan, make_plan
+from weiss.kernels.problem import Problem, Shard
 from weiss.losses.parameter_groups import FIELD_LR_SCALE
 from weiss.theory import fluctuations as beyond
 from weiss.theory.derivation import AVERAGES, mean_field_loss, pair_loss, soft_constraint
@@ -28,10 +28,9 @@ from weiss.theory.distances import DISTANCES
 from weiss.theory.interactions import Interactions
 from weiss.theory.membership import Membership, members_of_a_batch
 
-SKIPS = ("auto", "on", "off")
 REG_SCALES = ("paper", "released")
-BLOCK = 8192
-"""Fields of other processes that are looked at a time."""
+FIELDS_AT_A_TIME = 8192
+"""Fields of other processes that `get_logits` receives at a time."""
 
 
 class PairOptions(TypedDict):
@@ -41,12 +40,12 @@ class PairOptions(TypedDict):
         average: ``"classes"`` (the paper's equations) weighs every class of the batch the same;
             ``"samples"`` (the released program) weighs every sample the same, by putting the
             mean class size of the batch for each ``n_c``. They agree on balanced batches.
-        check: look at the values of labels and embeddings (range, NaN; not of fields), at the price
-            of a transfer from the device a step. False asks the device for nothing, as a CUDA graph
-            needs, and trusts: a label out of range, a sample without a class or with more than
-            ``max_labels_per_sample`` then gives a wrong value without a word.
+        check: test the values of labels and embeddings (range, NaN; not of fields), which costs a
+            transfer from the device each step. False tests nothing: a label out of range, a sample
+            without a class or with more than ``max_labels_per_sample`` then gives a wrong value
+            without a message.
         impl: ``"auto"`` or ``"reference"``, the plain formula; for mean-field losses also
-            ``"streaming"`` and ``"triton"``, see `weiss.kernels.choice`; the same up to rounding.
+            ``"streaming"`` and ``"triton"``, see `weiss.kernels.plan`; the same up to rounding.
     """
 
     average: NotRequired[str]
@@ -62,17 +61,18 @@ class MeanFieldOptions(PairOptions):
             (there divided by ``beta**2``; the same for losses without beta).
         max_labels_per_sample: the most classes one sample has in multi-hot labels. Only needed
             with ``check=False`` to do without any transfer; otherwise found in the labels.
-        skip: ``"on"`` leaves (sample, class) pairs out of the gradient where it is zero (hinges) or
-            below rounding (exponentials), ``"auto"`` for hinges where that is likely to pay and
-            ``check`` is on: a GPU is asked how many are left.
-        products: ``"bfloat16"`` rounds the factors of the three large matrix products, on a CUDA
-            device, with sums in float32; gradients have two or three digits. Never by autocast.
+        skip: ``"on"`` skips (sample, class) pairs beyond the reach of a hinge, whose gradient is
+            zero; ``"auto"`` does so where there are very many pairs (2^18 on a CPU, 2^25 on a GPU,
+            where the host then waits for one number each step, except inside a CUDA graph).
+        matmul_dtype: ``"bfloat16"`` rounds the factors of the three large matrix products, on a
+            CUDA device, with sums in float32; gradients have two or three digits. Never by
+            autocast.
         fluctuations: ``"second"`` adds what spread costs, see `weiss.theory.fluctuations`.
     """
 
     reg_scale: NotRequired[str]
     skip: NotRequired[str]
-    products: NotRequired[str]
+    matmul_dtype: NotRequired[str]
     fluctuations: NotRequired[str]
     max_labels_per_sample: NotRequired[int | None]
 
@@ -91,7 +91,7 @@ class MeanFieldArgs(MeanFieldOptions):
 
 
 class _DerivedLoss(nn.Module, ABC):
-    """What both forms have in common: options, checks, precision. A form adds `_value`."""
+    """Options, checks and precision of both forms. A form adds `_value`."""
 
     num_classes: int | None = None
     embedding_size: int | None = None
@@ -240,7 +240,7 @@ class MeanFieldLoss(_DerivedLoss):
         reg_scale: see `MeanFieldOptions`.
         max_labels_per_sample: see `MeanFieldOptions`.
         skip: see `MeanFieldOptions`.
-        products: see `MeanFieldOptions`.
+        matmul_dtype: see `MeanFieldOptions`.
         fluctuations: see `MeanFieldOptions`.
         **options: see `PairOptions`.
 
@@ -266,7 +266,7 @@ class MeanFieldLoss(_DerivedLoss):
         reg_scale: str = "paper",
         max_labels_per_sample: int | None = None,
         skip: str = "auto",
-        products: str = "float32",
+        matmul_dtype: str = "float32",
         fluctuations: str = "none",
         **options: Unpack[PairOptions],
     ) -> None:
@@ -280,63 +280,71 @@ class MeanFieldLoss(_DerivedLoss):
             checks.count("max_labels_per_sample", max_labels_per_sample, self._owner)
         self.max_labels_per_sample = max_labels_per_sample
         self.skip = checks.one_of("skip", skip, SKIPS, self._owner)
-        self.products = checks.one_of("products", products, PRODUCTS, self._owner)
+        self.matmul_dtype = checks.one_of("matmul_dtype", matmul_dtype, MATMUL_DTYPES, self._owner)
         self.fields = nn.Parameter(torch.randn(num_classes, embedding_size))
         self.shard = Shard(0, num_classes)
         self.fluctuations = self._check_fluctuations(fluctuations)
-        self._looked_at: dict[str, Any] = {}
-        self._problems: dict[bool, Problem] = {}
-        self._recordings = Recordings()
+        self._visits: dict[str, Any] = {}
+        self._problem: Problem | None = None
+        self._graphs = CudaGraphs()
 
     def _value(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        fields, shard = self.fields, self.shard
-        if torch.is_grad_enabled():  # what only asks for a value has no gradient to tell of
-            self._looked_at.clear()
-        if self.fluctuations != "none":
-            self._check_fluctuations(self.fluctuations)
-            return self._reference(embeddings, self._members(embeddings, labels, self.check))
-        problem = self._problem(skips=False)
-        choice = choose if shard.parts == 1 else choose_for_shards
-        impl = choice(self.impl, problem, embeddings, fields, labels, self._owner)
-        impl, skips = with_skipping(
-            self.skip, impl, self.impl, problem, embeddings, labels, self.check, shard, self._owner
+        if torch.is_grad_enabled():  # without a gradient there is nothing to skip
+            self._visits.clear()
+        problem = self._described()
+        plan = self._plan(problem, embeddings, labels)
+        classes: Membership | Tensor = labels
+        if not plan.groups_batch:
+            classes = members = self._members(embeddings, labels, self.check)
+            if plan.kernel == "reference":
+                return self._reference(embeddings, members)
+        value, counts, visited = compute(
+            plan, problem, embeddings, self.fields, classes, self.shard, self._graphs
         )
-        if impl == "reference":
-            return self._reference(embeddings, self._members(embeddings, labels, self.check))
-        problem = self._problem(skips) if skips else problem
-        groups_itself = impl == "triton" and (not skips or problem.is_hinge)
-        classes = labels if groups_itself else self._members(embeddings, labels, self.check)
-        value, noticed, visited = compute(
-            problem, embeddings, fields, classes, shard, self._recordings
-        )
-        if self.check and noticed is not None and any(noticed.complaints()):
-            self._members(embeddings, labels, check=True)  # which says what is wrong
+        if self.check and counts is not None and any(counts.read()):
+            self._members(embeddings, labels, check=True)  # raises with the details
         if visited is not None and torch.is_grad_enabled():
-            self._looked_at.update(visited=visited, possible=max(len(embeddings) * len(fields), 1))
+            possible = max(len(embeddings) * len(self.fields), 1)
+            self._visits.update(visited=visited, possible=possible)
         return value
+
+    def _plan(self, problem: Problem, embeddings: Tensor, labels: Tensor) -> Plan:
+        if self.fluctuations != "none":  # a plain formula over all pairs; settings may have changed
+            self._check_fluctuations(self.fluctuations)
+            return REFERENCE
+        return make_plan(
+            problem,
+            embeddings,
+            self.fields,
+            labels,
+            self.shard,
+            self._owner,
+            impl=self.impl,
+            skip=self.skip,
+            matmul_dtype=self.matmul_dtype,
+        )
 
     def _check_fluctuations(self, asked: str) -> str:
         beyond.refuse_shards(self.shard.parts if asked != "none" else 1, self._owner)
         settings = {name: getattr(self, name) for name in beyond.NEEDED}
         return beyond.checked(asked, self.interactions, settings, self._owner)
 
-    def _problem(self, skips: bool) -> Problem:
-        """Describe the loss to the kernels; anew only if it was changed, small ones are fast."""
-        known = self._problems.get(skips)
-        rest = (self.distance, self.average, self.products, skips, self.reg_weight, self.reg_scale)
+    def _described(self) -> Problem:
+        """Describe the loss to the kernels; a new description only if a setting has changed."""
+        known, rest = self._problem, (self.distance, self.average, self.reg_weight, self.reg_scale)
         if known is None or known.interactions is not self.interactions or known.rest != rest:
-            known = self._problems[skips] = Problem(self.interactions, *rest)
+            known = self._problem = Problem(self.interactions, *rest)
         return known
 
     @property
     def skipped_share(self) -> float | None:
-        """The share of (sample, class) pairs that the last gradient left out; None if it had all.
+        """The share of (sample, class) pairs that the last gradient skipped; None if it had all.
 
-        Asking makes the host wait for a GPU.
+        Reading it makes the host wait for a GPU.
         """
-        if not self._looked_at:
+        if not self._visits:
             return None
-        return 1.0 - int(self._looked_at["visited"]) / int(self._looked_at["possible"])
+        return 1.0 - int(self._visits["visited"]) / int(self._visits["possible"])
 
     def _reference(self, embeddings: Tensor, members: Membership) -> Tensor:
         """Compute the formula as it stands."""
@@ -356,14 +364,14 @@ class MeanFieldLoss(_DerivedLoss):
         return self.fields
 
     def get_logits(self, embeddings: Tensor) -> Tensor:
-        """Say how close each sample is to each class: the cosine, or minus the distance.
+        """Return how close each sample is to each class: the cosine, or minus the distance.
 
         Args:
             embeddings: ``(B, D)`` floating point.
 
         Returns:
-            ``(B, C)``; larger is closer. Where processes share the classes, all must ask, each
-            for any samples, and no gradient flows through the answer.
+            ``(B, C)``; larger is closer. Where processes share the classes, all must call it, each
+            with any samples, and the result has no gradient.
         """
         embeddings = self._checked(embeddings)
         with torch.autocast(embeddings.device.type, enabled=False):
@@ -371,16 +379,16 @@ class MeanFieldLoss(_DerivedLoss):
                 dist_BC = self._distance(embeddings, self.fields)
             else:
                 with torch.no_grad():
-                    shown = self.shard.all_blocks(self.fields.detach(), BLOCK)
+                    shown = self.shard.all_blocks(self.fields.detach(), FIELDS_AT_A_TIME)
                     dist_BC = torch.cat([self._distance(embeddings, x) for _, x in shown], dim=1)
         return 1.0 - dist_BC if self.distance == "cosine" else -dist_BC
 
     def _apply(self, *given: Any, **options: Any) -> Any:
-        self._recordings = Recordings()  # the old ones know where the fields were
+        self._graphs = CudaGraphs()  # the old ones read the memory where the fields were
         return super()._apply(*given, **options)  # type: ignore[no-untyped-call]
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
-        """Take from whole fields the rows that are here, so that a state fits any shards."""
+        """Select the rows of this shard from whole fields, so that a state fits any shards."""
         given = state_dict.get(f"{prefix}fields")
         if isinstance(given, Tensor) and given.shape[:1] == (self.num_classes,):
             state_dict[f"{prefix}fields"] = given[self.shard.first :][: len(self.fields)]

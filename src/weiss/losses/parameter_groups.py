@@ -2,7 +2,7 @@
 
 Class vectors see a gradient only through the few samples of their class and, under cosine, only
 along the sphere. At the network's rate they hardly move, and the network then learns to follow
-vectors that stand still. The paper trains mean fields at 2000 times the network's rate and proxies
+vectors that do not learn. The paper trains mean fields at 2000 times the network's rate and proxies
 at 100 times, with AdamW and a network rate of 1e-4.
 """
 
@@ -32,7 +32,7 @@ def parameter_groups(
     loss) is counted once, with the loss.
 
     The scales are the paper's, for AdamW at an ``lr`` around 1e-4, where a step is about as long as
-    the rate whatever the gradient. With SGD, or a much larger ``lr``, say ``class_lr`` yourself.
+    the rate whatever the gradient. With SGD, or a much larger ``lr``, set ``class_lr``.
 
     Args:
         model: the network.
@@ -72,7 +72,7 @@ def parameter_groups(
 
     found: dict[tuple[str, float], dict[int, nn.Parameter]] = {}
     of_loss: set[int] = set()
-    # Each parameter is judged by its own module, so that losses can be nested in others.
+    # The module that owns a parameter decides, so that losses can be nested in others.
     for module in loss.modules():
         for parameter_name, parameter in module.named_parameters(recurse=False):
             name, scale = _kind(module, parameter_name)

@@ -2,9 +2,9 @@
 
 Mean field theory replaces the samples of a class by one field and asks that the field agree with
 what it replaces: ``M_c = <F_i>_{i in c}`` (on the sphere, in direction). A trained field need not
-obey. This file measures how far it does (`order_parameters`), and holds the two ways of making it
-do so without a gradient step beside the network's: minimising the loss over the fields alone
-(`solve_fields`), and setting them to a running class mean (`follow_class_means`).
+agree. This file measures how far it does (`order_parameters`), and has the two ways to enforce it
+outside the network's own steps: minimise the loss over the fields alone (`solve_fields`), or set
+them to a running class mean (`follow_class_means`).
 
 Dimensions: B batch, N training items, C classes, D embedding size.
 """
@@ -22,12 +22,12 @@ from weiss.theory.distances import DISTANCES, Distance, unit
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Which quantiles over classes are reported of a value that every class has."""
-BLOCK = 2048
+DISTANCE_ROWS = 2048
 """Rows of the field-against-field distances that are formed at a time: never C x C."""
 
 
 class ClassMeans:
-    """Sums of the embeddings of each class, as they pass by.
+    """Sums of the embeddings of each class, added up batch by batch.
 
     Args:
         num_classes: C.
@@ -40,7 +40,7 @@ class ClassMeans:
         self.counts_C = torch.zeros(num_classes, device=device)
 
     def add(self, embeddings: Tensor, labels: Tensor) -> None:
-        """Take in a batch: ``(B, D)`` embeddings, ``(B,)`` classes or ``(B, C)`` multi-hot."""
+        """Add a batch: ``(B, D)`` embeddings, ``(B,)`` classes or ``(B, C)`` multi-hot."""
         rows_BD = embeddings.detach().to(self.sums_CD.dtype)
         if labels.ndim == 2:
             hot_BC = labels.to(self.sums_CD.dtype)
@@ -51,30 +51,30 @@ class ClassMeans:
             self.counts_C.index_add_(0, labels.long(), torch.ones_like(rows_BD[:, 0]))
 
     def clear(self) -> None:
-        """Begin again."""
+        """Set all sums to zero."""
         self.sums_CD.zero_()
         self.counts_C.zero_()
 
     def seen(self) -> Tensor:
-        """Return ``(C,)``, whether anything of a class has passed."""
+        """Return ``(C,)`` bool: was a sample of the class added?"""
         return self.counts_C > 0
 
     def means(self) -> Tensor:
-        """Return ``(C, D)``; zero for a class of which nothing has passed."""
+        """Return ``(C, D)``; zero for a class without a sample."""
         return self.sums_CD / self.counts_C.clamp_min(1.0)[:, None]
 
 
 @torch.no_grad()
 def order_parameters(means: ClassMeans, loss: nn.Module) -> dict[str, Any]:
-    """Measure order: how far each class has gathered, and whether its field stands in its middle.
+    """Measure how closely each class is gathered, and whether its field is in its middle.
 
-    A run takes them from the batches of an epoch as they pass: of augmented images, by a network
-    that moves meanwhile, against the class vectors at the epoch's end.
+    A run measures them on the batches of an epoch: augmented images, a network that changes during
+    the epoch, class vectors of the epoch's end.
 
     Args:
         means: of embeddings of unit length.
-        loss: any loss; what needs class vectors is left out where it has none. Where processes
-            share the classes, all must ask at once.
+        loss: any loss; without class vectors only the first entry is returned. Where processes
+            share the classes, all must call this together.
 
     Returns:
         ``class_mean_length``: ``|<F_i>_{i in c}|``, 1 for a class in one point, near 0 for one
@@ -173,8 +173,8 @@ def _distance_to_own(distance: str, means_CD: Tensor, vectors_CD: Tensor) -> Ten
 def _violating_share(distance: Distance, fields_CD: Tensor, reach: float) -> float:
     number = len(fields_CD)
     closer = fields_CD.new_zeros((), dtype=torch.int64)
-    for start in range(0, number, BLOCK):
-        dist_bC = distance(fields_CD[start : start + BLOCK], fields_CD)
+    for start in range(0, number, DISTANCE_ROWS):
+        dist_bC = distance(fields_CD[start : start + DISTANCE_ROWS], fields_CD)
         row_b = torch.arange(start, start + len(dist_bC), device=fields_CD.device)
         column_C = torch.arange(number, device=fields_CD.device)
         closer += ((dist_bC < reach) & (column_C > row_b[:, None])).sum()

@@ -8,7 +8,7 @@ process (`gather_batch` joins it) and returns the whole loss; its backward pass 
 the whole gradient of the embeddings, and the gradient of the fields that are here: it needs no
 averaging over processes, so a sharded loss must not be wrapped in DistributedDataParallel.
 
-What needs the fields of all classes asks for them (`whole_fields`), in all processes at once.
+`whole_fields` returns the fields of all classes; all processes must call it together.
 
 Dimensions: C classes, c those of this process, D embedding size.
 """
@@ -25,7 +25,7 @@ from weiss.kernels.problem import Shard
 from weiss.losses.modules import MeanFieldLoss
 
 ELEMENTS = 2**24
-"""Numbers in a block of rows that goes from one process to the others."""
+"""Numbers in a block of rows that one process sends to the others."""
 
 
 def shard_classes(
@@ -38,10 +38,10 @@ def shard_classes(
     nothing changes.
 
     Args:
-        loss: with the same fields in every process, on its device; cut in place. No value of it
-            may still wait for its backward pass, and no optimiser have taken a step with it.
+        loss: with the same fields in every process, on its device; cut in place. Call it before
+            the first forward pass and before the first step of an optimiser.
         group: the processes; all by default.
-        sizes: how many classes each process takes, 0 among it; by default C / W, rounded.
+        sizes: how many classes each process takes, 0 allowed; by default equal shares.
 
     Returns:
         The loss.
@@ -81,7 +81,7 @@ def shard_classes(
         )
     _refuse_different(loss, counts, group)
     first = sum(counts[:rank])
-    # The parameter stays, so that whoever knows it still does.
+    # The same parameter object, so that an optimiser that holds it stays valid.
     loss.fields.data = loss.fields.data[first : first + counts[rank]].clone()
     loss.fields.grad = None
     loss.shard = _shard(first, counts, group)
@@ -89,7 +89,7 @@ def shard_classes(
 
 
 def is_sharded(loss: nn.Module) -> bool:
-    """Say whether processes share the classes of a loss."""
+    """Return whether processes share the classes of a loss."""
     return isinstance(loss, MeanFieldLoss) and loss.shard.parts > 1
 
 
@@ -99,7 +99,7 @@ def even_sizes(total: int, number: int) -> list[int]:
 
 
 def whole_fields(loss: MeanFieldLoss) -> Tensor:
-    """Return the fields ``(C, D)`` of all classes, a copy; all processes must ask at once.
+    """Return the fields ``(C, D)`` of all classes, a copy; all processes must call it together.
 
     ``loss.load_state_dict`` takes whole fields in any number of processes.
     """
@@ -113,16 +113,16 @@ def whole_rows(
     """Return the rows of all classes, of anything that has one for each field.
 
     Args:
-        loss: whose classes; all processes must ask at once.
+        loss: whose classes; all processes must call this together.
         rows: ``(c, ...)``, a row for each field here.
-        device: where the result is to be: in main memory there may be more room.
-        wanted: whether this process wants it; if not, it keeps nothing.
+        device: of the result; main memory may have more room.
+        wanted: whether this process needs the result; if not, it keeps nothing.
 
     Returns:
         ``(C, ...)``, a copy; without a row if it is not wanted.
     """
     width = max(ELEMENTS // max(math.prod(rows.shape[1:]), 1), 1)
-    # In its own place at once: blocks that wait for each other would need the room twice.
+    # Written in place: a list of blocks that is joined at the end would need the memory twice.
     total = loss.shard.num_classes if wanted else 0
     whole = torch.empty(total, *rows.shape[1:], dtype=rows.dtype, device=device)
     for first, block in loss.shard.all_blocks(rows.detach(), width):
@@ -135,8 +135,8 @@ def whole_state(loss: nn.Module, *, wanted: bool = True) -> dict[str, Tensor]:
     """Return a loss's state as one process would have it, shards put together in main memory.
 
     Args:
-        loss: any loss; where its classes are shared, all processes must ask at once.
-        wanted: whether this process wants them.
+        loss: any loss; where its classes are shared, all processes must call this together.
+        wanted: whether this process needs the result.
     """
     state: dict[str, Tensor] = loss.state_dict()
     if isinstance(loss, MeanFieldLoss) and is_sharded(loss):
@@ -145,7 +145,7 @@ def whole_state(loss: nn.Module, *, wanted: bool = True) -> dict[str, Tensor]:
 
 
 def _shard(first: int, counts: list[int], group: Any) -> Shard:
-    # Functions, not methods: a copy of the loss must share the group, which cannot be copied.
+    # Closures, not methods: a copy of the loss shares the group, which cannot be copied.
     def add(part: Tensor) -> Tensor:
         return sum_over(part, group)
 
@@ -156,7 +156,7 @@ def _shard(first: int, counts: list[int], group: Any) -> Shard:
 
 
 def _refuse_different(loss: MeanFieldLoss, counts: list[int], group: Any) -> None:
-    """Refuse fields that differ between processes, by what they add up to."""
+    """Refuse fields that differ between processes, by comparing weighted sums."""
     fields = loss.fields.detach()
     place_C = torch.arange(1, len(fields) + 1, dtype=torch.float64, device=fields.device)
     sums_C = fields.sum(dim=1, dtype=torch.float64)

@@ -77,7 +77,7 @@ class Run:
         """Return the recipe of the run as nested dicts, under the present names of its keys."""
         self._refuse_other_folders()
         path = self.folder / RECIPE
-        found: dict[str, Any] = with_new_keys(read_toml(path))
+        found: dict[str, Any] = with_new_keys(read_toml(path), of_a_run=True)
         lacking = [section for section in ("backbone", "loss") if section not in found]
         if lacking:
             raise ValueError(

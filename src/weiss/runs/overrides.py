@@ -91,7 +91,7 @@ def overridden(values: dict[str, Any], overrides: Overrides) -> dict[str, Any]:
     """Return the nested dicts of a recipe with some changes."""
     values = with_new_keys(values)
     given = overrides if isinstance(overrides, Mapping) else overrides_from(overrides)
-    changes = {OLD_KEYS.get(key, key): value for key, value in given.items()}
+    changes = {OLD_KEYS.get(key) or key: value for key, value in given.items()}
     _change_loss(values, changes)
     _change_backbone(values, changes)
     for key, value in changes.items():

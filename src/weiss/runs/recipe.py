@@ -25,8 +25,16 @@ from weiss.runs.recipe_sections import (
 )
 from weiss.runs.toml_text import to_toml_value
 
-OLD_KEYS: dict[str, str] = {}
-"""Keys of recipes that were renamed, old to new, both dotted: files and runs may have the old."""
+OLD_KEYS: dict[str, str | None] = {
+    "loss.products": "loss.matmul_dtype",
+    "optim.touched_rows": None,
+}
+"""Keys of recipes that older versions wrote, and the present ones; None for removed keys."""
+REMOVED = {
+    "optim.touched_rows": "optim.touched_rows was removed, since a whole step gained less than 1 % "
+    "by it. Leave it out: plain AdamW does the same, except that it also moves rows without a "
+    "gradient, by their moments."
+}
 
 
 class Recipe(Section):
@@ -155,19 +163,26 @@ class Recipe(Section):
             )
 
 
-def with_new_keys(values: Any) -> Any:
-    """Return the nested dicts of a recipe with the keys of `OLD_KEYS` under their new names.
+def with_new_keys(values: Any, *, of_a_run: bool = False) -> Any:
+    """Return the nested dicts of a recipe under the present names of its keys, in their order.
 
-    The order stays. Of a key that is there under both names the new one counts.
+    Args:
+        values: sections by their names.
+        of_a_run: drop removed keys whatever their values: the run has been made. Otherwise only
+            those that are false; the others are refused later.
     """
     if not isinstance(values, Mapping):
         return values
     found = dict(values)
     for old, new in OLD_KEYS.items():
-        (section, key), (_, name) = old.split("."), new.split(".")
-        if isinstance(given := found.get(section), Mapping) and key in given:
-            kept = {k: v for k, v in given.items() if k != key or name not in given}
-            found[section] = {name if k == key else k: v for k, v in kept.items()}
+        section, _, key = old.partition(".")
+        given = found.get(section)
+        if not isinstance(given, Mapping) or key not in given:
+            continue
+        name = new.partition(".")[2] if new else key
+        is_dropped = name in given if new else of_a_run or given[key] is False
+        kept = {k: v for k, v in given.items() if not (is_dropped and k == key)}
+        found[section] = {name if k == key else k: v for k, v in kept.items()}
     return found
 
 
@@ -196,7 +211,7 @@ def recipe_from_dict(values: Mapping[str, Any], name: str = "the recipe") -> Rec
 def _problems(error: Any) -> Iterator[str]:
     key, kind = ".".join(map(str, error["loc"])), error["type"]
     if kind == "extra_forbidden":
-        yield f"{key} is not a key of a recipe.{_near(key)}"
+        yield REMOVED.get(key) or f"{key} is not a key of a recipe.{_near(key)}"
     elif kind == "law":
         yield f"{key} {error['msg']}"
     elif kind == "value_error":

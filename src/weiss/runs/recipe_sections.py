@@ -250,18 +250,6 @@ class Optim(Section):
     momentum: Share = entry(0.9, "for rmsprop and sgd")
     clip_value: NotNegative = entry(10.0, "largest entry of the network's gradients; 0: off")
     clip_norm: NotNegative = entry(0.0, "largest norm of the network's gradients; 0: off")
-    touched_rows: Flag = entry(
-        False, "class vectors: only rows with a gradient move; for very many classes; with adamw"
-    )
-
-    @model_validator(mode="after")
-    def _fits(self) -> "Optim":
-        if self.touched_rows and self.name != "adamw":
-            raise ValueError(
-                f"touched_rows must be false for optim.name={self.name!r}, of which there is no "
-                "such version; got true. Set optim.name='adamw', or leave it out."
-            )
-        return self
 
 
 class Schedule(Section):

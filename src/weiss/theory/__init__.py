@@ -1,6 +1,6 @@
 """The derivation as pure functions: interactions, distances, membership, both forms of a loss.
 
-`weiss.losses` makes modules of it, `weiss.kernels` computes the same faster; both speak its words.
+`weiss.losses` makes modules of it, `weiss.kernels` computes the same faster; both use its names.
 """
 
 from weiss.theory.interactions import Interactions, LinearLink, Link, LogLink

@@ -76,13 +76,13 @@ NEEDED = {
     "average": ("classes",),
     "impl": ("auto", "reference"),
     "skip": ("auto", "off"),
-    "products": ("float32",),
+    "matmul_dtype": ("float32",),
 }
-"""What settings of a loss must be for the correction, which is a plain formula over all pairs."""
+"""Settings that the correction allows: it is a plain formula over all pairs."""
 
 
 class _Spread(NamedTuple):
-    """What is known of the classes of a batch.
+    """Order and spread of the classes of a batch.
 
     Attributes:
         order_K: ``l_c``.
@@ -103,7 +103,7 @@ def checked(
     settings: Mapping[str, str],
     owner: str,
 ) -> str:
-    """Return the option, or say what it cannot go together with.
+    """Return the option; refuse settings that it cannot be combined with.
 
     Args:
         fluctuations: ``"none"`` or ``"second"``.

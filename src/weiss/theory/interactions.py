@@ -1,6 +1,6 @@
 """The vocabulary of the derivation: attraction, repulsion, link.
 
-A pair loss without anchors says what two samples do to each other as a function of their distance:
+A pair loss without anchors defines what two samples do to each other by their distance:
 an *attraction* inside a class and a *repulsion* between two classes. The values are averaged over
 all pairs of a class (or of two classes), and the average passes through a *link* before the sum
 over classes: the identity in the contrastive loss, ``log(1 + x)`` in multi-similarity losses.
@@ -29,8 +29,8 @@ class Link(ABC):
 
     A link owns the *scale* its averages live on, so that one derivation serves plain sums and
     sums of exponentials that would overflow. `LinearLink` keeps plain values; `LogLink` keeps
-    logarithms. All methods speak in the link's own scale, except `apply` and `undivided`, which
-    return plain values.
+    logarithms. All methods take and return values on the link's own scale, except `apply` and
+    `undivided`, which return plain values.
     """
 
     @abstractmethod
@@ -147,7 +147,7 @@ _DESCRIBED = ("attraction", "repulsion", "attraction_link", "repulsion_link")
 
 
 class ClosedForm(NamedTuple):
-    """A repulsion and an attraction that kernels know by heart, with their slopes.
+    """A repulsion and an attraction whose formulas and slopes the kernels contain.
 
     ========== ======================================== ========== ==========================
     kind       repulsion                                link       attraction
@@ -165,15 +165,6 @@ class ClosedForm(NamedTuple):
     pull_rate: float = 1.0
     push_rate: float = 1.0
 
-    def reach(self, log_bound: float) -> float:
-        """Return the distance from which on the repulsion's slope is below ``exp(log_bound)``.
-
-        A hinge ends: beyond its reach the slope is 0, whatever the bound.
-        """
-        if self.kind == "hinge":
-            return self.push_at
-        return self.push_at - log_bound / self.push_rate
-
 
 def rate(default: float) -> float:
     """Declare a hyper-parameter of `Interactions` that must be greater than 0."""
@@ -186,18 +177,18 @@ class Interactions(ABC):
     """What two samples do to each other, as functions of their distance.
 
     Write one as a frozen dataclass whose fields are the hyper-parameters: it then prints, pickles
-    and cannot be changed behind a loss's back. Every field must be a number of at most 1e9 in size,
+    and cannot be changed while a loss uses it. Every field must be a number of at most 1e9 in size,
     and one declared with `rate` must be greater than 0.
 
-    A subclass may say ``form=...``: that it is one of the kinds of `ClosedForm`, with the
+    A subclass may declare ``form=...``: it is then one of the kinds of `ClosedForm`, with the
     hyper-parameters ``pos_margin`` and ``neg_margin`` (hinge) or ``alpha``, ``beta`` and ``delta``.
-    Then fused kernels know it. A subclass of that which changes an energy or a link has none.
+    Then fused kernels can compute it. A subclass that changes an energy or a link loses it.
     """
 
     form: ClassVar[Form | None] = None
 
     def __init_subclass__(cls, form: Form | None = None) -> None:
-        """Take note of the closed form."""
+        """Store the closed form."""
         super().__init_subclass__()
         if form is not None:
             cls.form = form
@@ -216,12 +207,12 @@ class Interactions(ABC):
 
     @property
     def attraction_link(self) -> Link:
-        """The link of the attraction; the identity unless the class says otherwise."""
+        """The link of the attraction; by default the identity."""
         return LinearLink()
 
     @property
     def repulsion_link(self) -> Link:
-        """The link of the repulsion; the identity unless the class says otherwise."""
+        """The link of the repulsion; by default the identity."""
         return LinearLink()
 
     @property
@@ -242,7 +233,7 @@ class Interactions(ABC):
 
 
 def closed_form_of(interactions: Interactions) -> ClosedForm | None:
-    """Return the closed form of a description; None if it has none, or has changed it since."""
+    """Return the closed form; None without one, or if a subclass changes an energy or a link."""
     line = type(interactions).__mro__
 
     def definer(name: str) -> int:

@@ -3,9 +3,9 @@
 Dimensions: B samples, C classes, P memberships (one a sample with class indices, one for each 1 of
 multi-hot labels), K slots, one for each class present.
 
-The number of classes present decides shapes, so somebody must tell it to the host: that is the one
-transfer of a forward pass, and the checks of the values ride on it. Without checks there is none:
-every membership gets a slot of its own to share, and the slots left over stay unused.
+The number of classes present decides shapes, so the host must know it: that is the one transfer of
+a forward pass, and it also carries the results of the checks. Without checks there is no transfer:
+there are as many slots as memberships, and the slots left over stay unused.
 """
 
 from dataclasses import dataclass, replace
@@ -28,7 +28,8 @@ class Membership:
         class_K: ``(K,)`` the class of each slot; 0 where the slot is unused.
         used_K: ``(K,)`` bool, whether the slot holds a class.
         count_K: ``(K,)`` how many samples the class has, n_c; at least 1, also where unused.
-        one_each: known to the host: no class has a second sample, no sample a second class.
+        one_each: True if the host knows that no class has a second sample, no sample a second
+            class.
     """
 
     batch: int

@@ -20,14 +20,10 @@ from torch.nn.parallel import DistributedDataParallel
 from weiss._base.devices import autocast
 from weiss._base.processes import Processes
 from weiss.backbones import Embedder
-from weiss.losses.lazy_adamw import TouchedRowsAdamW
 from weiss.losses.parameter_groups import parameter_groups
 from weiss.losses.shards import is_sharded
 from weiss.runs import Optim, Recipe
 from weiss.training.graphs import CapturedNetwork, can_be_captured, captured
-
-CLASS_VECTORS = ("fields", "proxies")
-"""The groups of `weiss.parameter_groups` that hold one vector for each class."""
 
 
 def make_optimizer(recipe: Recipe, model: nn.Module, loss: nn.Module) -> torch.optim.Optimizer:
@@ -38,34 +34,12 @@ def make_optimizer(recipe: Recipe, model: nn.Module, loss: nn.Module) -> torch.o
     )
     for group in groups:
         group["rate"] = group["lr"]  # what a schedule multiplies
-    if settings.touched_rows:
-        for group in groups:
-            group["touched_rows"] = group["name"] in CLASS_VECTORS
-        _refuse_without_rows(recipe, groups)
-        return TouchedRowsAdamW(groups)
     if settings.name == "adamw":
         on_gpu = all(p.is_cuda for group in groups for p in group["params"])
         return torch.optim.AdamW(groups, fused=on_gpu)
     if settings.name == "rmsprop":
         return torch.optim.RMSprop(groups, lr=settings.lr, momentum=settings.momentum)
     return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum)
-
-
-def _refuse_without_rows(recipe: Recipe, groups: list[dict[str, Any]]) -> None:
-    """Refuse ``optim.touched_rows`` where no row of a parameter that trains is a class's."""
-    found = [p for group in groups if group["touched_rows"] for p in group["params"]]
-    size, name = recipe.backbone.embedding_size, recipe.loss.name
-    if found and all(p.ndim == 2 and p.shape[1] == size for p in found):
-        return
-    what = "has none that train"
-    if found:
-        what = f"has them in a parameter of shape {tuple(found[0].shape)}"
-    elif recipe.fields.how != "joint":
-        what += f" with fields.how={recipe.fields.how!r}"
-    raise ValueError(
-        f"optim.touched_rows must be false unless a loss trains one row of {size} numbers for each "
-        f"class; loss {name!r} {what}. Leave it out, or choose another loss."
-    )
 
 
 class Stepper:
@@ -110,15 +84,6 @@ class Stepper:
             self._forward = DistributedDataParallel(self._compiled)
         elif can_be_captured(self.model, self._recipe, self.processes, self._device):
             self._forward = captured(self.model, self._recipe, self.precision, self._device)
-
-    def settle(self) -> None:
-        """Apply weight decay that rows without a gradient have not had yet.
-
-        Before class vectors are measured or saved; a cosine does not depend on their length.
-        """
-        has_lengths = getattr(self.loss, "distance", "cosine") != "cosine"
-        if has_lengths and isinstance(self.optimizer, TouchedRowsAdamW):
-            self.optimizer.settle()
 
     def release(self) -> None:
         """Free what only steps need; the next phase makes it again."""

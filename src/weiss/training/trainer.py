@@ -188,7 +188,6 @@ class Training:
 
     def _close_epoch(self) -> None:
         """Measure the epoch, keep the network if it is the best, write the metrics."""
-        self.stepper.settle()
         number = self.at.epoch + 1
         line: dict[str, Any] = {
             "epoch": number,

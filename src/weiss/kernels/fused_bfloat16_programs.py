@@ -1,19 +1,27 @@
-"""The Triton programs behind products of bfloat16, where every pass over the cosines would show.
+"""The Triton programs for products in bfloat16, where each pass over the cosines costs as much.
 
 The cosines of a tile are turned into slopes where they were computed, and only the slopes are
-written. Names and the run of integers are those of `weiss.kernels.programs`. A block of classes
-begins with class `low`; its slopes lie in rows of `stride`, fewer than 2^31 in all, and `copy` has
-as many rows of numbers, whether or not there are as many classes. What is computed of a class that
-does not exist is not stored.
+written. Names and the array of integers are those of `weiss.kernels.fused_programs`. A block of
+classes begins with class `low`; its slopes lie in rows of `stride`, fewer than 2^31 in all, and
+`copy` has as many rows, whether or not there are as many classes. Results for a class that does
+not exist are not stored.
 
-(triton only here and in the other programs; imported when a kernel is first used.)
+(triton only in files of programs; imported when a kernel is first used.)
 """
 
 import triton
 import triton.language as tl
 
-from weiss.kernels.cosine_programs import linear_energy, repulsion, softplus
-from weiss.kernels.programs import COUNT, FACTS, MEMBER, NUM_FACTS, ORDER
+from weiss.kernels.fused_programs import (
+    COUNT,
+    FACTS,
+    MEMBER,
+    NUM_FACTS,
+    ORDER,
+    linear_energy,
+    repulsion,
+    softplus,
+)
 
 LOG2_E, LN_2 = tl.constexpr(1.4426950408889634), tl.constexpr(0.6931471805599453)
 FAR = tl.constexpr(1e4)
@@ -146,10 +154,10 @@ def meet_log_together(
     push_at, push_rate, shift, BY_SAMPLES: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """What `meet_log` leaves out: tiles with classes of several samples.
+    """What `meet_log` does not compute: tiles with classes of several samples.
 
     Programs ``(tile, n)`` share the columns of a tile. The samples of a class are added up by a
-    product with the matrix that says who belongs together; exponentials are taken over
+    product with the matrix of who shares a class; exponentials are taken over
     ``e^shift``, so that such sums are finite. A class that does not lie in the tile is left to
     `meet_log_across`.
     """
@@ -194,7 +202,7 @@ def meet_log_across(
     push_at, push_rate, shift, BY_SAMPLES: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """What `meet_log_together` leaves out: the class at the end of a tile that goes on in the next.
+    """What `meet_log_together` does not compute: a class that begins in a tile and ends in another.
 
     Programs ``(tile, n)`` share the columns of the class that begins in the tile, if there is one.
     """

@@ -1,12 +1,11 @@
-"""Hinges over near pairs, one statement after the other, in Triton's interpreter.
+"""Hinges over near pairs, in Triton's interpreter.
 
-The interpreter must be chosen before triton is imported, so this file is also a program: it takes
-every case with the kernels, on the CPU, and saves what comes of them.
+The interpreter must be chosen before triton is imported, so this file is also a program: it
+computes every case with the kernels, on the CPU, and saves the results.
 """
 
 import math
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,9 @@ from weiss.theory.distances import cosine_distance
 
 SHAPES = {
     "a few": (17, 23, 8),
-    "several blocks": (33, 260, 6),
+    "several blocks": (33, 150, 6),
     "one of everything": (1, 1, 3),
-    "one sample": (1, 140, 4),
+    "one sample": (1, 40, 4),
     "more samples than classes": (40, 3, 20),
     "all classes": (9, 9, 5),
     "zero vectors": (9, 20, 5),
@@ -81,39 +80,36 @@ def refusal(labels_too_large, **options):
 
 def _interpret(path):
     """Take every case with the kernels."""
-    from weiss.kernels import near
+    from weiss.kernels import near_pairs
 
     torch.set_num_threads(1)
     # Several blocks, several parts, and tiles as small as they may be.
-    near.BLOCK, near.SHARE, near.PARTS, near.FIELDS = 128, 2, 2, 4
-    near.TILE = {"ROWS": 32, "COLUMNS": 64, "STEP": 16, "num_warps": 4}
-    pays = near.PAYS
-    near.PAYS = dict.fromkeys(pays, math.inf)
+    near_pairs.MARKED_CLASSES, near_pairs.WORDS_A_PART = 128, 2
+    near_pairs.MOST_PARTS, near_pairs.FIELDS = 2, 4
+    near_pairs.TILE = {"ROWS": 32, "COLUMNS": 64, "STEP": 16, "num_warps": 4}
+    pays = near_pairs.PAYS
+    near_pairs.PAYS = dict.fromkeys(pays, math.inf)
     results = {}
     for batch, average in CASES:
         results[batch, average] = computed(batch, average=average, **ON)
     batch = "a few"
     for dtype in (torch.float16, torch.bfloat16):
         results[str(dtype)] = computed(batch, dtype, **ON)
-    results["narrow products"] = computed(batch, products="bfloat16", **ON)
+    results["narrow products"] = computed(batch, matmul_dtype="bfloat16", **ON)
     results["no number"] = computed(batch, broken=True, check=False, **ON)
     for which in ("embeddings", "fields"):
         results[which] = wanted_alone(which, **ON)
     for too_large in (True, False):
         results["refused", too_large] = refusal(too_large, **ON)
-    reach = Problem.reach
-    Problem.reach = lambda self, num_classes: math.inf
+    reach, Problem.reach = Problem.reach, math.inf
     results["every pair"] = computed(batch, **ON)
     Problem.reach = reach
-    near.PAYS = dict.fromkeys(pays, -1.0)
+    near_pairs.PAYS = dict.fromkeys(pays, -1.0)
     results["too many"] = computed(batch, **ON)
     results["all pairs"] = computed(batch, **{**ON, "skip": "off"})
-    asked, fuse = [], near.fuse
-    near.fuse = lambda problem, *rest, **wants: (
-        asked.append(problem.products),
-        fuse(replace(problem, products="float32"), *rest, **wants),
-    )[1]
-    computed(batch, products="bfloat16", **ON)
+    asked, fuse = [], near_pairs.fuse
+    near_pairs.fuse = lambda kernel, task: (asked.append(kernel), fuse("small", task))[1]
+    computed(batch, matmul_dtype="bfloat16", **ON)
     results["asked"] = asked
     torch.save(results, path)
 
