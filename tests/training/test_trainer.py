@@ -14,7 +14,7 @@ from weiss._base.processes import Processes
 from weiss.losses import LOSSES
 from weiss.runs import Run, Schedule, recipe_from
 from weiss.training import evaluate_run, trainer
-from weiss.training.alternation import place_fields
+from weiss.training.fields import place_fields
 from weiss.training.preparation import prepare
 from weiss.training.step import Stepper
 

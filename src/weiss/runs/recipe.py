@@ -38,7 +38,7 @@ REMOVED = {
 
 
 class Recipe(Section):
-    """One experiment, whole: what is not said has its default.
+    """One experiment: keys that are not given have their defaults.
 
     Example:
         >>> from weiss.runs import recipe_from
@@ -47,7 +47,7 @@ class Recipe(Section):
         ('bn_inception', 'proxy_anchor', 20)
     """
 
-    seed: Index = entry(0, "every random choice of training follows from it")
+    seed: Index = entry(0, "of every random choice in training")
     data: Data = Data()
     backbone: Backbone = Backbone()
     loss: Loss = Loss()
@@ -58,7 +58,7 @@ class Recipe(Section):
     fields: Fields = Fields()
     evaluate: Evaluate = Evaluate()
     track: Track = Track()
-    made_with: dict[str, Any] = entry({}, "versions, commit, hardware of a run; nothing reads it")
+    made_with: dict[str, Any] = entry({}, "versions, commit, hardware of a run; for the record")
 
     @property
     def sampler_name(self) -> str:
@@ -215,7 +215,7 @@ def _problems(error: Any) -> Iterator[str]:
     elif kind == "law":
         yield f"{key} {error['msg']}"
     elif kind == "value_error":
-        # What a section raises begins with its key; what the recipe raises says it all.
+        # The message of a section begins with its key; that of the recipe is complete.
         yield from (f"{key}.{line}".lstrip(".") for line in str(error["ctx"]["error"]).split("\n"))
     elif key:
         what = f"a section, [{key}]" if key in Recipe.model_fields else "a list"
@@ -236,7 +236,7 @@ def _near(key: str) -> str:
 
 
 def differences(a: Recipe, b: Recipe) -> list[str]:
-    """Return what another recipe sets differently, one line a key, ``made_with`` left aside.
+    """Return the keys in which another recipe differs, one line each, without ``made_with``.
 
     Example:
         >>> from weiss.runs import differences, recipe_from

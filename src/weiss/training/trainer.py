@@ -28,7 +28,7 @@ from weiss.runs import Kept, Recipe, Run, to_toml
 from weiss.runs.evaluator import NotFiniteError
 from weiss.runs.provenance import made_with
 from weiss.training import console, results
-from weiss.training.alternation import place_fields
+from weiss.training.fields import place_fields
 from weiss.training.loss_watch import LossWatch, rates_as_text
 from weiss.training.preparation import make_accelerator, prepare, processes_of
 from weiss.training.resuming import (
