@@ -24,11 +24,11 @@ from bench_classes import lifelike
 from record import RESULTS, hardware, keep
 
 import weiss
+from weiss._base.devices import autocast
 from weiss._base.processes import Processes
 from weiss.backbones import make_backbone
 from weiss.runs import recipe_from
-from weiss.training.graphs import can_be_recorded, recorded
-from weiss.training.step import autocast
+from weiss.training.graphs import can_be_captured, captured
 
 WAYS = (("float32", "off"), ("bfloat16", "off"), ("float32", "on"))
 """Precision of the loss's products; whether it skips far pairs (a hinge can)."""
@@ -80,8 +80,8 @@ def measure(
     loss.fields = torch.nn.Parameter(fields)
     precision = autocast(recipe.train.precision, device)
     forward: Any = model
-    if can_be_recorded(model, recipe, Processes(), device):
-        forward = recorded(model, recipe, precision, device)
+    if can_be_captured(model, recipe, Processes(), device):
+        forward = captured(model, recipe, precision, device)
     network = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=not arguments.smoke)
     of_fields = torch.optim.AdamW([loss.fields], lr=1e-6, fused=not arguments.smoke)
     shape = (arguments.batch, arguments.size, arguments.size, 3)

@@ -21,11 +21,12 @@ from typing import Any
 import torch
 from record import RESULTS, hardware, keep
 
+from weiss._base.devices import resolve_precision
 from weiss._base.processes import Processes
 from weiss.backbones import make_backbone
 from weiss.losses import make_loss
 from weiss.runs import recipe_from
-from weiss.training.step import Stepper, make_optimizer, resolve_precision
+from weiss.training.step import Stepper, make_optimizer
 
 NUM_CLASSES = 100
 PLAIN = "layer by layer"

@@ -7,9 +7,7 @@ import torch
 from tiny import tiny_recipe, write_stripes
 
 from weiss.catalogue.export import export_run
-from weiss.runs import Run, build_backbone, build_loss, recipe_from, to_toml
-from weiss.runs.experiment import with_sizes
-from weiss.runs.folder import Kept
+from weiss.runs import Kept, Run, build_backbone, build_loss, recipe_from, to_toml
 from weiss.training import train
 
 NAMES = ("ant", "bee", "cat")
@@ -38,6 +36,6 @@ def random_run(folder, recipe, *settings):
             module.running_mean.uniform_(-0.1, 0.1)
             module.running_var.uniform_(0.5, 2.0)
     loss = build_loss(recipe.as_dict()["loss"], len(NAMES), model.embedding_size)
-    run.write_recipe(to_toml(with_sizes(recipe, model.input).as_dict()))
+    run.write_recipe(to_toml(recipe.as_dict()))
     run.write_model(Kept.now(model, loss, {"epoch": 4, "metrics": {}, "class_names": NAMES}))
     return run

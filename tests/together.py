@@ -1,6 +1,11 @@
-"""What several processes of a training run do in tests; spawned ones must be able to import it."""
+"""What several processes do in tests: spawned ones import it, those of torchrun run it.
 
+torchrun tests/together.py ORDERS.json
+"""
+
+import json
 import os
+import sys
 
 import torch
 from tiny import tiny_recipe
@@ -32,9 +37,9 @@ def take_leave():
     os._exit(0)
 
 
-def talk(rank, world, path):
-    """Let processes say to each other what they can, and compare it with what it must be."""
-    processes = meet(rank, world, path)
+def talk(processes):
+    """Use every way in which processes exchange values, and compare with what it must give."""
+    rank, world = processes.rank, processes.size
     assert processes.is_main == (rank == 0)
 
     part = torch.arange(6.0).view(3, 2) + 100 * rank
@@ -63,41 +68,41 @@ def talk(rank, world, path):
 
     assert processes.any(rank == world - 1, CPU)
     assert not processes.any(False, CPU)
-    take_leave()
 
 
-def steps(data, changes, processes, number=4):
-    """Take steps, in warm-up and after it; return losses, parameters and an evaluation."""
+def steps(data, changes, processes):
+    """Take the steps of an epoch, the first in warm-up; return losses, parameters, evaluations."""
     made = prepare(tiny_recipe(data, **changes), CPU, processes)
     made.model.train()
-    untrained = made.experiment.evaluator.evaluate(
-        made.model, "test", precision=made.stepper.precision
-    ).summary()
+    options = {"precision": made.stepper.precision}
+    evaluate = made.experiment.evaluator.evaluate
+    untrained = evaluate(made.model, "test", **options).summary()
     values = []
     for step, (images, labels) in enumerate(made.experiment.batches(0)):
         made.stepper.set_phase(warming_up=step == 0)
         value, embeddings, joined = made.stepper(images, labels)
         assert len(embeddings) == len(joined) == 12
         values.append(value)
-        if step + 1 == number:
-            break
-    found = made.experiment.evaluator.evaluate(
-        made.model, "test", precision=made.stepper.precision
-    ).summary()
     return {
         "losses": torch.stack(values),
         "model": made.model.state_dict(),
         "loss": whole_state(made.loss),
-        "embeddings": made.experiment.embed_training(made.model, precision=made.stepper.precision),
-        "evaluation": found,
+        "embeddings": made.experiment.embed_training(made.model, **options),
+        "evaluation": evaluate(made.model, "test", **options).summary(),
         "untrained": untrained,
     }
 
 
-def train_together(rank, world, path, data, variants):
-    """Take the steps of every variant, and let the main process write what came of them."""
-    processes = meet(rank, world, path)
-    found = {name: steps(data, changes, processes) for name, changes in variants.items()}
+def main(orders):
+    """Train a run by the command line, talk, and take the steps of every variant."""
+    from weiss.cli import app
+
+    app(orders["words"], standalone_mode=False)
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    processes = meet(rank, world, orders["store"])
+    talk(processes)
+    variants = orders["variants"].items()
+    found = {name: steps(orders["data"], changes, processes) for name, changes in variants}
     # Every process has the same network, not only the main one.
     for result in found.values():
         for value in (*result["model"].values(), *result["loss"].values()):
@@ -105,5 +110,10 @@ def train_together(rank, world, path, data, variants):
             processes.agree([value])
             assert value.equal(mine)
     if processes.is_main:
-        torch.save(found, f"{path}.found")
+        torch.save(found, orders["found"])
     take_leave()
+
+
+if __name__ == "__main__":
+    with open(sys.argv[1]) as file:
+        main(json.load(file))

@@ -59,7 +59,8 @@ def test_prepare_gives_the_numbers_of_the_pipeline_that_evaluates(run, pictures,
     nested["data"] |= {"name": str(tmp_path), "split": "all"}
     nested["evaluate"]["on"] = "test"
     recipe = recipe_from_dict(nested)
-    pipeline = open_pipeline(recipe, open_data(recipe), torch.device("cpu"), Processes())
+    cpu, spec = torch.device("cpu"), run.model().input
+    pipeline = open_pipeline(recipe, open_data(recipe), spec, cpu, Processes())
     crop = CentreCrop(recipe.evaluate.size, recipe.evaluate.resize)
     (batch,) = pipeline.evaluation(crop)
     names = [pipeline.table.source.name(item) for item in batch.items]

@@ -32,9 +32,9 @@ def recipe(stripes):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Leave the pictures of runs out: they take longer than these runs."""
-    from weiss.training import outputs
+    from weiss.training import results
 
-    monkeypatch.setattr(outputs, "_draw", lambda *_: None)
+    monkeypatch.setattr(results, "draw", lambda *_: None)
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from weiss.runs.checkpoints import Checkpoints, State
 
 def state(number):
     tensors = {"weight": torch.full((2, 3), float(number)), "steps": torch.tensor(number)}
-    return State(tensors, {"position": {"step": number}, "history": [None, 0.1, "β"]})
+    odd = [None, 0.1 + 0.2, 1e-300, 2**63 + 1, float("inf"), "β"]
+    return State(tensors, {"position": {"step": number}, "history": odd})
 
 
 def saved(folder, *steps):
@@ -57,7 +58,7 @@ def test_the_folder_is_made_by_the_first_state_only(tmp_path):
 
 def test_the_last_two_are_kept(tmp_path):
     checkpoints = Checkpoints(tmp_path)
-    for number, step in enumerate((0, 3, 10, 11, 200, 1000)):
+    for number, step in enumerate((0, 3, 10, 200, 999_999_999, 1_000_000_000)):
         before = steps_of(checkpoints)
         checkpoints.save(step, state(step))
         assert steps_of(checkpoints) == [*before, step][-2:]
@@ -82,25 +83,10 @@ def test_order_is_by_the_number_of_steps_not_by_name_or_time(tmp_path):
     assert checkpoints.newest().facts == 9_000_000_000
 
 
-def test_more_steps_than_the_name_has_digits_are_still_in_order(tmp_path):
-    checkpoints = saved(tmp_path, 999_999_998, 999_999_999, 1_000_000_000)
-    assert steps_of(checkpoints) == [999_999_999, 1_000_000_000]
-    assert checkpoints.newest().facts["position"]["step"] == 1_000_000_000
-
-
-def test_a_damaged_state_gives_way_to_the_one_before_it(tmp_path):
-    checkpoints = saved(tmp_path, 10, 20)
-    damage(checkpoints.files()[-1])
-    with pytest.warns(UserWarning, match="20.safetensors is damaged: .* The state before it is us"):
-        found = checkpoints.newest()
-    assert found.facts["position"]["step"] == 10
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"", "20.safetensors is damaged or cut off"),
-        (b"\x80\x04N.", "20.safetensors is damaged or cut off"),
         ({}, "20.safetensors holds no state. The state before it is used."),
         ({"facts": "{"}, "20.safetensors holds no state. The state before it is used."),
     ],
@@ -128,7 +114,7 @@ def test_when_all_are_damaged_the_run_cannot_go_on(tmp_path):
         damage(path)
     with (
         warnings.catch_warnings(record=True, action="always") as told,
-        pytest.raises(ValueError, match=r"must be whole to go on; all 2 are damaged. Start"),
+        pytest.raises(ValueError, match=r"must be whole to resume; all 2 are damaged. Start"),
     ):
         checkpoints.newest()
     said = [str(warning.message) for warning in told]
@@ -197,13 +183,3 @@ def test_facts_that_json_cannot_say_leave_the_states_as_they_were(tmp_path):
     with pytest.raises(TypeError, match="not JSON serializable"):
         checkpoints.save(3, State({}, {"tensor": torch.ones(1)}))
     assert steps_of(checkpoints) == [1, 2]
-
-
-def test_numbers_in_facts_keep_every_digit(tmp_path):
-    facts = {"a": 0.1 + 0.2, "b": 1e-300, "c": 2**63 + 1, "d": float("inf"), "e": -0.0}
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, State({}, facts))
-    found = checkpoints.newest().facts
-    assert {key: repr(value) for key, value in found.items()} == {
-        key: repr(value) for key, value in facts.items()
-    }

@@ -16,14 +16,16 @@ from weiss.runs import (
     MAIN_RECIPES,
     REALITY_CHECK_RECIPES,
     Recipe,
-    Run,
     Schedule,
     differences,
+    overrides_from,
     recipe_from,
     recipe_from_dict,
+    recipe_with,
     shipped_recipes,
     to_toml,
 )
+from weiss.runs.recipe import OLD_KEYS, with_new_keys
 
 SHIPPED = list(shipped_recipes())
 CHECKED = list(REALITY_CHECK_RECIPES.values())
@@ -45,13 +47,13 @@ def problems(values):
 # What comes with Weiss.
 
 
-@pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("name", SHIPPED)
-def test_every_shipped_recipe_runs_with_every_loss(name, loss):
-    recipe = recipe_from(name, [f"loss.name={loss}"])
-    assert recipe.loss.name == loss
-    needs_pairs = LOSSES[loss].sampling == "pairs" or name in CHECKED
-    assert recipe.sampler_name == ("per_class" if needs_pairs else "shuffled")
+def test_every_shipped_recipe_runs_with_every_loss(name):
+    for loss in LOSSES:
+        recipe = recipe_from(name, {"loss.name": loss})
+        assert recipe.loss.name == loss
+        needs_pairs = LOSSES[loss].sampling == "pairs" or name in CHECKED
+        assert recipe.sampler_name == ("per_class" if needs_pairs else "shuffled")
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -150,10 +152,6 @@ def test_images_of_your_own_are_trained_by_the_recipe_photos(tmp_path):
         ]
 
 
-def test_the_recipe_photos_alone_is_about_the_folder_photos():
-    assert recipe_from("photos").data.name == "photos"
-
-
 def test_a_run_folder_gives_the_recipe_of_the_run(tmp_path):
     recipe = recipe_from("cars", ["train.epochs=7"])
     written(tmp_path, to_toml({**recipe.as_dict(), "made_with": {"torch": "2.13"}}), "recipe.toml")
@@ -200,13 +198,9 @@ def test_a_slip_of_syntax_names_file_and_line(tmp_path):
 
 def test_problems_name_the_file_they_are_in(tmp_path):
     path = written(tmp_path, "[train]\nepoch = 3\nbatch_size = 0")
-    with pytest.raises(ValueError, match="cannot be used") as caught:
+    lines = "cannot be used:\n  train.batch_size must be .*\n  train.epoch is not a key"
+    with pytest.raises(ValueError, match=f"recipe {path} {lines}"):
         recipe_from(path)
-    assert str(caught.value) == (
-        f"recipe {path} cannot be used:\n"
-        "  train.batch_size must be a whole number of at least 1, or 'auto' in quotes; got 0.\n"
-        "  train.epoch is not a key of a recipe. Did you mean 'train.epochs'?"
-    )
     with pytest.raises(ValueError, match="recipe 'glyphs' cannot be used:\n  train.epochs must be"):
         recipe_from("glyphs", ["train.epochs=ten"])
 
@@ -260,37 +254,16 @@ def test_a_bad_value_is_refused_in_terms_of_its_key(key):
     assert problem.startswith(f"{key} must be {message}")
 
 
-def test_keys_of_older_versions_are_read_under_their_new_names():
-    old = {"loss": {"name": "mf_cwms", "products": "bfloat16"}, "optim": {"touched_rows": False}}
-    recipe = recipe_from_dict(old)
-    assert recipe.loss.arguments == {"matmul_dtype": "bfloat16"}
-    assert old["loss"]["products"] == "bfloat16"  # not changed in place
-    assert "touched_rows" not in recipe.as_dict()["optim"]
-
-
 def test_a_removed_key_is_refused_where_it_asks_for_something():
+    assert "touched_rows" not in recipe_from_dict({"optim": {"touched_rows": False}}).as_dict()
     (problem,) = problems({"optim": {"touched_rows": True}})
     assert problem.startswith("optim.touched_rows was removed")
 
 
-def test_a_run_of_an_older_version_opens_whatever_it_asked_for(tmp_path):
-    lines = ["[backbone]", "[loss]", 'name = "mf_cwms"', 'products = "float32"']
-    lines += ["[optim]", "touched_rows = true"]
-    (tmp_path / "recipe.toml").write_text("\n".join(lines))
-    found = Run(tmp_path).recipe()
-    assert found == {
-        "backbone": {},
-        "loss": {"name": "mf_cwms", "matmul_dtype": "float32"},
-        "optim": {},
-    }
-
-
 def test_one_name_in_a_list_is_refused_by_its_place():
     (problem,) = problems({"track": {"with": ["wandb", "tensorbord"]}})
-    assert problem == (
-        "track.with.1 must be one of 'tensorboard', 'wandb', 'mlflow'; got 'tensorbord'. "
-        "Did you mean 'tensorboard'?"
-    )
+    assert problem.startswith("track.with.1 must be one of 'tensorboard', ")
+    assert problem.endswith("got 'tensorbord'. Did you mean 'tensorboard'?")
 
 
 @pytest.mark.parametrize(
@@ -362,73 +335,35 @@ def test_a_network_of_timm_takes_any_argument():
     assert recipe_from_dict({"backbone": values}).backbone.arguments == {"drop_path_rate": 0.1}
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        (
-            {"loss": {"name": "contrastive"}, "train": {"sampler": "shuffled"}},
-            "loss 'contrastive' compares images of one class and needs several of each in a batch, "
-            "which train.sampler='shuffled' does not promise. Set train.sampler='per_class' or "
-            "leave it on 'auto'.",
-        ),
-        (
-            {"loss": {"name": "ms"}, "train": {"per_class": 1}},
-            "train.per_class must be at least 2 for loss 'ms', which compares images of one class; "
-            "got 1.",
-        ),
-        (
-            {"train": {"sampler": "per_class", "batch_size": 30}},
-            "train.batch_size must be a multiple of train.per_class, 4 (images of each class); "
-            "got 30. Set train.batch_size=28, say.",
-        ),
-        (
-            {"train": {"accumulate": 3}},
-            "train.batch_size must be a multiple of train.accumulate, 3 (its parts); got 128. "
-            "Set train.batch_size=126, say.",
-        ),
-        (
-            {"train": {"steps": 100}},
-            "train.steps must be left out for the sampler 'shuffled', whose epoch shows every "
-            "image once; got 100. Set train.sampler='per_class' to choose it.",
-        ),
-        (
-            {"train": {"warmup_epochs": 3, "epochs": 2}},
-            "train.warmup_epochs must be at most train.epochs, 2, which include the warm-up; "
-            "got 3.",
-        ),
-        (
-            {"loss": {"name": "proxy_anchor"}, "fields": {"how": "class_mean"}},
-            "fields.how must be 'joint' for loss 'proxy_anchor', which has no mean fields; got "
-            "'class_mean'. Leave it out, or choose one of mf_contrastive, mf_cwms, mf_binomial.",
-        ),
-        (
-            {"loss": {"name": "proxy_anchor"}, "train": {"shard_classes": True}},
-            "train.shard_classes must be false for loss 'proxy_anchor', which has no mean fields. "
-            "Leave it out, or choose one of mf_contrastive, mf_cwms, mf_binomial.",
-        ),
-        (
-            {"fields": {"how": "class_mean"}, "train": {"shard_classes": True}},
-            "train.shard_classes must be false for fields.how='class_mean', which needs the fields "
-            "of all classes at once. Set fields.how='joint'.",
-        ),
-        (
-            {"loss": {"impl": "reference"}, "train": {"shard_classes": True}},
-            "train.shard_classes must be false for loss.impl='reference', which knows no shards. "
-            "Set loss.impl='auto'.",
-        ),
-        (
-            {"train": {"shard_classes": True, "precision": "fp16"}},
-            "train.shard_classes must be false for train.precision='fp16', in which each process "
-            "would scale by its own fields. Set train.precision='bf16'.",
-        ),
-        (
-            {"evaluate": {"size": 224, "resize": 200}},
-            "evaluate.size must be at most evaluate.resize, 200, from which it is cut; got 224.",
-        ),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(values, message):
-    assert problems(values) == [message]
+CONTRADICTIONS = [
+    ("compares images of one class", {"loss.name": "contrastive", "train.sampler": "shuffled"}),
+    ("train.per_class must be at least 2", {"loss.name": "ms", "train.per_class": 1}),
+    (
+        "train.per_class, 4 .*; got 30. .*=28",
+        {"train.sampler": "per_class", "train.batch_size": 30},
+    ),
+    ("train.batch_size must be a multiple of train.accumulate, 3 .*=126", {"train.accumulate": 3}),
+    ("train.steps must be left out for .*; got 100", {"train.steps": 100}),
+    ("train.warmup_epochs .* 2, .* got 3", {"train.warmup_epochs": 3, "train.epochs": 2}),
+    ("'joint' for loss 'proxy_anchor'", {"loss.name": "proxy_anchor", "fields.how": "class_mean"}),
+    ("false for loss 'ms', .* mf_binomial", {"loss.name": "ms", "train.shard_classes": True}),
+    ("false for fields.how=", {"fields.how": "class_mean", "train.shard_classes": True}),
+    ("false for loss.impl=", {"loss.impl": "reference", "train.shard_classes": True}),
+    ("train.precision='bf16'", {"train.precision": "fp16", "train.shard_classes": True}),
+    ("evaluate.size must be .* 200, .* got 224", {"evaluate.size": 224, "evaluate.resize": 200}),
+    ("train.patience must be .* 5, .* got 2", {"train.patience": 2, "evaluate.every": 5}),
+    (
+        "must hold two classes .* train.batch_size=8",
+        {"loss.name": "cwms", "train.batch_size": 4, "train.per_class": 4},
+    ),
+]
+
+
+@pytest.mark.parametrize(("message", "changes"), CONTRADICTIONS)
+def test_settings_that_contradict_each_other_are_refused(message, changes):
+    with pytest.raises(ValueError, match=message) as caught:
+        recipe_with(Recipe(), changes)
+    assert len(str(caught.value).splitlines()) == 2
 
 
 @pytest.mark.parametrize(
@@ -438,6 +373,7 @@ def test_settings_that_contradict_each_other_are_refused(values, message):
         {"train": {"sampler": "per_class", "per_class": 1, "steps": 100}},
         {"loss": {"name": "mf_binomial"}, "fields": {"how": "alternating"}},
         {"train": {"warmup_epochs": 3, "epochs": 3, "shard_classes": True}},
+        {"train": {"patience": 0}, "evaluate": {"every": 5}},
         {"evaluate": {"size": 224, "resize": 224, "fold": 4}},
         {"train": {"device": "cuda:12"}, "optim": {"lr": 1}, "augment": {"area": [1, 1]}},
         {"train": None, "data": {"root": None}, "loss": {"max_labels_per_sample": None}},
@@ -540,7 +476,6 @@ def test_the_factor_of_all_rates_after_so_many_of_sixty_epochs(settings, progres
         ("train.epochs=20", "train.epochs", 20),
         (" train.epochs = 20 ", "train.epochs", 20),
         ("optim.lr=1e-3", "optim.lr", 1e-3),
-        ("optim.lr=1", "optim.lr", 1.0),
         ("optim.lr=.5", "optim.lr", 0.5),
         ("optim.lr=5.e-1", "optim.lr", 0.5),
         ("track.project=1.2.3", "track.project", "1.2.3"),
@@ -553,8 +488,6 @@ def test_the_factor_of_all_rates_after_so_many_of_sixty_epochs(settings, progres
         ("track.project=1\nseed = 2", "track.project", "1\nseed = 2"),
         ('track.with=["wandb"]', "track.with", ["wandb"]),
         ("track.with=wandb", "track.with", ["wandb"]),
-        ("evaluate.recall_at=[1, 10]", "evaluate.recall_at", [1, 10]),
-        ("loss.reg_weight=0.1", "loss.reg_weight", 0.1),
         ("backbone.widths=[8, 16]", "backbone.widths", [8, 16]),
         ("seed=7", "seed", 7),
     ],
@@ -573,17 +506,37 @@ def test_none_goes_back_to_the_default():
     assert recipe_from("glyphs", ["loss.no_such_key=none"]) == recipe_from("glyphs")
 
 
-def test_of_two_overrides_for_one_key_the_last_wins():
-    assert recipe_from("cub", ["seed=1", "seed=2"]).seed == 2
-
-
-def test_an_override_wins_over_root():
-    assert recipe_from("cub", ["data.root=b"], root="a").data.root == "b"
-
-
-def test_overrides_win_over_a_mistake_in_the_file(tmp_path):
+def test_overrides_win_over_the_file_and_root_and_the_last_over_the_first(tmp_path):
     path = written(tmp_path, "[train]\nepochs = 'ten'")
-    assert recipe_from(path, ["train.epochs=10"]).train.epochs == 10
+    overrides = ["train.epochs=10", "data.root=b", "seed=1", "seed=2"]
+    recipe = recipe_from(path, overrides, root="a")
+    assert (recipe.train.epochs, recipe.data.root, recipe.seed) == (10, "b", 2)
+
+
+def test_values_are_overrides_as_texts_are():
+    texts = ["train.epochs=7", "optim.class_lr=none", "data.name=7", 'track.with=["wandb"]']
+    values = {"train.epochs": 7, "optim.class_lr": None, "data.name": 7, "track.with": ["wandb"]}
+    assert overrides_from(texts) == values
+    values["data.name"] = "none"  # a value is not read as text is
+    assert recipe_from("glyphs", values).data.name == "none"
+    values["data.name"] = "7"
+    texts[2] = 'data.name="7"'
+    assert recipe_with(recipe_from("glyphs"), values) == recipe_from("glyphs", texts)
+
+
+def test_old_names_of_keys_are_understood_everywhere(tmp_path, monkeypatch):
+    monkeypatch.setitem(OLD_KEYS, "train.epoches", "train.epochs")
+    assert recipe_from_dict({"train": {"epoches": 7}}).train.epochs == 7
+    assert recipe_from_dict({"train": {"epoches": 7, "epochs": 8}}).train.epochs == 8
+    path = written(tmp_path, "[train]\nepoches = 7")
+    assert recipe_from(path).train.epochs == 7
+    assert recipe_from(path, ["train.epochs=9"]).train.epochs == 9
+    assert recipe_from("glyphs", ["train.epoches=9"]).train.epochs == 9
+    given = {"train": {"device": "cpu", "epoches": 7, "patience": 0}, "seed": 1, "loss": 3}
+    assert list(with_new_keys(given)["train"]) == ["device", "epochs", "patience"]
+    assert given["train"]["epoches"] == 7  # what is given stays as it is
+    old = {"loss": {"products": "bfloat16", "beta": 3}, "optim": {"touched_rows": False}}
+    assert recipe_from_dict(old).loss.arguments == {"matmul_dtype": "bfloat16", "beta": 3}
 
 
 def test_a_new_loss_drops_the_arguments_of_the_old_one_in_any_order():

@@ -1,4 +1,4 @@
-"""Which networks are recorded as CUDA graphs, and what becomes of it where that fails."""
+"""Which networks are captured as CUDA graphs, and what happens where the capture fails."""
 
 import gc
 import weakref
@@ -9,9 +9,9 @@ from tiny import losses, tiny_recipe
 
 from weiss._base.processes import Processes
 from weiss.backbones import Embedder, ResNet, SmallNetwork
-from weiss.runs import Run
-from weiss.training import graphs, step
-from weiss.training.graphs import Recording, can_be_recorded, recorded
+from weiss.runs import Run, recipe_from_dict
+from weiss.training import graphs, step, train
+from weiss.training.graphs import CapturedNetwork, can_be_captured, captured
 from weiss.training.preparation import prepare
 
 CUDA = torch.device("cuda")
@@ -28,15 +28,12 @@ def resnet_recipe(data, **changes):
     for key in ("widths", "channels"):
         recipe["backbone"].pop(key, None)
     recipe["backbone"] |= {"name": "resnet18", "freeze_bn": "statistics", "weights": "scratch"}
-    recipe["augment"]["size"], recipe["evaluate"]["size"] = 64, 64
-    recipe["evaluate"]["resize"] = 64
-    from weiss.runs import recipe_from_dict
-
+    recipe["augment"]["size"] = recipe["evaluate"]["size"] = recipe["evaluate"]["resize"] = 32
     return recipe_from_dict(recipe)
 
 
-def test_a_frozen_residual_network_alone_on_a_gpu_is_recorded(stripes):
-    assert can_be_recorded(small_resnet(), tiny_recipe(stripes), Processes(), CUDA)
+def test_a_frozen_residual_network_alone_on_a_gpu_is_captured(stripes):
+    assert can_be_captured(small_resnet(), tiny_recipe(stripes), Processes(), CUDA)
 
 
 @pytest.mark.parametrize(
@@ -51,27 +48,27 @@ def test_a_frozen_residual_network_alone_on_a_gpu_is_recorded(stripes):
 )
 def test_what_a_recipe_can_say_against_it(stripes, changes):
     recipe = tiny_recipe(stripes, **changes)
-    assert not can_be_recorded(small_resnet(), recipe, Processes(), CUDA)
+    assert not can_be_captured(small_resnet(), recipe, Processes(), CUDA)
 
 
 def test_what_else_speaks_against_it(stripes):
     recipe, alone = tiny_recipe(stripes), Processes()
-    assert not can_be_recorded(small_resnet(), recipe, alone, torch.device("cpu"))
-    assert not can_be_recorded(small_resnet(), recipe, Processes(0, 2, 2), CUDA)
-    assert not can_be_recorded(small_resnet("none"), recipe, alone, CUDA)
-    assert can_be_recorded(small_resnet("none").eval(), recipe, alone, CUDA)
-    assert not can_be_recorded(Embedder(SmallNetwork(), embedding_size=8), recipe, alone, CUDA)
+    assert not can_be_captured(small_resnet(), recipe, alone, torch.device("cpu"))
+    assert not can_be_captured(small_resnet(), recipe, Processes(0, 2, 2), CUDA)
+    assert not can_be_captured(small_resnet("none"), recipe, alone, CUDA)
+    assert can_be_captured(small_resnet("none").eval(), recipe, alone, CUDA)
+    assert not can_be_captured(Embedder(SmallNetwork(), embedding_size=8), recipe, alone, CUDA)
     hooked = small_resnet()
     hooked.trunk.layer4.register_forward_hook(lambda *_: None)
-    assert not can_be_recorded(hooked, recipe, alone, CUDA)
+    assert not can_be_captured(hooked, recipe, alone, CUDA)
     handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
     try:
-        assert not can_be_recorded(small_resnet(), recipe, alone, CUDA)
+        assert not can_be_captured(small_resnet(), recipe, alone, CUDA)
     finally:
         handle.remove()
 
 
-def test_a_recording_that_fails_leaves_the_network_as_it_is(stripes, monkeypatch):
+def test_a_capture_that_fails_leaves_the_network_as_it_is(stripes, monkeypatch):
     def fail(*_):
         raise RuntimeError("operation not permitted when stream is capturing")
 
@@ -79,7 +76,7 @@ def test_a_recording_that_fails_leaves_the_network_as_it_is(stripes, monkeypatch
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
     made = prepare(resnet_recipe(stripes), torch.device("cpu"), Processes())
     with pytest.warns(UserWarning, match=r"not permitted.*train\.graphs=false"):
-        forward = recorded(made.model, made.recipe, made.stepper.precision, made.device)
+        forward = captured(made.model, made.recipe, made.stepper.precision, made.device)
     assert forward is made.model
 
 
@@ -97,17 +94,17 @@ def patch_forward(model, arguments):
 
 @pytest.fixture
 def made(stripes, monkeypatch):
-    """A run with a recording of which torch's part is an imitation."""
+    """A captured network; torch's part of it is an imitation."""
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", patch_forward)
     found = prepare(resnet_recipe(stripes), torch.device("cpu"), Processes())
-    recording = recorded(found.model, found.recipe, found.stepper.precision, found.device)
-    assert isinstance(recording, Recording)
-    return [recording]
+    network = captured(found.model, found.recipe, found.stepper.precision, found.device)
+    assert isinstance(network, CapturedNetwork)
+    return [network]
 
 
 def test_what_a_replay_wrote_is_not_written_over(made):
     forward = made.pop()
-    images = torch.rand(2, 12, 3, 64, 64)
+    images = torch.rand(2, 12, 3, 32, 32)
     first = forward(images[0])
     kept = first.clone()
     assert not torch.equal(forward(images[1]), kept)
@@ -116,7 +113,7 @@ def test_what_a_replay_wrote_is_not_written_over(made):
     assert forward(images[0, :5]).shape == (5, 16)
 
 
-def test_a_recording_goes_with_its_run_and_not_when_python_looks_for_cycles(made):
+def test_a_graph_is_freed_at_once_and_not_when_python_collects_cycles(made):
     forward = made.pop()
     patched = weakref.ref(forward._cast.forward)
     gc.disable()
@@ -127,7 +124,7 @@ def test_a_recording_goes_with_its_run_and_not_when_python_looks_for_cycles(made
         gc.enable()
 
 
-def test_a_stepper_that_let_go_begins_its_phase_again(stripes):
+def test_a_released_stepper_begins_its_phase_again(stripes):
     made = prepare(resnet_recipe(stripes), torch.device("cpu"), Processes())
     images, labels = next(made.experiment.batches(0))
     for _ in range(2):
@@ -136,27 +133,22 @@ def test_a_stepper_that_let_go_begins_its_phase_again(stripes):
         made.stepper.release()
 
 
-def test_a_phase_and_a_run_let_go_of_their_recordings(stripes, tmp_path, undrawn, monkeypatch):
-    from weiss.training import train
-
+def test_a_phase_and_a_run_free_their_graphs(stripes, tmp_path, undrawn, monkeypatch):
     released = []
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", lambda *_: None)
-    monkeypatch.setattr(Recording, "release", lambda self: released.append(self))
-    monkeypatch.setattr(step, "can_be_recorded", lambda *_: True)
+    monkeypatch.setattr(CapturedNetwork, "release", lambda self: released.append(self))
+    monkeypatch.setattr(step, "can_be_captured", lambda *_: True)
     train(resnet_recipe(stripes, train__epochs=2), tmp_path / "run", quiet=True)
     assert len(released) == len(set(map(id, released))) == 2
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_recorded_run_learns_what_an_unrecorded_one_learns(
+def test_a_replayed_run_learns_what_a_plain_one_learns(
     stripes, tmp_path, undrawn, monkeypatch, precision
 ):
-    from weiss.runs import recipe_from_dict
-    from weiss.training import train
-
     times = []
-    monkeypatch.setattr(step, "recorded", lambda *given: times.append(1) or graphs.recorded(*given))
+    monkeypatch.setattr(step, "captured", lambda *given: times.append(1) or graphs.captured(*given))
     recipe = resnet_recipe(
         stripes, train__device="cuda", train__precision=precision, optim__lr=1e-3
     ).as_dict()

@@ -1,5 +1,6 @@
 """Several processes that share each batch compute what one would."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -11,30 +12,71 @@ from tiny import command, environment, tiny_recipe, without_times
 
 from weiss._base.processes import Processes
 from weiss._base.tensor_files import read_tensors
-from weiss.runs import Run
-from weiss.runs.experiment import _batch_of, open_data
-from weiss.training import evaluate_run
+from weiss.runs import Run, build_backbone
+from weiss.runs.completion import complete
+from weiss.runs.experiment import open_data
+from weiss.training import evaluate_run, train
 from weiss.training.preparation import synchronise_batch_norm
 
 pytestmark = pytest.mark.dist
 
 FROZEN = {"backbone__freeze_bn": "statistics"}
+SHARDS = {"train__shard_classes": "true"}
+IN_PARTS = {"train__accumulate": 2}
 VARIANTS = {
     "fields": {},
-    "pairs": {"loss__name": "contrastive", "train__per_class": 2},
-    "proxies": {"loss__name": "proxy_anchor"},
+    "pairs in parts": {"loss__name": "contrastive", "train__per_class": 2, **IN_PARTS},
+    "proxies in parts": {"loss__name": "proxy_anchor", **IN_PARTS},
     "sgd": {"optim__name": "sgd", "optim__clip_norm": 0.05},
     "class means": {"fields__how": "class_mean"},
-    "shards": {"train__shard_classes": "true", "loss__reg_weight": 0.3},
+    "shards": {**SHARDS, "loss__reg_weight": 0.3},
+    "shards in parts": {**SHARDS, **IN_PARTS, "loss__name": "mf_contrastive"},
 }
-VARIANTS |= {f"{name} in parts": {**VARIANTS[name], "train__accumulate": 2} for name in VARIANTS}
+TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
-def test_processes_say_what_they_mean(tmp_path):
-    torch.multiprocessing.spawn(together.talk, (3, tmp_path / "store"), nprocs=3)
+def launch(launcher, *words):
+    done = subprocess.run(
+        [sys.executable, "-m", *launcher, *map(str, words)],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+def launch_weiss(launcher, words):
+    return launch(launcher, "-m", "weiss", *words)
+
+
+@pytest.fixture(scope="module")
+def launched(stripes, tmp_path_factory):
+    """One launch of two processes: a run by the command line, then `together.main`."""
+    folder = tmp_path_factory.mktemp("launched")
+    cache = {"data__cache": str(folder / "cache")}
+    # Different numbers of batches to embed, and more steps than between two agreements.
+    changes = {**FROZEN, **cache, "train__epochs": 6, "evaluate__batch_size": 11}
+    changes |= {"fields__how": "alternating", "evaluate__on": "held_out", "evaluate__folds": 3}
+    changes |= {"optim__lr": 1e-3, "train__device": "auto", "train__batch_size": 8}
+    variants = {name: {**FROZEN, **cache, **own} for name, own in VARIANTS.items()}
+    orders = {
+        "words": command(stripes, folder / "run", **changes),
+        "data": str(stripes),
+        "variants": variants,
+        "store": str(folder / "store"),
+        "found": str(folder / "found"),
+    }
+    (folder / "orders.json").write_text(json.dumps(orders))
+    done = launch(TORCHRUN, together.__file__, folder / "orders.json")
+    found = torch.load(folder / "found", weights_only=True)
+    return done.stdout, folder / "run", changes, variants, found
 
 
 def test_a_single_process_talks_to_itself():
+    """Several ones talk in `launched`."""
     alone, rows = Processes(), torch.arange(6.0).view(3, 2)
     assert alone.is_main
     assert alone.group is None
@@ -46,12 +88,8 @@ def test_a_single_process_talks_to_itself():
     alone.wait()
 
 
-def test_two_processes_take_the_steps_of_one(stripes, tmp_path):
-    cache = {"data__cache": tmp_path / "cache"}
-    variants = {name: {**FROZEN, **cache, **own} for name, own in VARIANTS.items()}
-    arguments = (2, tmp_path / "store", stripes, variants)
-    torch.multiprocessing.spawn(together.train_together, arguments, nprocs=2)
-    found = torch.load(tmp_path / "store.found", weights_only=True)
+def test_two_processes_take_the_steps_of_one(stripes, launched):
+    *_, variants, found = launched
     for name, changes in variants.items():
         # One process, the whole batch at once.
         alone = {key: value for key, value in changes.items() if key != "train__accumulate"}
@@ -69,31 +107,12 @@ def test_two_processes_take_the_steps_of_one(stripes, tmp_path):
         assert two["untrained"] == pytest.approx(one["untrained"], abs=1e-9), name
 
 
-def launch(launcher, words):
-    done = subprocess.run(
-        [sys.executable, "-m", *launcher, "-m", "weiss", *words],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done
-
-
-def test_torchrun_trains_one_run_that_only_the_main_process_speaks_of(run, tmp_path, stripes):
-    """With different numbers of batches to embed, more steps than between two agreements."""
-    changes = {**FROZEN, "train__epochs": 6, "train__batch_size": 12, "evaluate__batch_size": 11}
-    changes |= {"data__cache": tmp_path / "cache", "fields__how": "alternating"}
-    changes |= {"evaluate__on": "held_out", "evaluate__folds": 3, "optim__lr": 1e-3}
-    changes |= {"train__device": "auto", "train__batch_size": 8}
-    whole = run("whole", **changes)
-    folder = tmp_path / "together"
-    torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    done = launch(torchrun, command(stripes, folder, **changes))
+def test_torchrun_trains_one_run_and_only_the_main_process_prints(stripes, tmp_path, launched):
+    said, folder, changes, *_ = launched
+    whole = tmp_path / "whole"
+    train(tiny_recipe(stripes, **changes), whole, quiet=True, pictures=False)
     for line in ("writing to", "epoch 1/6", "epoch 6/6", "in all. Look at"):
-        assert done.stdout.count(line) == 1, done.stdout
+        assert said.count(line) == 1, said
     one, two = Run(whole).metrics(), Run(folder).metrics()
     assert len(two) == 6
     for a, b in zip(one, two, strict=True):
@@ -111,21 +130,22 @@ def test_torchrun_trains_one_run_that_only_the_main_process_speaks_of(run, tmp_p
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_in_any_number_of_processes_that_share_its_classes(run, tmp_path, stripes):
+def test_a_run_is_resumed_by_any_number_of_processes_that_share_its_classes(run, tmp_path, stripes):
     changes = {**FROZEN, "loss__name": "mf_contrastive", "data__cache": tmp_path / "cache"}
     changes |= {"train__shard_classes": "true", "optim__lr": 1e-3}
     whole = run("whole", **changes, train__epochs=8)
-    torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     # Six epochs have 18 steps, of which all processes save the sixteenth, and the last.
     often = {**changes, "train__checkpoint_seconds": 0.001}
-    launch(torchrun, command(stripes, tmp_path / "more", "--quiet", **often, train__epochs=6))
+    launch_weiss(TORCHRUN, command(stripes, tmp_path / "more", "--quiet", **often, train__epochs=6))
     tensors, _ = read_tensors(Run(tmp_path / "more").checkpoints.files()[-1])
     assert tensors["loss.fields"].shape == Run(tmp_path / "more").loss().fields.shape == (6, 16)
     run("more", resume=True, **changes, train__epochs=8)
     run("fewer", **{**changes, "train__shard_classes": "false"}, train__epochs=3)
     alone, _ = read_tensors(Run(tmp_path / "fewer").checkpoints.files()[-1])
     assert {k: v.shape for k, v in alone.items()} == {k: v.shape for k, v in tensors.items()}
-    launch(torchrun, command(stripes, tmp_path / "fewer", "--resume", **changes, train__epochs=8))
+    launch_weiss(
+        TORCHRUN, command(stripes, tmp_path / "fewer", "--resume", **changes, train__epochs=8)
+    )
     for name in ("more", "fewer"):
         assert Run(tmp_path / name).result()["epochs"] == 8
         for one, two in zip(Run(whole).metrics(), Run(tmp_path / name).metrics(), strict=True):
@@ -148,7 +168,7 @@ def test_accelerate_launch_trains_the_same_run(run, tmp_path, stripes):
     folder = tmp_path / "launched"
     accelerate = ("accelerate.commands.launch", "--cpu", "--num_processes", "1")
     accelerate = (*accelerate, "--num_machines", "1", "--dynamo_backend", "no")
-    launch(accelerate, command(stripes, folder, "--quiet", **changes))
+    launch_weiss(accelerate, command(stripes, folder, "--quiet", **changes))
     assert [without_times(line) for line in Run(folder).metrics()] == [
         without_times(line) for line in Run(whole).metrics()
     ]
@@ -156,13 +176,17 @@ def test_accelerate_launch_trains_the_same_run(run, tmp_path, stripes):
 
 def test_a_batch_must_be_shared_evenly(stripes):
     recipe = tiny_recipe(stripes)
-    train = open_data(recipe).part("train").compact()
+    table, model = open_data(recipe), build_backbone(recipe.as_dict()["backbone"])
+
+    def size(number, **changes):
+        asked, processes = tiny_recipe(stripes, **changes), Processes(0, number, number)
+        return complete(asked, table, model, together.CPU, processes).train.batch_size
+
     law = "train.batch_size must be a multiple of 5, to be shared by 5 processes"
     with pytest.raises(ValueError, match=law):
-        _batch_of(recipe, train, Processes(0, 5, 5))
-    auto = tiny_recipe(stripes, train__batch_size="auto", train__accumulate=2)
-    assert _batch_of(auto, train, Processes(0, 2, 2)).train.batch_size == 8
-    assert _batch_of(auto, train, Processes(0, 3, 3)).train.batch_size == 6
+        size(5)
+    assert size(2, train__batch_size="auto", train__accumulate=2) == 8
+    assert size(3, train__batch_size="auto", train__accumulate=2) == 6
 
 
 @pytest.mark.slow
@@ -171,18 +195,19 @@ def test_a_network_with_statistics_of_its_own_is_measured_as_it_is_saved(tmp_pat
     changes = {"train__epochs": 2, "train__batch_size": 12, "data__cache": tmp_path / "cache"}
     changes |= {"train__warmup_epochs": 0}
     folder = tmp_path / "together"
-    torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    done = launch(torchrun, command(stripes, folder, **changes))
+    done = launch_weiss(TORCHRUN, command(stripes, folder, **changes))
     assert "BatchNorm2d cannot be synchronised on cpu" in " ".join(done.stderr.split())
     again = evaluate_run(folder, device="cpu").summary()
     assert again["map_at_r"] == pytest.approx(Run(folder).result()["map_at_r"], abs=1e-6)
     # And it goes on, from the state before the newest where that is damaged.
     resumed = {**changes, "train__epochs": 4, "train__checkpoint_seconds": 0}
-    launch(torchrun, command(stripes, folder, "--resume", **resumed))
+    launch_weiss(TORCHRUN, command(stripes, folder, "--resume", **resumed))
     damaged = Run(folder).checkpoints.files()[-1]
     shutil.copy(damaged, damaged.with_name("000000099.safetensors"))
     damaged.with_name("000000099.safetensors").write_bytes(damaged.read_bytes()[:-20])
-    done = launch(torchrun, command(stripes, folder, "--resume", **{**resumed, "train__epochs": 5}))
+    done = launch_weiss(
+        TORCHRUN, command(stripes, folder, "--resume", **{**resumed, "train__epochs": 5})
+    )
     assert "is damaged" in done.stderr
     assert Run(folder).result()["epochs"] == 5
 

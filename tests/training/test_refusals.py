@@ -8,8 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from tiny import command, losses, metrics, tiny_recipe, without_times
-from tiny import weiss as weiss_in_a_process
+from tiny import command, losses, metrics, without_times
 from typed import weiss
 
 from weiss._base.files import alone
@@ -41,15 +40,10 @@ WRONG = {
         {"loss__name": "contrastive", "train__batch_size": 32, "train__per_class": 4},
         "more classes than the 6 that train .* needs 8",
     ),
-    "sampler": (
-        {"loss__name": "contrastive", "train__sampler": "shuffled"},
-        "compares images of one class .* Set train.sampler='per_class'",
-    ),
     "gpu": (
         {"train__device": "cuda"},
         "train.device must be a device of this machine; 'cuda' is none",
     ),
-    "device": ({"train__device": "gpu"}, "train.device must be auto, cpu, cuda, cuda:N or mps"),
     "fp16": ({"train__precision": "fp16"}, "train.precision must not be 'fp16' on cpu"),
     "folds": (
         {"evaluate__on": "held_out", "evaluate__folds": 7},
@@ -62,7 +56,6 @@ WRONG = {
     "matmul_dtype": ({"loss__matmul_dtype": "bfloat16"}, "matmul_dtype must be .* on cpu"),
     "impl": ({"loss__impl": "triton"}, "impl='triton' cannot be used .* on cpu"),
     "skip": ({"loss__skip": "on", "loss__impl": "reference"}, "skip='on' cannot be used"),
-    "fields": ({"loss__name": "ms", "fields__how": "class_mean"}, "has no mean fields"),
 }
 
 
@@ -72,8 +65,7 @@ def test_what_cannot_be_is_refused_in_terms_of_the_recipe(run, kind, tmp_path):
     changes, law = WRONG[kind]
     with pytest.raises(ValueError, match=law):
         run(**changes)
-    # Nothing has begun: the same folder can be used when the mistake is mended.
-    assert not Run(tmp_path / "run").exists()
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.skipif(find_spec("mlflow") is not None, reason="mlflow is installed")
@@ -83,7 +75,7 @@ def test_a_tracker_that_is_not_installed_is_refused(run):
         run(track__with='["mlflow"]', train__epochs=1)
 
 
-def test_a_run_goes_on_with_its_own_recipe_only(run):
+def test_a_run_is_resumed_with_its_own_recipe_only(run):
     run(train__epochs=1)
     with pytest.raises(ValueError, match="own recipe") as error:
         run(train__epochs=1, resume=True, optim__lr=0.5, loss__beta=10)
@@ -112,13 +104,19 @@ def test_a_finished_run_is_left_alone(run, capsys):
     assert {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()} == before
 
 
-def test_a_run_goes_on_with_its_own_data_only(run, stripes, tmp_path):
+def test_a_run_is_resumed_with_its_own_data_only(run, stripes, tmp_path):
     data = shutil.copytree(stripes, tmp_path / "stripes")
     folder = run(data=data, train__epochs=1)
-    trained = Run(folder).model_facts()["class_names"][0]
-    shutil.copy(data / trained / "0.png", data / trained / "new.png")
+    trained = Run(folder).model_facts()["class_names"]
+    shutil.copy(data / trained[0] / "0.png", data / trained[0] / "new.png")
     law = "36 images of 6 classes .* and are 37 images of 6 classes"
     with pytest.raises(ValueError, match=law):
+        run(data=data, train__epochs=2, resume=True)
+    # A changed test set is noticed too.
+    (data / trained[0] / "new.png").unlink()
+    tested = next(path for path in data.iterdir() if path.name not in trained)
+    (tested / "0.png").rename(tested / "other.png")
+    with pytest.raises(ValueError, match="36 images .* 36 images"):
         run(data=data, train__epochs=2, resume=True)
 
 
@@ -167,8 +165,8 @@ def test_a_loss_that_is_no_number_ends_the_run_and_the_state_before_it_is_kept(
 
 
 @pytest.mark.parametrize("steps", [3, 1])
-def test_a_learning_rate_beyond_reason_ends_with_its_name(run, tmp_path, steps):
-    # With one step an epoch it is the evaluation that meets it first, not the loss.
+def test_a_learning_rate_that_is_far_too_high_is_named(run, tmp_path, steps):
+    # With one step an epoch the evaluation notices it first, not the loss.
     changes = {"train__batch_size": 36 // steps, "train__warmup_epochs": 0}
     with pytest.raises(NotFiniteError, match="learning rates network 1e\\+30"):
         run(optim__lr=1e30, train__epochs=3, train__checkpoint_seconds=0, **changes)
@@ -197,12 +195,13 @@ def test_a_full_disk_is_one_message_and_the_state_before_it_is_whole(run, stripe
     limit = len(before) // 2
     assert (folder / "model.safetensors").stat().st_size < limit
 
-    def small_files():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
     changes = {"train__epochs": 4, "train__checkpoint_seconds": 0}
-    words = command(stripes, folder, "--resume", **changes)
-    done = weiss_in_a_process(*words, preexec_fn=small_files)
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, usual[1]))
+    try:
+        done = weiss(*command(stripes, folder, "--resume", **changes))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
     said = " ".join(done.stderr.split())
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
@@ -219,42 +218,16 @@ def test_a_full_disk_is_one_message_and_the_state_before_it_is_whole(run, stripe
 def test_resuming_nothing_is_a_mistake_not_a_new_run(tmp_path, stripes):
     done = weiss("train", "--resume", "--out", tmp_path / "typo")
     assert done.returncode == 2
-    assert "--resume must name a run to go on with in --out" in " ".join(done.stderr.split())
+    assert "--resume must find a run in --out" in " ".join(done.stderr.split())
     assert not (tmp_path / "typo").exists()
     done = weiss("train", "--resume")
-    assert "must know which run to go on with. Add --out" in " ".join(done.stderr.split())
-
-
-def test_a_changed_test_set_is_noticed(run, stripes, tmp_path):
-    data = tmp_path / "data"
-    shutil.copytree(stripes, data)
-    folder = run(data=data, train__epochs=1)
-    table_classes = sorted(path.name for path in data.iterdir())
-    trained = set(Run(folder).model_facts()["class_names"])
-    tested = next(name for name in table_classes if name not in trained)
-    (data / tested / "0.png").rename(data / tested / "other.png")
-    with pytest.raises(ValueError, match="the data must be those the run in"):
-        run(data=data, train__epochs=2, resume=True)
-
-
-def test_patience_outlasts_the_time_between_two_evaluations(stripes):
-    with pytest.raises(ValueError, match="train.patience must be at least evaluate.every, 5, or"):
-        tiny_recipe(stripes, train__patience=2, evaluate__every=5)
-    assert tiny_recipe(stripes, train__patience=0, evaluate__every=5).evaluate.every == 5
+    assert "must know which run to resume. Add --out" in " ".join(done.stderr.split())
 
 
 def test_files_of_a_run_can_be_read_by_whom_other_files_can(finished):
     usual = stat.S_IMODE((finished / "result.json").stat().st_mode)
     for path in (finished / "model.safetensors", *(finished / "state").iterdir()):
         assert stat.S_IMODE(path.stat().st_mode) == usual
-
-
-def test_what_a_killed_program_left_is_swept_up(run):
-    folder = run(train__epochs=1)
-    left = folder / "state" / ".000000009.safetensors.0123abcd.tmp"
-    left.write_bytes(b"half")
-    run(train__epochs=2, resume=True)
-    assert not left.exists()
 
 
 def test_a_device_that_is_not_there_is_refused_before_anything_is_read(finished):
@@ -273,15 +246,6 @@ def test_fewer_epochs_than_are_done_are_refused_and_the_recipe_stays(run):
     assert (folder / "recipe.toml").read_bytes() == before
 
 
-def test_files_of_others_in_the_folder_are_left_alone(run, tmp_path):
-    theirs = [tmp_path / "run" / name for name in (".mine.tmp", "sub/.recipe.toml.0123abcd.tmp")]
-    for path in theirs:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("mine")
-    run(train__epochs=1)
-    assert all(path.read_text() == "mine" for path in theirs)
-
-
 def test_a_run_that_another_program_began_meanwhile_is_not_overwritten(run, tmp_path, monkeypatch):
     def slow(recipe, folder, real=trainer.make_accelerator):
         Run(folder).write_recipe("seed = 5\n")
@@ -296,14 +260,8 @@ def test_a_run_that_another_program_began_meanwhile_is_not_overwritten(run, tmp_
 def test_states_without_a_recipe_are_no_place_for_a_new_run(run):
     folder = run(train__epochs=1)
     (folder / "recipe.toml").unlink()
-    with pytest.raises(ValueError, match="holds states of one whose recipe.toml is gone"):
+    with pytest.raises(ValueError, match="whose recipe.toml is missing"):
         run(train__epochs=1)
-
-
-def test_what_cannot_begin_leaves_no_folder(run, tmp_path):
-    with pytest.raises(ValueError, match="train.batch_size must be at most"):
-        run(train__batch_size=48)
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_part_with_one_class_is_not_measured(run, stripes, tmp_path):
@@ -341,8 +299,3 @@ def test_arguments_of_baselines_are_checked_before_anything_trains(run, tmp_path
     with pytest.raises(TypeError, match="margin must be a number for ArcFaceLoss; got 'abc'"):
         run(loss__name="arcface", loss__margin="abc")
     assert not (tmp_path / "run").exists()
-
-
-def test_a_pair_loss_needs_two_classes_in_a_batch(stripes):
-    with pytest.raises(ValueError, match="train.batch_size must hold two classes or more"):
-        tiny_recipe(stripes, loss__name="cwms", train__batch_size=4, train__per_class=4)

@@ -1,10 +1,11 @@
-"""A run that was stopped or killed, and resumed, is the run that was not: to the last bit."""
+"""A run that was stopped or killed and then resumed is the run that was not: to the last bit."""
 
 import random
 import signal
 import sys
 import time
 
+import psutil
 import pytest
 import torch
 from tiny import assert_same_run, begin, command, losses, tiny_recipe, wait_until
@@ -19,7 +20,7 @@ VARIANTS = {
     "rmsprop": {"optim__name": "rmsprop", "optim__lr": 1e-3},
     "sgd": {"optim__name": "sgd", "optim__class_lr": 0.5},
     "sgd without momentum": {"optim__name": "sgd", "optim__momentum": 0},
-    "alternating": {"fields__how": "alternating", "fields__every": 2},
+    "alternating": {"fields__how": "alternating", "fields__every": 2, "train__epochs": 3},
     "class_mean": {"fields__how": "class_mean"},
     "pairs in parts": {"loss__name": "contrastive", "train__accumulate": 2, "train__per_class": 2},
     "proxies": {"loss__name": "proxy_anchor"},
@@ -31,8 +32,7 @@ VARIANTS = {
         "loss__skip": "on",
     },
 }
-ENDED = "zombie"
-STEPS = {"train__epochs": 3, "schedule__every": 1, "schedule__gamma": 0.7}
+STEPS = {"train__epochs": 2, "schedule__every": 1, "schedule__gamma": 0.7}
 
 
 def with_dropout(section, *, real=preparation.build_backbone, **options):
@@ -72,7 +72,7 @@ def test_a_run_stopped_after_every_step_is_the_run_that_was_not(run, monkeypatch
     assert_same_run(whole.parent / "stopped", whole)
 
 
-@pytest.mark.parametrize("variant", ["adamw", "cosine", "alternating", "class_mean", "held out"])
+@pytest.mark.parametrize("variant", ["cosine", "alternating", "class_mean", "held out"])
 def test_a_run_stopped_whenever_it_embeds_is_the_run_that_was_not(run, monkeypatch, variant):
     """In evaluation, when fields are solved for, and when the test set is looked at."""
     from weiss.runs.evaluator import Evaluator
@@ -97,7 +97,7 @@ def test_a_run_stopped_whenever_it_embeds_is_the_run_that_was_not(run, monkeypat
 
     monkeypatch.setattr(Evaluator, "embed", embed)
     stops = until_finished(run, changes)
-    assert stops == {"alternating": 5, "class_mean": 4, "held out": 4}.get(variant, 3)
+    assert stops == {"alternating": 5, "class_mean": 3, "held out": 3}.get(variant, 2)
     assert_same_run(whole.parent / "stopped", whole)
 
 
@@ -128,44 +128,30 @@ def test_a_run_killed_between_model_and_state_is_the_run_that_was_not(run, monke
     assert_same_run(whole.parent / "stopped", whole)
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])
-def test_a_damaged_state_is_passed_over_and_the_run_ends_the_same(run, monkeypatch, damage):
+def test_a_damaged_state_is_passed_over_and_the_run_ends_the_same(run, monkeypatch):
     changes = {**STEPS, "train__checkpoint_seconds": 0}
     whole = run("whole", **changes)
     calls = []
 
     def step(stepper, images, labels, real=Stepper.__call__):
         calls.append(1)
-        if len(calls) == 8:
+        if len(calls) == 5:
             signal.raise_signal(signal.SIGINT)
         return real(stepper, images, labels)
 
     with monkeypatch.context() as patch:
         patch.setattr(Stepper, "__call__", step)
-        with pytest.raises(StoppedError, match="epoch 3 after step 2"):
+        with pytest.raises(StoppedError, match="epoch 2 after step 2"):
             run("stopped", **changes)
     folder = whole.parent / "stopped"
     older, newest = Run(folder).checkpoints.files()
-    assert (int(older.stem), int(newest.stem)) == (7, 8)
-    content = newest.read_bytes()
-    middle = len(content) // 2
-    newest.write_bytes(
-        {
-            "cut": content[:middle],
-            "flipped": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
-            "empty": b"",
-        }[damage]
-    )
+    assert (int(older.stem), int(newest.stem)) == (4, 5)
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
     with pytest.warns(UserWarning, match="is damaged.* The state before it is used"):
         run("stopped", resume=True, **changes)
     assert_same_run(folder, whole)
-    for path in Run(folder).checkpoints.files():
-        path.write_bytes(b"nothing")
-    with (
-        pytest.warns(UserWarning, match="is damaged"),
-        pytest.raises(ValueError, match="one of the states .* must be whole to go on"),
-    ):
-        run("stopped", resume=True, **changes)
 
 
 def test_a_run_without_a_state_begins_again(run, monkeypatch, capsys):
@@ -196,20 +182,18 @@ def newest(folder):
     return max((int(path.stem) for path in Run(folder).checkpoints.files()), default=0)
 
 
-def wait_for_states(folder, process, after):
-    """Wait until a state newer than ``after`` steps is there; say whether the run goes on then."""
+def wait_for_state(folder, process, after=0):
+    """Wait until a state newer than ``after`` steps is there, of a run that has not ended."""
     wait_until(lambda: newest(folder) > after or process.poll() is not None)
-    return process.poll() is None
+    assert process.poll() is None, "the run ended first"
 
 
 def hold_in_mid_epoch(folder, process):
     """Suspend a run while its newest state lies within an epoch of three steps."""
-    import psutil
 
     def held():
         process.send_signal(signal.SIGSTOP)
-        wait_until(lambda: psutil.Process(process.pid).status() in (psutil.STATUS_STOPPED, ENDED))
-        assert process.poll() is None, "the run ended first"
+        wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
         if newest(folder) % 3:
             return True
         process.send_signal(signal.SIGCONT)
@@ -218,60 +202,54 @@ def hold_in_mid_epoch(folder, process):
     wait_until(held)
 
 
-@pytest.mark.parametrize(
-    ("times", "epochs"), [(2, 40), pytest.param(10, 60, marks=pytest.mark.slow)]
-)
-def test_a_run_killed_at_random_moments_is_the_run_that_was_not(
-    run, stripes, tmp_path, times, epochs
-):
-    """Every second kill hits it between the steps of an epoch, whatever the machine's speed."""
-    changes = {"train__epochs": epochs, "train__checkpoint_seconds": 0, "schedule__every": 20}
-    folder = tmp_path / "killed"
-    moments = random.Random(7)
-    reached = []
+ENDLESS = {"train__epochs": 5000, "train__checkpoint_seconds": 0, "schedule__every": 20}
+
+
+@pytest.mark.parametrize("times", [1, pytest.param(10, marks=pytest.mark.slow)])
+def test_a_run_killed_at_any_moment_is_the_run_that_was_not(run, stripes, tmp_path, times):
+    """Every second kill, the first too, hits it between the steps of an epoch."""
+    folder, reached, moments = tmp_path / "killed", [0], random.Random(7)
     for attempt in range(times):
-        words = command(stripes, folder, "--quiet", *(["--resume"] * bool(attempt)), **changes)
+        words = command(stripes, folder, "--quiet", *(["--resume"] * bool(attempt)), **ENDLESS)
         process = start(words)
-        assert wait_for_states(folder, process, reached[-1] if reached else 0)
+        wait_for_state(folder, process, reached[-1])
         if attempt % 2:
-            hold_in_mid_epoch(folder, process)
+            time.sleep(moments.uniform(0.0, 0.2))
         else:
-            time.sleep(moments.uniform(0.0, min(0.4, 1.6 / times)))
-        assert process.poll() is None, "the run ended first"
+            hold_in_mid_epoch(folder, process)
         process.kill()
-        _, said = process.communicate()
-        assert "Traceback" not in said
+        assert "Traceback" not in process.communicate()[1]
         reached.append(newest(folder))
     assert reached == sorted(reached)
     assert all(steps % 3 for steps in reached[1::2]), reached
+    changes = {**ENDLESS, "train__epochs": reached[-1] // 3 + 2}
     run("killed", resume=True, **changes)
-    assert len(Run(folder).metrics()) == epochs
+    assert len(Run(folder).metrics()) == changes["train__epochs"]
     assert_same_run(folder, run("whole", **changes))
 
 
-def test_ctrl_c_saves_the_state_and_says_how_to_go_on(stripes, tmp_path, undrawn, capsys):
+def test_ctrl_c_saves_the_state_and_tells_how_to_resume(stripes, tmp_path, undrawn, capsys):
     folder = tmp_path / "run"
-    process = start(command(stripes, folder, train__epochs=5000, train__checkpoint_seconds=0))
-    assert wait_for_states(folder, process, 0)
+    process = start(command(stripes, folder, **ENDLESS))
+    wait_for_state(folder, process)
     process.send_signal(signal.SIGINT)
     said = " ".join(process.communicate(timeout=60)[1].split())
     assert process.returncode == 130, said
     assert said.startswith("Stopped: in epoch ")
-    assert f"the state is saved. Go on with: weiss train --resume --out {folder}" in said
+    assert f"the state is saved. Resume with: weiss train --resume --out {folder}" in said
     assert "Traceback" not in said
     assert list(folder.rglob(".*")) == []
     steps = newest(folder)
-    train(recipe_from(str(folder), [f"train.epochs={steps // 3 + 2}"]), folder, resume=True)
+    train(recipe_from(folder, {"train.epochs": steps // 3 + 2}), folder, resume=True)
     places = {(steps // 3 + 1, steps % 3)}
     if steps % 3 == 0:  # the epoch's last step is done, and what follows it may be or not
         places.add((steps // 3, 3))
     said = capsys.readouterr().out
-    assert any(f"Going on in epoch {epoch} after step {step}." in said for epoch, step in places)
+    assert any(f"Resuming in epoch {epoch} after step {step}." in said for epoch, step in places)
 
 
 def test_random_numbers_of_a_network_do_not_depend_on_where_it_was_stopped(run, monkeypatch):
     monkeypatch.setattr(preparation, "build_backbone", with_dropout)
-    monkeypatch.setattr("weiss.runs.build_backbone", with_dropout)
     changes = {**STEPS, "train__accumulate": 2}
     whole = run("whole", **changes)
 
@@ -291,7 +269,7 @@ def test_a_stop_while_the_test_set_is_looked_at_leaves_the_state_alone(run, monk
 
     changes = {"evaluate__on": "held_out", "evaluate__folds": 3, "seed": 2}
     whole = run("whole", train__epochs=6, **changes)
-    assert Run(whole).result()["epoch"] < 6  # so that the best network is not the last
+    assert Run(whole).result()["epoch"] < 6  # the best network is not the last
 
     def embed(evaluator, model, rows, *, real=Evaluator.embed, **options):
         if evaluator.table.splits[rows[0]] == "test":
@@ -314,7 +292,7 @@ def test_the_result_of_fewer_epochs_is_not_that_of_more(run, monkeypatch):
     """Killed between the last state and the result of a run that was prolonged."""
     folder = run(train__epochs=2)
     with monkeypatch.context() as patch:
-        patch.setattr("weiss.training.outputs.write", power_cut)
+        patch.setattr("weiss.training.results.write_results", power_cut)
         with pytest.raises(RuntimeError, match="power cut"):
             run(train__epochs=4, resume=True)
     assert not Run(folder).is_finished()
@@ -331,20 +309,14 @@ def power_cut(*_, **__):
 def test_a_lost_model_is_noticed(run):
     folder = run(train__epochs=2)
     (folder / "model.safetensors").unlink()
-    with pytest.warns(
-        UserWarning, match="the best network so far, of epoch . is not in model|so far"
-    ):
+    with pytest.warns(UserWarning, match="best network so far, of epoch .*no longer in model.saf"):
         run(train__epochs=3, resume=True)
     assert Run(folder).result()["epoch"] == 3
 
 
-def test_who_asks_for_an_end_while_data_are_loaded_need_not_wait_for_the_epochs(
+def test_a_stop_while_data_are_loaded_ends_the_run_after_the_first_step(
     stripes, tmp_path, undrawn, monkeypatch
 ):
-    import signal
-
-    from weiss.training import StoppedError, train, trainer
-
     real = trainer.prepare
 
     def prepare(*given):
@@ -356,7 +328,7 @@ def test_who_asks_for_an_end_while_data_are_loaded_need_not_wait_for_the_epochs(
         train(tiny_recipe(stripes), tmp_path / "run", quiet=True)
 
 
-def test_recording_the_network_may_be_left_out_later(run):
+def test_capture_may_be_switched_off_later(run):
     stopped = run(train__epochs=1)
     run(resume=True, train__epochs=2, train__graphs="false")
     assert len(losses(stopped)) == 2

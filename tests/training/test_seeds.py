@@ -4,26 +4,19 @@ import json
 import os
 import shutil
 import signal
-import sys
+import threading
 
 import numpy as np
+import psutil
 import pytest
 from scipy import stats
-from tiny import (
-    assert_same_run,
-    begin,
-    command,
-    tiny_recipe,
-    wait_until,
-    without_times,
-)
+from tiny import assert_same_run, command, tiny_recipe, wait_until
 from typed import weiss
 from typer.testing import CliRunner
 
 from weiss import cli
-from weiss.data import cache
 from weiss.runs import Run
-from weiss.training import train, train_seeds
+from weiss.training import StoppedError, train, train_seeds
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -50,24 +43,19 @@ def test_seeds_are_runs_whose_mean_and_interval_are_students(stripes, tmp_path, 
         ends = stats.t.interval(0.95, 2, loc=np.mean(values), scale=stats.sem(values))
         assert (entry["low"], entry["high"]) == pytest.approx(ends, abs=1e-9)
     assert len(set(found["map_at_r"]["values"])) == 3
+    assert len({Run(out / each).metrics()[0]["loss"] for each in found["runs"]}) == 3
     # Each is the run that its seed alone would give.
     assert_same_run(out / "seed-2", run("alone", seed=2))
 
 
-def test_seeds_begin_with_the_recipes_own(stripes, tmp_path):
+def test_seeds_begin_with_the_recipes_own_and_decode_their_images_once(stripes, tmp_path, decoded):
     found = train_seeds(tiny_recipe(stripes, seed=5, train__epochs=1), tmp_path, 2, quiet=True)
     assert found["runs"] == ["seed-5", "seed-6"]
-
-
-def test_seeds_one_after_the_other_decode_their_images_once(stripes, tmp_path, monkeypatch):
-    decoded, real = [], cache.decode_table
-    monkeypatch.setattr(cache, "decode_table", lambda *a: decoded.append(1) or real(*a))
-    train_seeds(tiny_recipe(stripes, train__epochs=1), tmp_path, 3, quiet=True)
-    assert decoded == [1]
+    assert len(decoded) == 1
 
 
 def test_resuming_completes_what_is_missing_and_leaves_the_rest(stripes, tmp_path):
-    recipe, out = tiny_recipe(stripes), tmp_path / "seeds"
+    recipe, out = tiny_recipe(stripes, train__epochs=1), tmp_path / "seeds"
     train_seeds(recipe, out, 2, quiet=True)
     before = stamps(out / "seed-0") | stamps(out / "seed-1")
     with pytest.raises(ValueError, match="without runs of these seeds; .* add --resume"):
@@ -83,12 +71,12 @@ def test_seeds_at_the_same_time_are_seeds_in_turn_and_one_that_fails_stops_no_ot
 ):
     recipe, in_turn, out = tiny_recipe(stripes), tmp_path / "in_turn", tmp_path / "together"
     train_seeds(recipe, in_turn, 2, quiet=True)
-    # What stands in the way of the first seed: a run of another recipe in its folder.
+    # A run of another recipe cannot be resumed; one of this recipe with fewer epochs can.
     train(tiny_recipe(stripes, train__epochs=1, optim__lr=0.5), out / "seed-0", quiet=True)
-    with pytest.raises(RuntimeError) as error:
+    train(tiny_recipe(stripes, train__epochs=2, seed=1), out / "seed-1", quiet=True)
+    with pytest.raises(RuntimeError, match="every seed must finish; 1 of 2 did not") as error:
         train_seeds(recipe, out, 2, workers=2, resume=True, quiet=True)
     said = str(error.value)
-    assert "every seed must finish; 1 of 2 did not" in said
     assert "seed-0: Error: " in said
     assert "optim.lr: 0.5 -> 0.01" in said
     assert "add --resume" in said
@@ -96,51 +84,30 @@ def test_seeds_at_the_same_time_are_seeds_in_turn_and_one_that_fails_stops_no_ot
     assert not (out / "summary.json").exists()
     assert_same_run(out / "seed-1", in_turn / "seed-1")
     before = stamps(out / "seed-1")
-
-    # One of this recipe with fewer epochs does not: it goes on.
     shutil.rmtree(out / "seed-0")
-    train(tiny_recipe(stripes, train__epochs=2), out / "seed-0", quiet=True)
-    train_seeds(recipe, out, 2, workers=2, resume=True, quiet=True)
+    found = train_seeds(recipe, out, 2, resume=True, quiet=True)
     assert_same_run(out / "seed-0", in_turn / "seed-0")
     assert stamps(out / "seed-1") == before
-    summaries = [json.loads((each / "summary.json").read_text()) for each in (out, in_turn)]
+    summary = json.loads((in_turn / "summary.json").read_text())
     for name in ("map_at_r", "r_precision", "precision_at_1", "epoch"):
-        assert summaries[0][name] == summaries[1][name]
+        assert found[name] == summary[name]
     assert not list(out.glob(".*"))
 
 
-WRONG = {
-    "one": ((1, {}), "--seeds must be at least 2"),
-    "no workers": ((2, {"workers": 0}), "workers must be at least 1"),
-}
-
-
-@pytest.mark.parametrize("kind", list(WRONG))
-def test_wrong_numbers_are_refused(stripes, tmp_path, kind):
-    (number, options), law = WRONG[kind]
-    with pytest.raises(ValueError, match=law):
-        train_seeds(tiny_recipe(stripes), tmp_path / "out", number, quiet=True, **options)
-
-
-def test_a_run_is_no_folder_for_several(stripes, run):
-    folder = run(train__epochs=1)
+def test_wrong_numbers_and_the_folder_of_a_run_are_refused(stripes, tmp_path, finished):
+    recipe = tiny_recipe(stripes)
+    with pytest.raises(ValueError, match="--seeds must be at least 2"):
+        train_seeds(recipe, tmp_path / "out", 1)
+    with pytest.raises(ValueError, match="workers must be at least 1"):
+        train_seeds(recipe, tmp_path / "out", 2, workers=0)
     with pytest.raises(ValueError, match="must name a folder for several runs"):
-        train_seeds(tiny_recipe(stripes), folder, 2, quiet=True)
+        train_seeds(recipe, finished, 2)
 
 
 def test_one_failing_seed_in_turn_is_reported(stripes, tmp_path):
     (tmp_path / "seed-0").write_text("")
     with pytest.raises(ValueError, match="a folder that can be made; .*seed-0 cannot"):
         train_seeds(tiny_recipe(stripes, train__epochs=1), tmp_path, 2, quiet=True)
-
-
-def test_metrics_of_the_same_seed_are_the_same(run):
-    one, two = run("one", seed=3), run("two", seed=3)
-    assert [without_times(n) for n in Run(one).metrics()] == [
-        without_times(n) for n in Run(two).metrics()
-    ]
-    other = run("other", seed=4)
-    assert Run(other).metrics()[0]["loss"] != Run(one).metrics()[0]["loss"]
 
 
 def test_chosen_on_held_out_classes_the_score_on_the_test_set_is_summarised(stripes, tmp_path):
@@ -160,17 +127,27 @@ def test_seeds_are_resumed_by_their_folder_and_number(stripes, tmp_path):
     assert sorted(p.name for p in (tmp_path / "s").glob("seed-*")) == ["seed-3", "seed-4", "seed-5"]
 
 
-def test_ctrl_c_lets_seeds_at_the_same_time_save_and_says_how_to_go_on(stripes, tmp_path):
-    out = tmp_path / "out"
-    words = command(stripes, out, "--seeds", 2, "--workers", 2, train__epochs=2000)
-    whole = [sys.executable, "-m", "weiss", *words]
-    begun = begin(whole, text=True, start_new_session=True)
+@pytest.mark.dist
+def test_ctrl_c_lets_seeds_at_the_same_time_save_and_tells_how_to_resume(stripes, tmp_path):
+    recipe, out = tiny_recipe(stripes, train__epochs=2000), tmp_path / "out"
     runs = [Run(out / f"seed-{number}") for number in (0, 1)]
-    wait_until(lambda: all(run.metrics() for run in runs))
-    os.killpg(begun.pid, signal.SIGINT)  # as a terminal does, to all of a group
-    said = " ".join(begun.communicate(timeout=60)[1].split())
-    assert begun.returncode == 130, said
-    assert f"Go on with: weiss train --resume --out {out} --seeds 2" in said
+    sessions = []
+
+    def interrupt():
+        try:
+            wait_until(lambda: all(run.metrics() for run in runs))
+            children = psutil.Process().children()
+            sessions.extend(os.getsid(child.pid) == child.pid for child in children)
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(StoppedError, match=f"Resume with: .* --resume --out {out} --seeds 2"):
+        train_seeds(recipe, out, 2, workers=2, quiet=True)
+    thread.join()
+    # In sessions of their own: a terminal's Ctrl-C, to all of a group, does not reach them twice.
+    assert sessions == [True, True]
     for run in runs:
         assert run.checkpoints.newest() is not None
         assert not run.is_finished()

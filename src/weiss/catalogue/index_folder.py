@@ -39,6 +39,7 @@ from weiss._base.checks import some, suggestion
 from weiss._base.files import alone, remove_leftovers, replacing
 from weiss.catalogue.milvus_store import MILVUS, refuse_address
 from weiss.catalogue.records import REPAIR, DamagedIndexError, damaged
+from weiss.runs import folder as run_folder
 
 T = TypeVar("T")
 MANIFEST, CARD, SKIPPED, BUILDING = "index.json", "card.md", "skipped.txt", ".building"
@@ -62,7 +63,7 @@ SUFFIXES = {
     "store": ".faiss",
 }
 """The kinds of files of an index, and the suffixes of their names."""
-MODEL_FILES = ("recipe.toml", "model.safetensors", "card.md", "result.json")
+MODEL_FILES = (run_folder.RECIPE, run_folder.MODEL, run_folder.CARD, run_folder.RESULT)
 """The files of a model; the last two may be absent."""
 MODEL_NAME = re.compile(r"model-[0-9a-f]{8}")
 FILE_NAME = re.compile(

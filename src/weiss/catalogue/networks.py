@@ -29,7 +29,7 @@ from weiss.data import DATASETS, CentreCrop
 from weiss.data.resample import resample
 from weiss.data.store import store_of
 from weiss.runs import Recipe, recipe_from_dict
-from weiss.runs.experiment import KEPT_SIDE, with_sizes
+from weiss.runs.completion import image_sizes
 from weiss.runs.folder import LOSS, Run, build_backbone
 
 FORMAT = 1
@@ -309,17 +309,15 @@ def fingerprint_of(tensors: Mapping[str, Tensor]) -> str:
 
 def facts_of_run(run: Run, model: Embedder) -> dict[str, Any]:
     """Return the facts that an export keeps in its metadata; no folders of this machine."""
-    recipe, kept = with_sizes(recipe_from_dict(run.recipe()), model.input), run.model_facts() or {}
+    recipe, kept = recipe_from_dict(run.recipe()), run.model_facts() or {}
     if model.input.kind != "images":
         raise ValueError(
             f"the network must take images; that of {run.folder} takes vectors "
             f"(backbone.name={recipe.backbone.name!r}). Train one on images."
         )
     result = run.result() if run.is_finished() else {}
-    size, resize = recipe.evaluate.size or 1, recipe.evaluate.resize or 1
-    # As in `weiss.runs.experiment.open_pipeline`.
-    sides = (resize, recipe.augment.size or 0, recipe.augment.resize or 0, KEPT_SIDE)
-    shape = Preprocessing(model.input.channels, size, resize, max(sides))
+    sizes = image_sizes(recipe, model.input)
+    shape = Preprocessing(model.input.channels, sizes.evaluate, sizes.resize, sizes.kept)
     section = {k: v for k, v in recipe.as_dict()["backbone"].items() if k != "weights"}
     loss = recipe.as_dict()["loss"]
     return {

@@ -215,7 +215,7 @@ def train(
         bool, typer.Option("--shared-classes", help="Accept train and test that share classes.")
     ] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in --out, where it stopped.")
+        bool, typer.Option("--resume", help="Resume the run in --out where it stopped.")
     ] = False,
     seeds: Annotated[
         int, typer.Option(help="How many seeds to run; more than one are summarised.")
@@ -225,27 +225,24 @@ def train(
 ) -> None:
     """Train; the text is `RECIPE_HELP`."""
     from weiss._base.processes import leave_process_group
-    from weiss.runs import recipe_from
+    from weiss.runs import overrides_from, recipe_from
     from weiss.training import train as train_one
     from weiss.training import train_seeds
 
     _refuse_counts(seeds, workers)
-    changes = [
-        f"data.{key}={str(value).lower() if value is True else value}"
-        for key, value in (
-            ("split", split),
-            ("min_images", min_images),
-            ("skip_bad", skip_bad or None),
-            ("allow_missing", allow_missing or None),
-            ("shared_classes", shared_classes or None),
-        )
-        if value is not None
-    ]
-    changes += overrides or ()
+    options = {
+        "data.split": split,
+        "data.min_images": min_images,
+        "data.skip_bad": skip_bad or None,
+        "data.allow_missing": allow_missing or None,
+        "data.shared_classes": shared_classes or None,
+    }
+    changes = {key: value for key, value in options.items() if value is not None}
+    changes |= overrides_from(overrides or ())
     if resume and recipe is None:
         recipe = _run_to_resume(out, seeds)
         if recipe != str(out):  # one of several seeds
-            changes = [f"seed={Path(recipe).name.removeprefix('seed-')}", *changes]
+            changes = {"seed": int(Path(recipe).name.removeprefix("seed-")), **changes}
     asked = recipe_from(recipe, changes, root=None if root is None else str(root))
     if out is None:
         name = Path(asked.data.name).stem or "photos"
@@ -305,8 +302,12 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compute every metric of a saved run again, on its own data or on any other."""
+    from weiss.runs import overrides_from
     from weiss.training import evaluate_run
 
+    changes = overrides_from(overrides or ())
+    changes |= {"data.allow_missing": True} if allow_missing else {}
+    changes |= {"data.skip_bad": True} if skip_bad else {}
     found = evaluate_run(
         run,
         data=data,
@@ -314,12 +315,7 @@ def evaluate(
         split=split,
         device=device,
         clustering=clustering,
-        overrides=overrides or (),
-        settings={
-            key: True
-            for key, wanted in (("allow_missing", allow_missing), ("skip_bad", skip_bad))
-            if wanted
-        },
+        overrides=changes,
     )
     if as_json:
         import json
@@ -359,10 +355,12 @@ def _refuse_counts(seeds: int, workers: int) -> None:
 def _run_to_resume(out: Path | None, seeds: int) -> str:
     """Return the run folder whose recipe goes on: OUT, or the first of its seeds."""
     if out is None:
-        raise ValueError("--resume must know which run to go on with. Add --out and its folder.")
-    if (out / "recipe.toml").is_file():
+        raise ValueError("--resume must know which run to resume. Add --out and its folder.")
+    from weiss.runs.folder import RECIPE, Run
+
+    if Run(out).exists():
         return str(out)
-    begun = sorted(out.glob("seed-*/recipe.toml"), key=lambda path: (len(str(path)), path))
+    begun = sorted(out.glob(f"seed-*/{RECIPE}"), key=lambda path: (len(str(path)), path))
     if begun and seeds == 1:
         raise ValueError(
             f"--seeds must be said again for {out}, which holds {len(begun)} seeds that have "
@@ -371,6 +369,6 @@ def _run_to_resume(out: Path | None, seeds: int) -> str:
     if begun:
         return str(begun[0].parent)
     raise ValueError(
-        f"--resume must name a run to go on with in --out; {out} holds none. Check the path, or "
+        f"--resume must find a run in --out; {out} holds none. Check the path, or "
         "leave --resume out to begin."
     )

@@ -97,9 +97,7 @@ class Contender:
 
     def recipe(self, recipe: Recipe, at: Mapping[str, object]) -> Recipe:
         """Return the comparison's recipe with this loss, its changes and values of axes by key."""
-        changes = [f"loss.name={self.loss}"]
-        changes += [f"{key}={_word(value)}" for key, value in self.changes.items()]
-        changes += [f"{key}={value}" for key, value in at.items()]
+        changes = {"loss.name": self.loss, **self.changes, **at}
         try:
             return recipe_with(recipe, changes)
         except ValueError as error:

@@ -34,7 +34,7 @@ from weiss.comparing.search_spaces import (
 )
 from weiss.comparing.units import Result, Results, Unit
 from weiss.losses import LOSSES
-from weiss.runs import Recipe, recipe_from_dict, recipe_with
+from weiss.runs import Recipe, recipe_with
 from weiss.runs.experiment import open_data
 from weiss.runs.summaries import SCORES, UNTRAINED, summarised
 
@@ -95,7 +95,7 @@ class RealityCheck(Plan):
         check_count("--folds", options["folds"], 2)
         check_count("--trials-at-once", options["at_once"])
         checks.one_of("--sampler", options["sampler"], SAMPLERS, "a search")
-        table = open_data(recipe_with(self.recipe, ["evaluate.on=test"]))
+        table = open_data(recipe_with(self.recipe, {"evaluate.on": "test"}))
         if not table.has("test"):
             raise ValueError(
                 f"{table.name} must have a test part for the reality check; it has "
@@ -127,25 +127,26 @@ class RealityCheck(Plan):
         self, loss: str, settings: Mapping[str, float], fold: int, *, seed: int, test: bool = False
     ) -> Recipe:
         """Return the recipe that trains on all folds but one; with ``test`` it is tested, too."""
-        changes = []
-        if loss != UNTRAINED:
-            # Every loss starts from its own defaults: the recipe's settings are for one loss only.
-            own = [f"loss.{key}=none" for key in self.recipe.loss.arguments]
-            changes = [f"loss.name={loss}", *(own if loss == self.recipe.loss.name else ())]
-            changes += ["train.sampler=per_class"]
-            changes += [f"train.per_class={PER_CLASS[LOSSES[loss].sampling]}"]
-        for name, value in settings.items():
-            changes.append(f"{'optim' if name == CLASS_LR else 'loss'}.{name}={value!r}")
-        nested = recipe_with(self.recipe, changes).as_dict()
-        nested["seed"] = seed
-        nested["evaluate"] |= {
-            "on": "held_out",
-            "folds": self.options["folds"],
-            "fold": fold,
-            "metric": METRIC,
-            "then_test": test,
+        changes: dict[str, Any] = {
+            "seed": seed,
+            "evaluate.on": "held_out",
+            "evaluate.folds": self.options["folds"],
+            "evaluate.fold": fold,
+            "evaluate.metric": METRIC,
+            "evaluate.then_test": test,
         }
-        return recipe_from_dict(nested)
+        if loss != UNTRAINED:
+            if loss == self.recipe.loss.name:
+                # Every loss starts from its own defaults: the recipe's are for one loss only.
+                changes |= {f"loss.{key}": None for key in self.recipe.loss.arguments}
+            changes |= {
+                "loss.name": loss,
+                "train.sampler": "per_class",
+                "train.per_class": PER_CLASS[LOSSES[loss].sampling],
+            }
+        for name, value in settings.items():
+            changes[f"{'optim' if name == CLASS_LR else 'loss'}.{name}"] = value
+        return recipe_with(self.recipe, changes)
 
     def ready(self, done: Results) -> list[Unit]:
         """Return the units that can be done now, loss by loss."""

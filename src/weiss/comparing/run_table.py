@@ -72,7 +72,7 @@ class RunTable(Plan):
         return rows
 
     def _untrained(self, at: dict[str, Any]) -> Variant:
-        recipe = recipe_with(self.recipe, [f"{key}={value}" for key, value in at.items()])
+        recipe = recipe_with(self.recipe, at)
         title = title_of(UNTRAINED, self.recipe)
         return Variant(_name(UNTRAINED, at), UNTRAINED, title, {}, at, recipe)
 

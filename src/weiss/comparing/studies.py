@@ -119,7 +119,7 @@ class Measurement(Plan):
     may_grow = ("losses",)
 
     def _recipe(self, loss: str) -> Recipe:
-        return recipe_with(self.recipe, [f"loss.name={loss}"])
+        return recipe_with(self.recipe, {"loss.name": loss})
 
     def _row(
         self, key: str, loss: str, at: dict[str, Any], failures: Mapping[str, str]

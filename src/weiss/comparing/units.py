@@ -136,12 +136,10 @@ def ensemble(key: str, folds: Sequence[str], recipe: Recipe) -> Unit:
     return computed(key, work)
 
 
-def data_overrides(recipe: Recipe) -> list[str]:
+def data_overrides(recipe: Recipe) -> dict[str, Any]:
     """Return as overrides where this machine stores the data: runs may come from another one."""
-    own = {key: getattr(recipe.data, key) for key in ("root", "keep", "num_workers", "cache")}
-    return [
-        f"data.{key}={'none' if value is None else json.dumps(value)}" for key, value in own.items()
-    ]
+    keys = ("root", "keep", "num_workers", "cache")
+    return {f"data.{key}": getattr(recipe.data, key) for key in keys}
 
 
 def computed(key: str, compute: Callable[[Path], Result]) -> Unit:

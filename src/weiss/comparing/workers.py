@@ -27,7 +27,7 @@ from weiss.comparing.summary import write_summary
 from weiss.comparing.units import Result, Unit, note_failure, results_on_disk
 from weiss.data import reuse_decoded_images
 from weiss.evaluation.metrics import TITLES
-from weiss.training.resuming import BusyFolderError
+from weiss.runs.folder import BusyFolderError
 
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
 BUSY_SECONDS = 60.0

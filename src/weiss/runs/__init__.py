@@ -1,22 +1,19 @@
 """What training writes and everyone reads: recipes, run folders, states, summaries.
 
-A recipe is one experiment: a TOML file with one section a subject; `Recipe` is all of it with
-defaults filled in. Nothing is guessed: an unknown key, a word where a number belongs, or settings
-that contradict each other are refused in terms of the key somebody wrote. A `Run` is the folder
-that training leaves behind.
+A recipe is one experiment: a TOML file with one section for each subject; `Recipe` is all of it,
+with defaults. An unknown key, a word where a number must be, or settings that contradict each other
+raise ValueError with the name of the key. A `Run` is the folder that training writes.
 """
 
 from weiss.runs.evaluate import Embedded, embed_runs, evaluate_run
-from weiss.runs.folder import Run, build_backbone, build_loss
+from weiss.runs.folder import Kept, Run, build_backbone, build_loss
+from weiss.runs.overrides import override_from, overrides_from, recipe_with
 from weiss.runs.recipe import Recipe, differences, recipe_from_dict
 from weiss.runs.recipe_files import (
     MAIN_RECIPES,
     REALITY_CHECK_RECIPES,
-    RECIPE_FILE,
-    override_from,
     recipe_file,
     recipe_from,
-    recipe_with,
     shipped_recipes,
 )
 from weiss.runs.recipe_sections import (
@@ -38,13 +35,13 @@ __all__ = [
     "BASELINES",
     "MAIN_RECIPES",
     "REALITY_CHECK_RECIPES",
-    "RECIPE_FILE",
     "Augment",
     "Backbone",
     "Data",
     "Embedded",
     "Evaluate",
     "Fields",
+    "Kept",
     "Loss",
     "Optim",
     "Recipe",
@@ -58,6 +55,7 @@ __all__ = [
     "embed_runs",
     "evaluate_run",
     "override_from",
+    "overrides_from",
     "recipe_file",
     "recipe_from",
     "recipe_from_dict",

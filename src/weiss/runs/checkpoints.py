@@ -1,6 +1,7 @@
-"""The states a run can go on from: the last two, each whole or not there.
+"""The states that a run can be resumed from: the last two, each whole or not there.
 
-A state is tensors by name and a few facts. Nothing in it is ever run (see `_base.tensor_files`).
+A state is tensors by name and a few facts. Reading one runs no code from it (see
+`_base.tensor_files`).
 """
 
 import json
@@ -15,17 +16,17 @@ from torch import Tensor
 from weiss._base.tensor_files import DamagedFileError, read_tensors, write_tensors
 
 KEPT = 2
-"""How many states stay: the newest, and one to fall back on should that be damaged."""
+"""How many states stay: the newest, and the one before it in case that one is damaged."""
 SUFFIX = ".safetensors"
 
 
 @dataclass(frozen=True)
 class State:
-    """What a run needs to go on.
+    """Everything that a run needs to be resumed.
 
     Attributes:
         tensors: parameters, buffers and moments by name, on the CPU.
-        facts: where the run was, as JSON can say it.
+        facts: where the run was, in values of JSON.
     """
 
     tensors: Mapping[str, Tensor]
@@ -33,10 +34,10 @@ class State:
 
 
 class Checkpoints:
-    """The states in a folder, named by the number of steps behind them.
+    """The states in a folder, each named by its number of steps.
 
     Args:
-        folder: where they lie; made when the first is saved.
+        folder: their folder; made when the first is saved.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -49,10 +50,7 @@ class Checkpoints:
             path.unlink(missing_ok=True)
 
     def newest(self) -> State | None:
-        """Return the newest state that is whole; None if there has never been one.
-
-        A damaged one is passed over with a warning.
-        """
+        """Return the newest whole state, with a warning for each damaged one; None without any."""
         files = self.files()
         for path in reversed(files):
             try:
@@ -61,22 +59,22 @@ class Checkpoints:
                 why = error if isinstance(error, DamagedFileError) else f"{path} holds no state."
                 before = " The state before it is used." if path != files[0] else ""
                 warnings.warn(f"{why}{before}", stacklevel=2)
-                # Out of the way, or it would count as one of those to keep.
+                # Renamed, or it would count as one of the states to keep.
                 path.replace(path.with_suffix(".damaged"))
         if files:
             raise ValueError(
-                f"one of the states in {self.folder} must be whole to go on; all {len(files)} are "
-                "damaged. Start the run anew in another folder."
+                f"one of the states in {self.folder} must be whole to resume; all {len(files)} are "
+                "damaged. Start the run again in another folder."
             )
         return None
 
     def read(self, step: int) -> State:
-        """Return the state after so many steps, which must be there and whole."""
+        """Return the state after a number of steps, which must be there and whole."""
         tensors, facts = read_tensors(self._path(step), is_ours=True)
         return State(tensors, json.loads(facts["facts"]))
 
     def remove_all_but_the_newest(self) -> None:
-        """Keep one state, and nothing that was found damaged."""
+        """Keep the newest state; remove the others and damaged ones."""
         for path in (*self.files()[:-1], *self.folder.glob("*.damaged")):
             path.unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""A saved run, used again: its network measured, its embeddings, on its own data or any other."""
+"""Evaluate or embed with the network of a run, on its own data or on others."""
 
 import warnings
 from collections.abc import Sequence
@@ -13,13 +13,14 @@ from torch import Tensor
 from weiss._base.arrays import Array
 from weiss._base.devices import autocast, refuse_absent_device
 from weiss._base.processes import Processes
-from weiss.data import DATASETS, Assembly, Table, open_table
+from weiss.data import DATASETS, Assembly, CentreCrop, Table, open_table
 from weiss.evaluation.retrieval import Retrieval, evaluate_retrieval
+from weiss.runs.completion import image_sizes
 from weiss.runs.evaluator import Evaluator
-from weiss.runs.experiment import open_data, open_pipeline, with_sizes
-from weiss.runs.folder import Run
+from weiss.runs.experiment import open_data, open_pipeline
+from weiss.runs.folder import RECIPE, Run
+from weiss.runs.overrides import Overrides, overridden
 from weiss.runs.recipe import Recipe, recipe_from_dict
-from weiss.runs.recipe_files import recipe_from
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +65,7 @@ def evaluate_run(
     split: str | None = None,
     device: str = "auto",
     clustering: bool = False,
-    settings: dict[str, Any] | None = None,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
 ) -> Retrieval:
     """Compute every metric of a run's network.
 
@@ -77,15 +77,14 @@ def evaluate_run(
             part that the run was judged on; of other data that have no test part, all of it.
         device: where to compute: ``"auto"``, ``"cpu"``, ``"cuda"``.
         clustering: also cluster, for NMI and AMI.
-        settings: further keys of the recipe's ``[data]``, to read other data in another way.
-        overrides: changes of the run's recipe, as ``--set`` takes them: ``data.name=PATH`` where
-            its folder has moved, ``evaluate.size=256``.
+        overrides: changes of the run's recipe, as `weiss.runs.recipe_from` takes them:
+            ``data.name=PATH`` where its folder has moved, ``evaluate.size=256``.
 
     Returns:
         What was found, query by query; ``summary()`` gives the metrics, ``interval()`` how sure.
     """
     run = run if isinstance(run, Run) else Run(run)
-    recipe = _recipe(run, data, root, settings, overrides)
+    recipe = _recipe(run, data, root, overrides)
     opened = _Opened(recipe, split, device, is_other=data is not None)
     return opened.embed(run).retrieval(clustering=clustering)
 
@@ -95,7 +94,7 @@ def embed_runs(
     *,
     split: str | None = None,
     device: str = "auto",
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
 ) -> list[Embedded]:
     """Embed a part of the data of some runs by the network of each.
 
@@ -103,72 +102,59 @@ def embed_runs(
         runs: run folders on the same data, which are opened once, as the first says.
         split: as for `evaluate_run`.
         device: where to compute.
-        overrides: changes of the first run's recipe, as ``--set`` takes them.
+        overrides: changes of the first run's recipe, as `weiss.runs.recipe_from` takes them.
 
     Returns:
         The items and their embeddings, one entry a run.
     """
     opened = [run if isinstance(run, Run) else Run(run) for run in runs]
-    part = _Opened(_recipe(opened[0], None, None, None, overrides), split, device, is_other=False)
+    part = _Opened(_recipe(opened[0], None, None, overrides), split, device, is_other=False)
     return [part.embed(run) for run in opened]
 
 
 class _Opened:
-    """A part of the data that a recipe names, ready to be embedded."""
+    """A part of the data that a recipe names; decoded when the first network embeds it."""
 
     def __init__(self, recipe: Recipe, split: str | None, device: str, *, is_other: bool) -> None:
         self.recipe, self.device = recipe, _device(device)
         table = open_data(recipe)
         self.split = _split(table, split, recipe, is_other=is_other)
-        # Decode what is measured, not what was trained on.
         self.table = table.take(table.rows(self.split))
         self._evaluator: Evaluator | None = None
 
     def embed(self, run: Run) -> Embedded:
-        model = run.model(self.device)
+        model, recipe = run.model(self.device), self.recipe
         if self._evaluator is None:
-            pipeline = open_pipeline(self.recipe, self.table, self.device, Processes())
-            settings = with_sizes(self.recipe, model.input).evaluate
-            self._evaluator = Evaluator(pipeline, settings, Processes())
-        evaluator = self._evaluator
-        precision = self.recipe.train.precision if self.device.type == "cuda" else "fp32"
-        rows = np.arange(len(evaluator.table))
-        vectors = evaluator.embed(model, rows, precision=autocast(precision, self.device))
-        queries, gallery = evaluator.roles(self.split)
-        return Embedded(
-            evaluator.table, vectors, queries, gallery, tuple(evaluator.settings.recall_at)
+            sizes = image_sizes(recipe, model.input)
+            pipeline = open_pipeline(recipe, self.table, model.input, self.device, Processes())
+            crop = CentreCrop(sizes.evaluate, sizes.resize)
+            self._evaluator = Evaluator(pipeline, crop, recipe.evaluate, Processes())
+        table = self._evaluator.table
+        precision = recipe.train.precision if self.device.type == "cuda" else "fp32"
+        vectors = self._evaluator.embed(
+            model, np.arange(len(table)), precision=autocast(precision, self.device)
         )
+        queries, gallery = self._evaluator.roles(self.split)
+        return Embedded(table, vectors, queries, gallery, tuple(recipe.evaluate.recall_at))
 
 
-def _recipe(
-    run: Run,
-    data: str | None,
-    root: str | None,
-    settings: dict[str, Any] | None,
-    overrides: Sequence[str],
-) -> Recipe:
+def _recipe(run: Run, data: str | None, root: str | None, overrides: Overrides) -> Recipe:
     nested = run.recipe()
-    if overrides:
-        nested = recipe_from(run.folder, overrides).as_dict()
-    nested["data"] = _data_section(nested["data"], data, root) | (settings or {})
     if data is not None:
-        nested["evaluate"]["on"] = "test"
-    return recipe_from_dict(nested)
-
-
-def _data_section(own: dict[str, Any], data: str | None, root: str | None) -> dict[str, Any]:
-    section = dict(own)
-    if data is not None:
-        kept = {key: own[key] for key in own if key in ("keep", "num_workers", "cache")}
-        # Other data are not there to be trained on: whatever can be measured is.
-        section = {**kept, "name": data, "min_images": 1, "shared_classes": True}
+        own = nested["data"]
+        kept = {key: own[key] for key in ("keep", "num_workers", "cache") if key in own}
+        # Other data are not trained on: everything that can be measured is.
+        nested["data"] = {**kept, "name": data, "min_images": 1, "shared_classes": True}
         if data not in DATASETS:
-            section["split"] = _given_or_all(data, root)
-    return section | ({} if root is None else {"root": root})
+            nested["data"]["split"] = _given_or_all(data, root)
+        nested["evaluate"]["on"] = "test"
+    if root is not None:
+        nested["data"]["root"] = root
+    return recipe_from_dict(overridden(nested, overrides), f"recipe {run.folder / RECIPE}")
 
 
 def _given_or_all(data: str, root: str | None) -> str:
-    """Return how to read somebody's own data: by the splits they have, or all as one part."""
+    """Return how to read own data: by the splits they have, or all as one part."""
     how = Assembly(split="given", shared_classes=True, min_images=1, skip_bad=True)
     try:
         with warnings.catch_warnings():

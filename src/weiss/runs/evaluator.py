@@ -25,20 +25,13 @@ class NotFiniteError(RuntimeError):
 
 
 class Evaluator:
-    """Embeds items and evaluates retrieval among them.
+    """Embeds items of a pipeline and evaluates retrieval among them."""
 
-    Args:
-        pipeline: the images.
-        settings: how a recipe evaluates; sizes filled in.
-        processes: who shares the work.
-    """
-
-    def __init__(self, pipeline: Pipeline, settings: Evaluate, processes: Processes) -> None:
-        assert settings.size
-        assert settings.resize
+    def __init__(
+        self, pipeline: Pipeline, crop: CentreCrop, settings: Evaluate, processes: Processes
+    ) -> None:
         self.pipeline, self.settings, self.processes = pipeline, settings, processes
-        self.table = pipeline.table
-        self._crop = CentreCrop(settings.size, settings.resize)
+        self.table, self._crop = pipeline.table, crop
 
     @torch.no_grad()
     def embed(
@@ -52,10 +45,10 @@ class Evaluator:
         """Embed some rows of the table.
 
         Args:
-            model: the network; put into evaluation mode for it.
-            rows: ``(n,)`` which.
+            model: the network; in evaluation mode while it embeds.
+            rows: ``(n,)`` their numbers.
             precision: makes the context to compute in.
-            watch: called between batches; may raise to break off.
+            watch: called between batches; may raise to stop.
 
         Returns:
             ``(n, D)`` on the device, the same in every process.
@@ -68,7 +61,7 @@ class Evaluator:
                 f"there must be at least one item for each of {self.processes.size} processes to "
                 f"evaluate; there are {len(rows)}. Use fewer processes."
             )
-        # What is measured is what the main process saves, also of statistics each has of its own.
+        # The main process saves its buffers, so every process measures with those.
         self.processes.agree(model.buffers())
         was_training = model.training
         model.eval()
@@ -115,7 +108,7 @@ class Evaluator:
         )
 
     def roles(self, split: str) -> tuple[Array, Array | None]:
-        """Return which rows of a split look for others, and which are found if not the same."""
+        """Return the queries of a split, and its gallery where that is not the split itself."""
         has_gallery = split == "test" and self.table.has("query") and self.table.has("gallery")
         if has_gallery:
             return self.table.rows("query"), self.table.rows("gallery")

@@ -1,20 +1,20 @@
-"""The run folder: its names, writing it, reading it, loading its model.
+"""The run folder: its file names, writing it, reading it, loading its model.
 
-    recipe.toml         everything the run was asked for, and what it was made with
+    recipe.toml         the complete recipe, and the versions and hardware of the run
     metrics.jsonl       one line an epoch
     result.json         the best metrics, when and how they were reached
-    model.safetensors   the best network and its fields, with a description of itself
+    model.safetensors   the best network and its fields, with a description
     card.md             the same for people
-    state/              to go on from
+    state/              states to resume from
     plots/              learning curves, order parameters
 
-Whoever reads runs needs this file and not the trainer. Every file is whole or not there.
+Programs that read runs need this file and not the trainer. Every file is whole or not there.
 """
 
 import json
 import re
-import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,27 +23,32 @@ import torch
 from torch import Tensor, nn
 
 from weiss._base.checks import suggestion
-from weiss._base.files import remove_leftovers, replacing
+from weiss._base.files import alone, remove_leftovers, replacing
 from weiss._base.processes import is_main_process
 from weiss._base.tensor_files import DamagedFileError, read_tensors, write_tensors
 from weiss.backbones import BACKBONES, Embedder, make_backbone
 from weiss.losses import make_loss
 from weiss.losses.shards import whole_state
 from weiss.runs.checkpoints import Checkpoints
-from weiss.runs.recipe_values import with_new_keys
+from weiss.runs.recipe import with_new_keys
+from weiss.runs.toml_text import read_toml
 
 RECIPE, METRICS, RESULT = "recipe.toml", "metrics.jsonl", "result.json"
 MODEL, CARD, STATE, PLOTS = "model.safetensors", "card.md", "state", "plots"
 LOSS = "loss."
-"""What the names of the loss's tensors begin with in the model's file."""
+"""How the names of the loss's tensors begin in the file of the model."""
 FACTS = "run"
+
+
+class BusyFolderError(ValueError):
+    """Another program is training in a folder."""
 
 
 class Run:
     """A run folder.
 
     Args:
-        folder: where it is, or is to be.
+        folder: its path; it need not exist yet.
 
     Example:
         >>> from weiss.runs import Run
@@ -56,35 +61,32 @@ class Run:
         self.plots = self.folder / PLOTS
 
     def exists(self) -> bool:
-        """Say whether a run has begun here."""
+        """Return whether a run has begun here."""
         return (self.folder / RECIPE).is_file()
 
     def is_finished(self) -> bool:
-        """Say whether it has come to its end."""
+        """Return whether the run is finished."""
         return (self.folder / RESULT).is_file()
 
     @property
     def checkpoints(self) -> Checkpoints:
-        """The states it can go on from."""
+        """The states it can be resumed from."""
         return Checkpoints(self.folder / STATE)
 
     def recipe(self) -> dict[str, Any]:
-        """Return what the run was asked for, section by section."""
-        self._refuse_nothing()
+        """Return the recipe of the run as nested dicts, under the present names of its keys."""
+        self._refuse_other_folders()
         path = self.folder / RECIPE
-        try:
-            found = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} must be TOML in UTF-8: {error}.") from error
+        found: dict[str, Any] = with_new_keys(read_toml(path), of_a_run=True)
         lacking = [section for section in ("backbone", "loss") if section not in found]
         if lacking:
             raise ValueError(
                 f"{path} must be the whole recipe of a run; it lacks [{'], ['.join(lacking)}]."
             )
-        return with_new_keys(found, of_a_run=True)
+        return found
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return what was measured, an entry an epoch; empty before the first."""
+        """Return the metrics of each epoch; empty before the end of the first."""
         path = self.folder / METRICS
         if not path.is_file():
             return []
@@ -92,12 +94,12 @@ class Run:
 
     def result(self) -> dict[str, Any]:
         """Return the best metrics and how they were reached."""
-        self._refuse_nothing()
+        self._refuse_other_folders()
         path = self.folder / RESULT
         if not path.is_file():
             raise FileNotFoundError(
-                f"{self.folder} must hold a finished run; it has no {RESULT} yet. Wait, or go on "
-                f"with it: weiss train --resume --out {self.folder}"
+                f"{self.folder} must hold a finished run; it has no {RESULT} yet. Wait, or "
+                f"resume it: weiss train --resume --out {self.folder}"
             )
         return _json(path, path.read_text(encoding="utf-8"))
 
@@ -111,7 +113,7 @@ class Run:
         return model.to(device).eval()
 
     def loss(self, device: str | torch.device = "cpu") -> nn.Module:
-        """Return the loss as it was beside the best network: its fields among it."""
+        """Return the loss, with its fields, as it was beside the best network."""
         recipe = self.recipe()
         tensors, facts = self._read_model()
         loss = build_loss(
@@ -122,39 +124,59 @@ class Run:
         return loss.to(device).eval()
 
     def model_facts(self) -> dict[str, Any] | None:
-        """Return what the best network says about itself; None before there is one."""
+        """Return the facts in the file of the best network; None before there is one."""
         return self._read_model()[1] if (self.folder / MODEL).is_file() else None
 
     def reopen(self) -> None:
-        """Take back that the run has come to its end, for it goes on."""
+        """Remove result and card: the run continues."""
         for name in (RESULT, CARD):
             (self.folder / name).unlink(missing_ok=True)
 
-    def sweep(self) -> None:
-        """Remove what a killed program left half written; nobody else may be writing here."""
-        names = "|".join(map(re.escape, (RECIPE, METRICS, RESULT, MODEL, CARD)))
-        remove_leftovers(self.folder, names)
-        remove_leftovers(self.folder / STATE)
-        remove_leftovers(self.plots)
+    def make_folder(self) -> None:
+        """Make the folder of the run, if it is not there."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(
+                f"--out must be a folder that can be made; {self.folder} cannot: {error.strerror}. "
+                "Choose another place."
+            ) from error
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lock the folder against other programs, and remove half-written files of killed ones."""
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(alone(self.folder / "run", wait=False))
+            except BlockingIOError:
+                raise BusyFolderError(
+                    f"{self.folder} must not be written by two programs; another one is training "
+                    "there. Wait for it, or choose another folder."
+                ) from None
+            names = "|".join(map(re.escape, (RECIPE, METRICS, RESULT, MODEL, CARD)))
+            remove_leftovers(self.folder, names)
+            remove_leftovers(self.folder / STATE)
+            remove_leftovers(self.plots)
+            yield
 
     def write_recipe(self, text: str) -> None:
-        """Write the recipe, which begins the run."""
+        """Write the recipe: the run has begun."""
         self._write(RECIPE, text)
 
     def write_metrics(self, lines: Sequence[dict[str, Any]]) -> None:
-        """Write all that was measured so far."""
+        """Write the metrics of all epochs so far."""
         self._write(METRICS, "".join(json.dumps(line) + "\n" for line in lines))
 
     def write_result(self, result: dict[str, Any]) -> None:
-        """Write the result, which ends the run."""
+        """Write the result: the run is finished."""
         self._write(RESULT, json.dumps(result, indent=2) + "\n")
 
     def write_card(self, text: str) -> None:
-        """Write what people should know of the model."""
+        """Write the card."""
         self._write(CARD, text)
 
     def write_model(self, model: "Kept") -> None:
-        """Write the network, the loss's class vectors and what they are."""
+        """Write the network, the class vectors of the loss, and facts about them."""
         words = {"arch": model.architecture, FACTS: json.dumps(model.facts)}
         write_tensors(self.folder / MODEL, model.tensors, words)
 
@@ -180,9 +202,9 @@ class Run:
         except KeyError as error:
             raise ValueError(f"{path} must be a model that a run wrote; it is not.") from error
         except DamagedFileError as error:
-            raise ValueError(f"{error} Copy it anew, or train it again.") from error
+            raise ValueError(f"{error} Copy it again, or train it again.") from error
 
-    def _refuse_nothing(self) -> None:
+    def _refuse_other_folders(self) -> None:
         if not self.exists():
             beside = [p.name for p in self.folder.parent.glob("*") if (p / RECIPE).is_file()]
             hint = suggestion(self.folder.name, beside)
@@ -206,12 +228,12 @@ def _json(path: Path, text: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Kept:
-    """A network as it was at some moment, to be written when there is time.
+    """A copy of a network and its loss, to be written later.
 
     Attributes:
         tensors: of the network under its own names, of the loss under ``loss.``.
-        architecture: the word by which `load_weights` tells ResNet v1 from v1.5.
-        facts: what is to be known about it.
+        architecture: by which `load_weights` distinguishes ResNet v1 and v1.5.
+        facts: epoch, metrics, names of the classes.
     """
 
     tensors: dict[str, Tensor]
@@ -220,7 +242,7 @@ class Kept:
 
     @classmethod
     def now(cls, model: nn.Module, loss: nn.Module, facts: dict[str, Any]) -> "Kept":
-        """Copy a network and its loss as they are; all processes at once, if they share classes."""
+        """Copy a network and its loss; all processes must call it if they share the classes."""
         state = whole_state(loss, wanted=is_main_process())
         tensors = {name: value.clone() for name, value in model.state_dict().items()}
         tensors |= {f"{LOSS}{name}": value.clone() for name, value in state.items()}
@@ -232,7 +254,7 @@ def build_backbone(section: dict[str, Any], *, weights: bool = True) -> Embedder
 
     Args:
         section: the section's keys and values.
-        weights: load what it starts from; otherwise random weights are to be replaced.
+        weights: load its pretrained weights; False if its tensors are loaded afterwards.
     """
     wanted = dict(section)
     name = wanted.pop("name")
@@ -243,10 +265,7 @@ def build_backbone(section: dict[str, Any], *, weights: bool = True) -> Embedder
     return make_backbone(name, wanted.pop("embedding_size"), **wanted)
 
 
-def build_loss(
-    section: dict[str, Any], num_classes: int, embedding_size: int, **options: Any
-) -> nn.Module:
-    """Build the loss that a recipe's ``[loss]`` asks for; ``options`` hold where it is silent."""
+def build_loss(section: dict[str, Any], num_classes: int, embedding_size: int) -> nn.Module:
+    """Build the loss that a recipe's ``[loss]`` asks for."""
     wanted = dict(section)
-    name = wanted.pop("name")
-    return make_loss(name, num_classes, embedding_size, **(options | wanted))
+    return make_loss(wanted.pop("name"), num_classes, embedding_size, **wanted)

@@ -1,4 +1,4 @@
-"""What a number was made with: versions, the commit of the code, the machine."""
+"""Provenance of a run: versions, the commit of the code, the machine, the command."""
 
 import os
 import platform
@@ -19,15 +19,7 @@ LIBRARIES = ("torch", "numpy", "pillow", "accelerate", "pytorch-metric-learning"
 
 
 def made_with(device: torch.device, num_processes: int = 1) -> dict[str, Any]:
-    """Describe code, libraries and machine, for a run to keep beside its numbers.
-
-    Args:
-        device: where the run computes.
-        num_processes: how many processes share it.
-
-    Returns:
-        Words and numbers by name; nothing that names the user or a folder.
-    """
+    """Return code, libraries and machine of a run; nothing that names the user or a folder."""
     found: dict[str, Any] = {
         "weiss": __version__,
         "python": platform.python_version(),
@@ -48,13 +40,12 @@ def made_with(device: torch.device, num_processes: int = 1) -> dict[str, Any]:
 
 
 def recorded_command(words: Sequence[str]) -> str:
-    """Return a command line for the record, which may be shown to others.
+    """Return a command line for the record, without passwords and folders of the machine.
 
-    Without passwords, and with the last part of absolute paths alone: where somebody keeps things
-    is nobody else's affair.
+    Of absolute paths the last part stays, since reports are shown to others.
 
     Args:
-        words: behind ``weiss``.
+        words: the arguments of ``weiss``.
 
     Example:
         >>> recorded_command(["train", "cub", "--root=/home/me/data"])
@@ -71,7 +62,7 @@ def _without_places(word: str) -> str:
         return f"{key}{_without_secrets(address)}"
     address = re.sub(r"""(["'])(/[^"']*)\1""", lambda m: m[1] + _last(m[2]) + m[1], address)
     if address.startswith("/"):
-        # A path may have commas in it; where one begins behind a comma there are several.
+        # A path may have commas in it; several paths are separated by a comma and a slash.
         address = ",".join(_last(path) for path in address.replace(",/", "\0/").split("\0"))
     return f"{key}{address}"
 
@@ -127,11 +118,11 @@ def _commit() -> str | None:
     """Return the commit the package's own code is at, if it lies in its repository."""
     here = Path(__file__).parent
     if not (here.parent.parent / ".git").exists():
-        return None  # somebody's environment, whose repository is another project's
+        return None  # an environment, in the repository of another project
 
     def git(*words: str) -> str:
         command = ["git", "-C", str(here), *words]
-        # A hook of another repository names that one in GIT_DIR.
+        # A hook of another repository sets GIT_DIR.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
         environment["GIT_OPTIONAL_LOCKS"] = "0"
         done = subprocess.run(
@@ -140,7 +131,7 @@ def _commit() -> str | None:
         return done.stdout.strip()
 
     try:
-        # Fails for a copy inside another project, which does not know this file.
+        # Fails for a copy inside another project, which does not track this file.
         git("ls-files", "--error-unmatch", "--", Path(__file__).name)
         changed = git("status", "--porcelain", "--untracked-files=no", "--", str(here))
         return git("rev-parse", "HEAD") + ("-changed" if changed else "")

@@ -1,4 +1,4 @@
-"""A recipe, whole: its sections, and what they must not say together."""
+"""A whole recipe: its sections, what they must not say together, and its older spellings."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,18 +13,32 @@ from weiss.runs.recipe_sections import (
     Data,
     Evaluate,
     Fields,
+    Index,
     Loss,
     Optim,
     Schedule,
+    Section,
     Track,
     Train,
+    entry,
+    plain,
 )
-from weiss.runs.recipe_values import REMOVED, Index, Section, entry, plain, with_new_keys
 from weiss.runs.toml_text import to_toml_value
+
+OLD_KEYS: dict[str, str | None] = {
+    "loss.products": "loss.matmul_dtype",
+    "optim.touched_rows": None,
+}
+"""Keys of recipes that older versions wrote, and the present ones; None for removed keys."""
+REMOVED = {
+    "optim.touched_rows": "optim.touched_rows was removed, since a whole step gained less than 1 % "
+    "by it. Leave it out: plain AdamW does the same, except that it also moves rows without a "
+    "gradient, by their moments."
+}
 
 
 class Recipe(Section):
-    """One experiment, whole: what is not said has its default.
+    """One experiment: keys that are not given have their defaults.
 
     Example:
         >>> from weiss.runs import recipe_from
@@ -33,7 +47,7 @@ class Recipe(Section):
         ('bn_inception', 'proxy_anchor', 20)
     """
 
-    seed: Index = entry(0, "every random choice of training follows from it")
+    seed: Index = entry(0, "of every random choice in training")
     data: Data = Data()
     backbone: Backbone = Backbone()
     loss: Loss = Loss()
@@ -44,7 +58,7 @@ class Recipe(Section):
     fields: Fields = Fields()
     evaluate: Evaluate = Evaluate()
     track: Track = Track()
-    made_with: dict[str, Any] = entry({}, "versions, commit, hardware of a run; nothing reads it")
+    made_with: dict[str, Any] = entry({}, "versions, commit, hardware of a run; for the record")
 
     @property
     def sampler_name(self) -> str:
@@ -149,11 +163,35 @@ class Recipe(Section):
             )
 
 
+def with_new_keys(values: Any, *, of_a_run: bool = False) -> Any:
+    """Return the nested dicts of a recipe under the present names of its keys, in their order.
+
+    Args:
+        values: sections by their names.
+        of_a_run: drop removed keys whatever their values: the run has been made. Otherwise only
+            those that are false; the others are refused later.
+    """
+    if not isinstance(values, Mapping):
+        return values
+    found = dict(values)
+    for old, new in OLD_KEYS.items():
+        section, _, key = old.partition(".")
+        given = found.get(section)
+        if not isinstance(given, Mapping) or key not in given:
+            continue
+        name = new.partition(".")[2] if new else key
+        is_dropped = name in given if new else of_a_run or given[key] is False
+        kept = {k: v for k, v in given.items() if not (is_dropped and k == key)}
+        found[section] = {name if k == key else k: v for k, v in kept.items()}
+    return found
+
+
 def recipe_from_dict(values: Mapping[str, Any], name: str = "the recipe") -> Recipe:
     """Return the recipe of nested dicts, as `Recipe.as_dict` or a TOML file gives them.
 
     Args:
-        values: sections by their names; what is None has its default.
+        values: sections by their names; what is None has its default. Old names of keys are
+            understood.
         name: what to call it where something is wrong.
 
     Returns:
@@ -163,8 +201,7 @@ def recipe_from_dict(values: Mapping[str, Any], name: str = "the recipe") -> Rec
         ValueError: with every problem, one a line.
     """
     try:
-        given = plain(values)
-        return Recipe.model_validate(with_new_keys(given) if isinstance(given, dict) else given)
+        return Recipe.model_validate(plain(with_new_keys(values)))
     except ValidationError as error:
         problems = [line for each in error.errors() for line in _problems(each)]
         listed = "".join(f"\n  {problem}" for problem in problems)
@@ -178,7 +215,7 @@ def _problems(error: Any) -> Iterator[str]:
     elif kind == "law":
         yield f"{key} {error['msg']}"
     elif kind == "value_error":
-        # What a section raises begins with its key; what the recipe raises says it all.
+        # The message of a section begins with its key; that of the recipe is complete.
         yield from (f"{key}.{line}".lstrip(".") for line in str(error["ctx"]["error"]).split("\n"))
     elif key:
         what = f"a section, [{key}]" if key in Recipe.model_fields else "a list"
@@ -199,7 +236,7 @@ def _near(key: str) -> str:
 
 
 def differences(a: Recipe, b: Recipe) -> list[str]:
-    """Return what another recipe sets differently, one line a key, ``made_with`` left aside.
+    """Return the keys in which another recipe differs, one line each, without ``made_with``.
 
     Example:
         >>> from weiss.runs import differences, recipe_from

@@ -1,11 +1,21 @@
-"""The sections of a recipe: what may be said, what holds if nothing is said."""
+"""The sections of a recipe: their keys, the kinds of values, defaults, and what is refused."""
 
 import math
 import re
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WrapValidator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from weiss._base import checks
 from weiss.backbones.by_name import BACKBONES, TIMM
@@ -15,34 +25,81 @@ from weiss.data.cache import STORAGES
 from weiss.data.crops import RandomCrop
 from weiss.data.own_data import HOW_TO_SPLIT, Assembly
 from weiss.losses.by_name import LOSSES, make_loss
-from weiss.runs.recipe_values import (
-    AS_TUPLE,
-    DEVICES,
-    WORD_OR_LIST,
-    BatchSize,
-    Count,
-    Counts,
-    Flag,
-    Index,
-    MaybeCount,
-    MaybePositive,
-    MaybeText,
-    NotNegative,
-    Positive,
-    Range,
-    Section,
-    Share,
-    Text,
-    among,
-    entry,
-    is_a,
-)
 
 BASELINES = frozenset(
     {"contrastive_pml", "ms", "ms_miner", "triplet", "arcface", "cosface"}
     | {"proxy_nca", "proxy_anchor", "norm_softmax"}
 )
-"""Losses of pytorch-metric-learning: too slow to import for a look at a recipe, built later."""
+"""Losses of pytorch-metric-learning, which is slow to import: they are checked when built."""
+
+
+def refusal(message: str) -> PydanticCustomError:
+    """Return an error with our own message instead of pydantic's."""
+    return PydanticCustomError("law", "{message}", {"message": message})
+
+
+def is_a(law: str) -> WrapValidator:
+    """Replace any error of pydantic by what the value must be."""
+
+    def check(given: Any, inner: Callable[[Any], Any]) -> Any:
+        try:
+            return inner(given)
+        except ValidationError:
+            raise refusal(f"must be {law}; got {given!r}.") from None
+
+    return WrapValidator(check)
+
+
+def among(options: Iterable[str], *, or_none: bool = False) -> BeforeValidator:
+    """Accept some words, and list them in the error."""
+    known = list(options)
+
+    def check(given: Any) -> Any:
+        if (isinstance(given, str) and given in known) or (or_none and given is None):
+            return given
+        hint = checks.suggestion(given, known) if isinstance(given, str) else ""
+        listed = ", ".join(map(repr, known))
+        raise refusal(f"must be one of {listed}; got {given!r}.{hint}")
+
+    return BeforeValidator(check)
+
+
+AS_TUPLE = BeforeValidator(lambda given: tuple(given) if isinstance(given, list) else given)
+WORD_OR_LIST = BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)
+Count = Annotated[int, Field(ge=1), is_a("a whole number of at least 1")]
+Index = Annotated[int, Field(ge=0), is_a("a whole number of at least 0")]
+MaybeCount = Annotated[Count | None, is_a("a whole number of at least 1, or left out")]
+Positive = Annotated[float, Field(gt=0), is_a("a number greater than 0")]
+MaybePositive = Annotated[Positive | None, is_a("a number greater than 0, or left out")]
+NotNegative = Annotated[float, Field(ge=0), is_a("a number of at least 0")]
+Share = Annotated[float, Field(ge=0, lt=1), is_a("a number of at least 0 and below 1")]
+Flag = Annotated[bool, is_a("true or false")]
+Text = Annotated[str, Field(min_length=1), is_a("text in quotes, and not empty")]
+MaybeText = Annotated[Text | None, is_a("text in quotes, and not empty, or left out")]
+Range = Annotated[tuple[float, float], AS_TUPLE, is_a("two numbers, [least, greatest]")]
+Counts = Annotated[tuple[Count, ...], AS_TUPLE, is_a("a list of whole numbers of at least 1")]
+BatchSize = Annotated[
+    Count | Literal["auto"], is_a("a whole number of at least 1, or 'auto' in quotes")
+]
+DEVICES = r"^(auto|cpu|mps|cuda(:\d+)?)$"
+
+
+class Section(BaseModel):
+    """A part of a recipe: no unknown keys, no conversion of values, no later change."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def entry(default: Any, meaning: str, **more: Any) -> Any:
+    """Declare a key of a section: its default, and what it means."""
+    return Field(default, description=meaning, **more)
+
+
+def plain(value: Any) -> Any:
+    """Return a value without tuples and without what is None."""
+    if isinstance(value, Mapping):
+        return {key: plain(inner) for key, inner in value.items() if inner is not None}
+    return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 class Data(Section):
@@ -54,10 +111,10 @@ class Data(Section):
     held_out: Annotated[float, Field(gt=0, lt=1), is_a("a number between 0 and 1")] = entry(
         0.2, "share of the classes, or of each class, to test on"
     )
-    split_seed: Index = entry(0, "what is held out")
+    split_seed: Index = entry(0, "random choice of what is held out")
     shared_classes: Flag = entry(False, "accept given splits whose train and test share classes")
     min_images: Count = entry(2, "a class with fewer images is refused")
-    skip_bad: Flag = entry(False, "leave out what would be refused, with a warning")
+    skip_bad: Flag = entry(False, "skip what would be refused, with a warning")
     allow_missing: Flag = entry(False, "accept a named set of which images are missing")
     keep: Annotated[str, among(("auto", *STORAGES))] = entry(
         "auto", "where decoded images are kept"
@@ -101,7 +158,7 @@ class Backbone(_WithArguments):
         None, "from maps to a vector; left out: the network's own"
     )
     head: Annotated[str, among(HEADS)] = entry("linear", "from features to the embedding")
-    freeze_bn: Annotated[str, among(FREEZING)] = entry("none", "what of batch norm stands still")
+    freeze_bn: Annotated[str, among(FREEZING)] = entry("none", "what of batch norm does not change")
 
     @model_validator(mode="after")
     def _arguments_belong_to_the_network(self) -> "Backbone":
@@ -151,7 +208,7 @@ class Loss(_WithArguments):
         if self.name in BASELINES:
             return self
         try:
-            # On "meta" the fields are not drawn, so that looking at a recipe moves no generator.
+            # On "meta" no fields are drawn, so that reading a recipe changes no random generator.
             with torch.device("meta"):
                 make_loss(self.name, 2, 2, **self.arguments)
         except (TypeError, ValueError) as error:
@@ -171,7 +228,7 @@ class Loss(_WithArguments):
 
 
 class Augment(Section):
-    """What a training batch shows of each image; see `weiss.data.RandomCrop`."""
+    """Random crops of training images; see `weiss.data.RandomCrop`."""
 
     size: MaybeCount = entry(None, "height and width; left out: the network's own")
     area: Range = entry((0.08, 1.0), "least and greatest share of the image's area")
@@ -186,7 +243,7 @@ class Augment(Section):
 
 
 class Optim(Section):
-    """The optimiser, its rates, and what becomes of gradients that are too large."""
+    """The optimiser, its rates, and the clipping of gradients."""
 
     name: Annotated[str, among(("adamw", "rmsprop", "sgd"))] = entry("adamw", "the optimiser")
     lr: Positive = entry(1e-4, "of the network")
@@ -203,14 +260,14 @@ class Schedule(Section):
     name: Annotated[str, among(("step", "cosine", "constant"))] = entry("step", "the shape")
     every: Count = entry(10, "step: epochs between two falls, counted from the start")
     gamma: Positive = entry(0.5, "step: what the rates are multiplied by")
-    ramp_epochs: NotNegative = entry(0.0, "rates rise linearly from 0 over so many epochs")
+    ramp_epochs: NotNegative = entry(0.0, "epochs in which the rates rise linearly from 0")
 
     def factor(self, progress_in_epochs: float, epochs: int) -> float:
         """Return what every learning rate is multiplied by.
 
         Args:
-            progress_in_epochs: how far training has come, from 0, warm-up included.
-            epochs: how long it is to last.
+            progress_in_epochs: epochs done, with fractions, warm-up included.
+            epochs: of the whole run.
 
         Returns:
             A number of at least 0: ``gamma ** floor(progress / every)`` for ``"step"``, half a
@@ -232,24 +289,22 @@ class Schedule(Section):
 
 
 class Train(Section):
-    """How long, in which batches, on what."""
+    """Epochs, batches, precision, device."""
 
-    epochs: Count = entry(60, "at most so many")
+    epochs: Count = entry(60, "the largest number of epochs")
     batch_size: BatchSize = entry(128, "images in a batch, all processes together; auto: what fits")
     sampler: Annotated[str, among(("auto", "shuffled", "per_class"))] = entry(
         "auto", "auto: per_class for a loss over pairs, else shuffled"
     )
     per_class: Count = entry(4, "per_class: images of each class in a batch")
     steps: MaybeCount = entry(None, "per_class: batches an epoch; left out: images / batch size")
-    accumulate: Count = entry(1, "the batch goes through the network in so many parts")
+    accumulate: Count = entry(1, "number of parts in which a batch goes through the network")
     warmup_epochs: Index = entry(1, "first epochs, in which only head and class vectors train")
-    patience: Index = entry(5, "stop after so many epochs without a better score; 0: never")
+    patience: Index = entry(5, "early stopping: epochs without a better score; 0: never")
     precision: Annotated[str, among(("auto", "fp32", "bf16", "fp16"))] = entry("auto", "autocast")
     channels_last: Flag = entry(True, "memory layout of images")
     compile: Flag = entry(False, "torch.compile the network")
-    graphs: Flag = entry(
-        True, "replay the network's kernels as CUDA graphs, where that can be done"
-    )
+    graphs: Flag = entry(True, "capture the network as CUDA graphs and replay them, where possible")
     device: Annotated[str, Field(pattern=DEVICES), is_a("auto, cpu, cuda, cuda:N or mps")] = entry(
         "auto", "auto: the first GPU, else the CPU"
     )
@@ -266,17 +321,17 @@ class Fields(Section):
         "joint",
         "joint: trained with the network; alternating: solved in turns; class_mean: tracked",
     )
-    every: Count = entry(1, "alternating: solve every so many epochs")
+    every: Count = entry(1, "alternating: epochs between two solutions")
     passes: Count = entry(5, "alternating: passes over the training embeddings when solving")
     lr: Positive = entry(0.1, "alternating: learning rate of the solve")
     momentum: Share = entry(0.9, "class_mean: the share of the old mean that stays")
 
 
 class Evaluate(Section):
-    """On what, how often and by which number a run is judged."""
+    """What is evaluated, how often, and by which metric."""
 
     on: Annotated[str, among(("test", "held_out"))] = entry(
-        "test", "held_out: a fold of the training classes, which then does not train"
+        "test", "held_out: a fold of the training classes, which does not train"
     )
     every: Count = entry(1, "epochs between two evaluations")
     folds: Annotated[int, Field(ge=2), is_a("a whole number of at least 2")] = entry(
@@ -285,7 +340,7 @@ class Evaluate(Section):
     fold: Index = entry(0, "held_out: the part that validates, counted from 0")
     order: Annotated[str, among(("shuffled", "sorted"))] = entry("shuffled", "held_out: of classes")
     then_test: Flag = entry(
-        True, "held_out: in the end, measure the chosen network on the test set"
+        True, "held_out: at the end, measure the chosen network on the test set"
     )
     size: MaybeCount = entry(
         None, "height and width of the centre crop; left out: the network's own"
@@ -295,7 +350,7 @@ class Evaluate(Section):
     recall_at: Counts = entry((1, 2, 4, 8), "the k of recall@k")
     clustering: Flag = entry(False, "also cluster, which takes longer")
     metric: Annotated[str, among(("map_at_r", "precision_at_1", "r_precision"))] = entry(
-        "map_at_r", "what best means"
+        "map_at_r", "the metric that chooses the best epoch"
     )
 
     @model_validator(mode="after")
@@ -314,11 +369,11 @@ class Evaluate(Section):
 
 
 class Track(Section):
-    """Where else numbers go while a run goes on."""
+    """Trackers that get the numbers of a run, too."""
 
     with_: Annotated[
         tuple[Annotated[str, among(("tensorboard", "wandb", "mlflow"))], ...],
         AS_TUPLE,
         WORD_OR_LIST,
     ] = entry((), "any of tensorboard, wandb, mlflow", alias="with")
-    project: Text = entry("weiss", "what they file the run under")
+    project: Text = entry("weiss", "the project of the run there")

@@ -19,10 +19,10 @@ MEASURES = ("classes", "breakdown")
 """Studies of the losses themselves."""
 KINDS = (*BENCHES, *STUDIES, *MEASURES)
 UNTRAINED = "untrained"
-"""What a row's loss is called where nothing was trained."""
+"""The loss of a row without training."""
 SCORES = ("map_at_r", "precision_at_1", "r_precision")
 FEW_PAIRS = 5
-"""Below this many pairs a test says little, whatever its p-value."""
+"""A test of fewer pairs is not reliable, whatever its p-value."""
 
 
 def summarised(values: Sequence[float | None]) -> dict[str, Any] | None:
@@ -45,5 +45,5 @@ def by_repetition(row: Mapping[str, Any], metric: str) -> dict[int, float]:
     """Return the values of a row's score by the number of the repetition; none if it has none."""
     values = (row.get("scores", {}).get(metric) or {}).get("values", [])
     numbers = row.get("repetitions", [])
-    # A value that is absent leaves the others without their numbers: they pair with nothing.
+    # If a value is absent, the numbers of the others are unknown.
     return dict(zip(numbers, values, strict=True)) if len(values) == len(numbers) else {}

@@ -1,10 +1,25 @@
-"""Nested dicts as TOML; the standard library reads it but does not write it."""
+"""TOML: read a file with a clear error, and write, which the standard library cannot."""
 
 import datetime
 import json
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(
+            f"{path} must be TOML; {str(error)[0].lower()}{str(error)[1:]}. Words need quotes, and "
+            "true and false small letters."
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} must be text in UTF-8; {error}. Save it as such.") from None
 
 
 def to_toml(values: Mapping[str, Any]) -> str:

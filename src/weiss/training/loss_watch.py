@@ -1,7 +1,7 @@
-"""What may end a run before its time: a loss that is no number, and somebody who wants it to stop.
+"""The losses of an epoch: their mean, and an error as soon as one is not finite.
 
-A GPU runs behind the program that feeds it; asking it for every loss would make it wait. So losses
-are copied to the host as they come, and looked at when they have arrived.
+A GPU runs behind the program that feeds it; reading every loss at once would make it wait. So
+losses are copied to the host as they come, and checked when they have arrived.
 """
 
 import math
@@ -15,20 +15,20 @@ from torch import Tensor
 from weiss.runs.evaluator import NotFiniteError
 
 SLOTS = 64
-"""Losses of a GPU that may be on their way; more than it ever lags behind."""
+"""How many losses may be on their way from a GPU at a time."""
 
 
-def in_words(rates: Mapping[str, float]) -> str:
-    """Return learning rates as a message names them."""
+def rates_as_text(rates: Mapping[str, float]) -> str:
+    """Return learning rates as error messages show them."""
     return ", ".join(f"{name} {rate:g}" for name, rate in rates.items())
 
 
 class LossWatch:
-    """The losses of an epoch, looked at one by one.
+    """Collects the losses of an epoch and checks each.
 
     Args:
-        device: where the losses come from.
-        total: sum of the losses before, after a restart in mid-epoch.
+        device: where the losses are computed.
+        total: sum of the losses before, for a run resumed within an epoch.
         count: how many they were.
     """
 
@@ -40,46 +40,46 @@ class LossWatch:
         self._next = 0
 
     def add(self, loss: Tensor, **where: Any) -> None:
-        """Take in a loss, and look at those that have arrived.
+        """Add a loss, and check those that have arrived.
 
         Args:
             loss: a scalar.
-            **where: what to say about it should it not be finite.
+            **where: step, epoch and learning rates, for the message if it is not finite.
 
         Raises:
             NotFiniteError: a loss is NaN or infinite.
         """
         if self._slots is None:
-            self._look(float(loss), where)
+            self._check(float(loss), where)
             return
         if len(self._coming) == SLOTS:
-            self._arrive(wait=True)
+            self._receive(wait=True)
         slot = self._slots[self._next % SLOTS]
         self._next += 1
         slot.copy_(loss, non_blocking=True)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(loss.device))
         self._coming.append((slot, event, where))
-        self._arrive(wait=False)
+        self._receive(wait=False)
 
     def finish(self) -> float:
         """Wait for every loss, and return their mean; NaN if there was none."""
         while self._coming:
-            self._arrive(wait=True)
+            self._receive(wait=True)
         return self.total / self.count if self.count else math.nan
 
-    def _arrive(self, wait: bool) -> None:
+    def _receive(self, wait: bool) -> None:
         while self._coming and (wait or self._coming[0][1].query()):
             slot, event, where = self._coming.popleft()
             event.synchronize()
-            self._look(float(slot), where)
+            self._check(float(slot), where)
             wait = False
 
-    def _look(self, value: float, where: dict[str, Any]) -> None:
+    def _check(self, value: float, where: dict[str, Any]) -> None:
         if not math.isfinite(value):
             raise NotFiniteError(
                 f"the loss must stay finite; it was {value} at step {where['step']} of epoch "
-                f"{where['epoch']}, with the learning rates {in_words(where['rates'])}."
+                f"{where['epoch']}, with the learning rates {rates_as_text(where['rates'])}."
             )
         self.total += value
         self.count += 1

@@ -1,7 +1,4 @@
-"""Everything a run is made of, from its recipe: data, network, loss, optimiser, processes.
-
-(accelerate only here.)
-"""
+"""Make everything that a run needs from its recipe: data, network, loss, optimiser, processes."""
 
 import os
 import warnings
@@ -14,34 +11,24 @@ from torch import nn
 from torch.nn.functional import one_hot
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from weiss._base.devices import refuse_absent_device, resolve_precision
+from weiss._base.devices import refuse_absent_device
 from weiss._base.processes import Processes, is_distributed
 from weiss.backbones import Embedder
-from weiss.backbones.by_name import TIMM
-from weiss.losses import MeanFieldLoss, PairLoss, loss_settings
+from weiss.data import Table
+from weiss.data.sources import Vectors
+from weiss.losses import MeanFieldLoss, PairLoss
 from weiss.losses.self_consistency import ClassMeans
 from weiss.losses.shards import shard_classes
-from weiss.runs import Recipe, recipe_from_dict
-from weiss.runs.experiment import Experiment, complete_backbone, open_data
-from weiss.runs.folder import build_backbone, build_loss
-from weiss.training.resuming import Parts
+from weiss.runs import Recipe, build_backbone, build_loss
+from weiss.runs.completion import complete
+from weiss.runs.experiment import Experiment, open_data, open_pipeline
+from weiss.training.state import Parts
 from weiss.training.step import Stepper, make_optimizer
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a run is made of.
-
-    Attributes:
-        recipe: with everything filled in that it left open.
-        device: where the run computes.
-        experiment: the data.
-        model: the network.
-        loss: the loss.
-        stepper: what takes a step with them.
-        means: sums of the embeddings of each class.
-        parts: all that changes, to be saved and taken up.
-    """
+    """What a run consists of; its recipe is complete."""
 
     recipe: Recipe
     device: torch.device
@@ -54,36 +41,27 @@ class Prepared:
 
 
 def prepare(recipe: Recipe, device: torch.device, processes: Processes) -> Prepared:
-    """Make everything that a recipe asks for.
-
-    Args:
-        recipe: the experiment.
-        device: where to, unless the recipe names one.
-        processes: who shares the work; every one makes the same.
-    """
+    """Make everything that a recipe asks for; each of several processes makes the same."""
     if recipe.train.device.startswith("cuda:"):
         device = torch.device(recipe.train.device)
     if device.type == "cuda" and device.index is not None:
-        torch.cuda.set_device(device)  # for whatever asks for the current stream
+        torch.cuda.set_device(device)  # for code that asks for the current stream
     table = open_data(recipe)
-    recipe = complete_backbone(recipe, table)
-    # One seed for the network and the fields; the order of images follows from it too.
+    if not table.has("train"):
+        raise ValueError(f"{table.name} must have items to train on; it has {table.sizes()}.")
+    # One seed for the network and the fields; the order of images depends on it too.
     torch.manual_seed(recipe.seed)
-    model = build_backbone(recipe.as_dict()["backbone"]).to(device)
+    model = _make_model(recipe, table).to(device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)  # the peak of this run, not of those before it
-    experiment = Experiment(recipe, table, model.input, device, processes)
-    nested = experiment.recipe.as_dict()
-    nested["train"]["precision"] = resolve_precision(recipe.train.precision, device)
-    nested["backbone"] = _with_pooling(nested["backbone"], model)
-    loss_name = nested["loss"].pop("name")
-    nested["loss"] = {"name": loss_name, **loss_settings(loss_name, nested["loss"])}
-    recipe = recipe_from_dict(nested)
+    pipeline = open_pipeline(recipe, table, model.input, device, processes)
+    recipe = complete(recipe, pipeline.table, model, device, processes)
+    experiment = Experiment(recipe, pipeline, processes)
     loss = _make_loss(recipe, experiment).to(device)
     processes.agree([*model.state_dict().values(), *loss.state_dict().values()])
     if recipe.train.shard_classes and processes.size > 1 and isinstance(loss, MeanFieldLoss):
-        shard_classes(loss, processes.group)  # drawn whole, so that they are those of one process
-    _try(loss, experiment)
+        shard_classes(loss, processes.group)  # drawn whole: the same fields as with one process
+    _try_once(loss, experiment)
     model = _laid_out(model, recipe, device, processes)
     optimizer = make_optimizer(recipe, model, loss)
     stepper = Stepper(recipe, model, loss, optimizer, processes, device)
@@ -92,18 +70,22 @@ def prepare(recipe: Recipe, device: torch.device, processes: Processes) -> Prepa
     return Prepared(recipe, device, experiment, model, loss, stepper, means, parts)
 
 
-def _with_pooling(section: dict[str, Any], model: Embedder) -> dict[str, Any]:
-    """Fill in the pooling that is usual behind the network."""
-    is_own = section["name"].startswith(TIMM)  # timm's networks pool themselves
-    if "pooling" in section or is_own or model.trunk.pooled:
-        return section
-    return {**section, "pooling": model.trunk.pooling}
+def _make_model(recipe: Recipe, table: Table) -> Embedder:
+    section = recipe.as_dict()["backbone"]
+    if section["name"] == "features":
+        if not isinstance(table.source, Vectors):
+            raise ValueError(
+                f"backbone.name must be a network for images, since {table.name} holds images; got "
+                "'features'."
+            )
+        section.setdefault("num_features", int(table.source.vectors.shape[1]))
+    return build_backbone(section)
 
 
 def _laid_out(
     model: Embedder, recipe: Recipe, device: torch.device, processes: Processes
 ) -> Embedder:
-    """Bring a network into the layout it is trained in."""
+    """Return a network with the memory layout and the batch normalisation of training."""
     if recipe.train.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if recipe.backbone.freeze_bn != "none" or processes.size == 1:
@@ -121,10 +103,10 @@ def _laid_out(
 
 
 def synchronise_batch_norm(model: nn.Module) -> list[nn.Module]:
-    """Let batch normalisation see the whole batch of all processes; return what could not be.
+    """Let batch normalisation use the batch of all processes; return the layers that cannot.
 
-    Only plain layers are replaced: torch's own conversion would take what a layer of another kind
-    adds, an activation say, out of the network without a word.
+    Only plain layers are replaced: from a layer of another kind torch's own conversion would
+    silently remove what it adds, for example an activation.
     """
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
@@ -142,23 +124,23 @@ def _make_loss(recipe: Recipe, experiment: Experiment) -> nn.Module:
     section = recipe.as_dict()["loss"]
     loss = build_loss(section, experiment.num_classes, recipe.backbone.embedding_size)
     if isinstance(loss, (MeanFieldLoss, PairLoss)):
-        # Labels are right by construction; looking at them would make a GPU wait each step. What
-        # is not finite makes the loss so, and `LossWatch` says when.
+        # Labels are right by construction; checking them would make a GPU wait each step.
+        # Embeddings that are not finite make the loss so, which `LossWatch` notices.
         loss.check = section.get("check", experiment.table.is_multi_label)
     if recipe.fields.how != "joint" and isinstance(loss, MeanFieldLoss):
         loss.fields.requires_grad_(False)
     return loss
 
 
-def _try(loss: nn.Module, experiment: Experiment) -> None:
-    """Compute a mean-field loss once: what it refuses on this device, it refuses before the run.
+def _try_once(loss: nn.Module, experiment: Experiment) -> None:
+    """Compute a mean-field loss once, so that it raises before the run what it refuses.
 
-    Every process does, for they may share the classes.
+    Every process must call it, since they may share the classes.
     """
     if not isinstance(loss, MeanFieldLoss):
         return
     with torch.no_grad():
-        embeddings = loss.fields.new_ones(1, loss.fields.shape[1])  # of a shard that may be empty
+        embeddings = loss.fields.new_ones(1, loss.fields.shape[1])  # a shard may be empty
         labels = torch.zeros(1, dtype=torch.int64, device=embeddings.device)
         if experiment.table.is_multi_label:
             labels = one_hot(labels, experiment.num_classes)
@@ -180,14 +162,14 @@ def make_accelerator(recipe: Recipe, folder: Path) -> Any:
             f"{'is' if len(absent) == 1 else 'are'} not. Install: pip install 'weiss[tracking]'"
         )
     if not is_distributed():
-        # It remembers the device of the last run in this process; this one may be for another.
+        # It keeps the device of the last run in this process; this run may use another.
         AcceleratorState._reset_state(reset_partial_state=True)
-    # Where there is nothing else "auto" is the CPU, said so that processes find each other there.
+    # Without a GPU "auto" is the CPU, named so that processes find each other there.
     has_other = torch.cuda.is_available() or torch.backends.mps.is_available()
     is_cpu = recipe.train.device == "cpu" or (recipe.train.device == "auto" and not has_other)
     accelerator = Accelerator(
         cpu=is_cpu,
-        mixed_precision="no",  # the loss must not be in it; `stepping` sets it for the network
+        mixed_precision="no",  # `Stepper` sets it, for the network and not for the loss
         log_with=wanted or None,
         project_dir=folder,
     )
@@ -204,5 +186,5 @@ def make_accelerator(recipe: Recipe, folder: Path) -> Any:
 def processes_of(accelerator: Any) -> Processes:
     """Return the processes of a launch."""
     size = int(accelerator.num_processes)
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", size))  # which launchers set
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", size))  # set by launchers
     return Processes(int(accelerator.process_index), size, local)

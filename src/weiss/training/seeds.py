@@ -1,4 +1,4 @@
-"""One recipe with several seeds: a folder with a run for each, and their mean with its interval."""
+"""Train one recipe with several seeds, and summarise the runs by mean and interval."""
 
 import json
 import os
@@ -18,13 +18,11 @@ from weiss._base.interrupts import StoppedError, StopRequest
 from weiss._base.processes import is_main_process, share_of_cores
 from weiss.data import reuse_decoded_images
 from weiss.evaluation.statistics import t_interval
-from weiss.runs import Recipe, recipe_from_dict, to_toml
-from weiss.runs.folder import Run
+from weiss.runs import Recipe, Run, to_toml
+from weiss.runs.summaries import SUMMARY
 from weiss.training.trainer import train
 
-SUMMARY = "summary.json"
 SCORES = ("map_at_r", "r_precision", "precision_at_1")
-SUMMARISED = (*SCORES, "epoch", "seconds")
 
 
 def train_seeds(
@@ -44,15 +42,17 @@ def train_seeds(
         num_seeds: how many, at least two.
         workers: how many run at the same time, each in a process of its own with its share of the
             cores; with 1 they run one after the other in this process.
-        resume: go on: runs that are finished stay as they are.
+        resume: resume runs that are not finished; finished runs are not changed.
         quiet: print nothing.
 
     Returns:
-        For each metric the values and, as ``mean``, ``low`` and ``high``, the 95 % t-interval; in
-        a launch of several processes to the main one only.
+        For each metric the values and, as ``mean``, ``low`` and ``high``, the 95 % t-interval;
+        empty in processes other than the main one.
     """
     if num_seeds < 2:
-        raise ValueError(f"--seeds must be at least 2, to say how results vary; got {num_seeds}.")
+        raise ValueError(
+            f"--seeds must be at least 2, to measure how results vary; got {num_seeds}."
+        )
     if workers != 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ValueError(
             f"--workers must be 1 where several processes share each run; got {workers}. Leave it "
@@ -69,19 +69,19 @@ def train_seeds(
     begun = [run.folder for run in runs if run.exists()]
     if begun and not resume:
         raise ValueError(
-            f"--out must name a folder without runs of these seeds; it holds {begun[0]}. Go on "
-            f"with them: add --resume. Or choose another folder."
+            f"--out must name a folder without runs of these seeds; it holds {begun[0]}. "
+            "Resume them: add --resume. Or choose another folder."
         )
-    recipes = [recipe_from_dict({**recipe.as_dict(), "seed": seed}) for seed in seeds]
+    recipes = [recipe.model_copy(update={"seed": seed}) for seed in seeds]
     if workers == 1:
         try:
             with reuse_decoded_images():
                 for run, own in zip(runs, recipes, strict=True):
                     train(own, run.folder, resume=run.exists(), quiet=quiet)
         except StoppedError as stopped:
-            raise StoppedError(_how_to_go_on(out, num_seeds)) from stopped
+            raise StoppedError(_how_to_resume(out, num_seeds)) from stopped
     else:
-        _in_processes(recipes, runs, workers, _how_to_go_on(out, num_seeds))
+        _in_processes(recipes, runs, workers, _how_to_resume(out, num_seeds))
     if not is_main_process():
         return {}
     summary = summarise(runs)
@@ -98,27 +98,27 @@ def summarise(runs: Sequence[Run]) -> dict[str, Any]:
         "loss": results[0]["loss"],
         "measured_on": results[0]["measured_on"],
     }
-    # Chosen on held-out classes, what counts is the score of the chosen networks on the test set.
+    # A network chosen on held-out classes is judged by its score on the test set.
     tested = [{f"test.{k}": v for k, v in result.get("test", {}).items()} for result in results]
     rows = [{**result, **test} for result, test in zip(results, tested, strict=True)]
-    for name in (*SUMMARISED, *(f"test.{name}" for name in SCORES)):
+    for name in (*SCORES, "epoch", "seconds", *(f"test.{name}" for name in SCORES)):
         if all(name in row for row in rows):
             values = [row[name] for row in rows]
             summary[name] = {"values": values, **asdict(t_interval(np.array(values)))}
     return summary
 
 
-def _how_to_go_on(out: Path, num_seeds: int) -> str:
+def _how_to_resume(out: Path, num_seeds: int) -> str:
     return (
-        "every run that had begun has saved its state. Go on with: weiss train --resume --out "
+        "every run that had begun has saved its state. Resume with: weiss train --resume --out "
         f"{out} --seeds {num_seeds}"
     )
 
 
 def _in_processes(
-    recipes: Sequence[Recipe], runs: Sequence[Run], workers: int, how_to_go_on: str
+    recipes: Sequence[Recipe], runs: Sequence[Run], workers: int, how_to_resume: str
 ) -> None:
-    """Run each in a process of its own, some at a time; none stops the others."""
+    """Run each in a process of its own, some at a time; one that fails stops no other."""
     environment = {**os.environ, **share_of_cores(workers)}
     running: list[subprocess.Popen[str]] = []
 
@@ -128,7 +128,7 @@ def _in_processes(
             temporary.write_text(to_toml(recipe.as_dict()), encoding="utf-8")
         command = [sys.executable, "-m", "weiss", "train", str(asked), "--quiet"]
         command += ["--out", str(run.folder), *(["--resume"] if run.exists() else [])]
-        # In a session of its own: Ctrl-C then reaches it once, from here, and it saves its state.
+        # In a session of its own: Ctrl-C reaches it once, from here, and it saves its state.
         process = subprocess.Popen(
             command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
@@ -146,14 +146,14 @@ def _in_processes(
                 for each in waiting:
                     each.cancel()
                 for process in running[len(told) :]:
-                    process.terminate()  # once: it does not wait for a second one to be told
+                    process.terminate()  # once: a second signal would end it without saving
                     told.append(process)
         failures = [line for each in waiting if not each.cancelled() and (line := each.result())]
     if stop.wanted:
-        raise StoppedError(how_to_go_on)
+        raise StoppedError(how_to_resume)
     if failures:
         listed = "\n  ".join(failures)
         raise RuntimeError(
-            f"every seed must finish; {len(failures)} of {len(runs)} did not:\n  {listed}\nMend "
-            "the cause and add --resume: those that finished stay as they are."
+            f"every seed must finish; {len(failures)} of {len(runs)} did not:\n  {listed}\nFix "
+            "the cause and add --resume: finished runs are not changed."
         )

@@ -1,4 +1,4 @@
-"""One step of training: a batch in, parameters moved.
+"""One step of training, from a batch to changed parameters.
 
 The backward pass is cut at the embeddings. The loss of the joined batch gives the gradient of
 every embedding; each process, and each part of a batch that is too large for the device, then
@@ -23,7 +23,7 @@ from weiss.backbones import Embedder
 from weiss.losses.parameter_groups import parameter_groups
 from weiss.losses.shards import is_sharded
 from weiss.runs import Optim, Recipe
-from weiss.training.graphs import Recording, can_be_recorded, recorded
+from weiss.training.graphs import CapturedNetwork, can_be_captured, captured
 
 
 def make_optimizer(recipe: Recipe, model: nn.Module, loss: nn.Module) -> torch.optim.Optimizer:
@@ -43,16 +43,7 @@ def make_optimizer(recipe: Recipe, model: nn.Module, loss: nn.Module) -> torch.o
 
 
 class Stepper:
-    """Takes steps.
-
-    Args:
-        recipe: how to step; sizes and precision resolved.
-        model: the network, on its device.
-        loss: the loss, on the same device.
-        optimizer: over both, from `make_optimizer`.
-        processes: who shares each batch.
-        device: where it all is.
-    """
+    """Takes steps, with a complete recipe and the optimiser of `make_optimizer`."""
 
     def __init__(
         self,
@@ -74,9 +65,9 @@ class Stepper:
         self._warming_up: bool | None = None
 
     def set_phase(self, warming_up: bool) -> None:
-        """Begin warm-up, in which the trunk's parameters stand still, or end it.
+        """Begin or end warm-up, in which the parameters of the trunk do not change.
 
-        The statistics of batch normalisation that is not frozen are no parameters and still move.
+        The statistics of batch normalisation that is not frozen are no parameters and change.
         To be called in training mode, while no thread prepares batches.
         """
         if warming_up == self._warming_up:
@@ -85,18 +76,18 @@ class Stepper:
         self._warming_up = warming_up
         for parameter in self.model.trunk_parameters():
             parameter.requires_grad_(not warming_up)
-            # An optimiser moves whatever has a gradient, be it an old one.
+            # An optimiser changes every parameter with a gradient, even an old one.
             parameter.grad = None
         self._forward = self._compiled
         if self.processes.size > 1:
-            # Anew in each phase: it must know which parameters get gradients.
+            # Made in each phase: it must know which parameters get gradients.
             self._forward = DistributedDataParallel(self._compiled)
-        elif can_be_recorded(self.model, self._recipe, self.processes, self._device):
-            self._forward = recorded(self.model, self._recipe, self.precision, self._device)
+        elif can_be_captured(self.model, self._recipe, self.processes, self._device):
+            self._forward = captured(self.model, self._recipe, self.precision, self._device)
 
     def release(self) -> None:
-        """Let go of what only steps need; the next phase makes it again."""
-        if isinstance(self._forward, Recording):
+        """Free what only steps need; the next phase makes it again."""
+        if isinstance(self._forward, CapturedNetwork):
             self._forward.release()
         self._forward, self._warming_up = None, None
 
@@ -123,7 +114,7 @@ class Stepper:
         return value.detach(), joined_BD.detach(), labels_B
 
     def _backward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Leave gradients in every parameter that trains."""
+        """Compute the gradients of every parameter that trains."""
         parts = images.chunk(self._parts)
         whole = len(parts) == 1
         if whole:
@@ -140,11 +131,11 @@ class Stepper:
         joined_BD = self.processes.join(own_bD.detach()).requires_grad_()
         labels_B = self.processes.join(labels)
         value = self.loss(joined_BD, labels_B)
-        # A loss that finds nothing to do (no triplet violates its margin) has no gradient.
+        # A loss without a pair to change (no triplet violates its margin) has no gradient.
         if value.requires_grad:
             self.scaler.scale(value).backward()
         gradient_BD = torch.zeros_like(joined_BD) if joined_BD.grad is None else joined_BD.grad
-        if not is_sharded(self.loss):  # whose fields each have one process, and their gradient
+        if not is_sharded(self.loss):  # each field of which has one process, and its gradient
             self.processes.average_gradients(self.loss.parameters())
         # DistributedDataParallel divides by the number of processes; the parts add up to the whole.
         gradient_bD = self.processes.owned(gradient_BD) * self.processes.size
@@ -168,9 +159,12 @@ class Stepper:
 
 @contextmanager
 def _frozen_statistics(model: nn.Module) -> Iterator[None]:
-    """Let batch normalisation use a batch's statistics without remembering them."""
+    """Let batch normalisation use the statistics of a batch without updating its own."""
     modules = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.training]
-    before = [(module.momentum, _copy(module.num_batches_tracked)) for module in modules]
+    before = [
+        (m.momentum, None if m.num_batches_tracked is None else m.num_batches_tracked.clone())
+        for m in modules
+    ]
     try:
         for module in modules:
             module.momentum = 0.0
@@ -180,10 +174,6 @@ def _frozen_statistics(model: nn.Module) -> Iterator[None]:
             module.momentum = momentum
             if batches is not None and module.num_batches_tracked is not None:
                 module.num_batches_tracked.copy_(batches)
-
-
-def _copy(tensor: Tensor | None) -> Tensor | None:
-    return None if tensor is None else tensor.clone()
 
 
 def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:

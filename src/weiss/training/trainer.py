@@ -2,9 +2,9 @@
 
     recipe -> data, network, loss, optimiser -> epochs of steps -> evaluation -> run folder
 
-Everything that a step depends on is a function of the recipe and of the state that `resuming`
-saves, so that a run which was killed and resumed is the run that was not: on a CPU to the last bit.
-Several processes (``torchrun``, ``accelerate launch``) share each batch and compute what one would.
+A step depends only on the recipe and on the state that is saved. So a run that was killed and
+resumed is the run that was not killed, on a CPU to the last bit. Several processes (``torchrun``,
+``accelerate launch``) share each batch and compute what one would.
 """
 
 import errno
@@ -24,31 +24,29 @@ from weiss.backbones import Embedder
 from weiss.losses import MeanFieldLoss
 from weiss.losses.self_consistency import follow_class_means, order_parameters
 from weiss.losses.shards import is_sharded
-from weiss.runs import Recipe, to_toml
+from weiss.runs import Kept, Recipe, Run, to_toml
 from weiss.runs.evaluator import NotFiniteError
-from weiss.runs.folder import Kept, Run
 from weiss.runs.provenance import made_with
-from weiss.training import outputs
-from weiss.training.alternation import place_fields
-from weiss.training.loss_watch import LossWatch, in_words
+from weiss.training import console, results
+from weiss.training.fields import place_fields
+from weiss.training.loss_watch import LossWatch, rates_as_text
 from weiss.training.preparation import make_accelerator, prepare, processes_of
 from weiss.training.resuming import (
-    Position,
     changes_since,
     data_facts,
+    how_to_resume,
     last_good_state,
-    make_folder,
     newest_state,
     refuse_another_run,
     refuse_fewer_epochs,
     refuse_other_data,
     warn_of_a_lost_network,
-    written_by_one,
 )
+from weiss.training.state import Position
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 STEPS_BETWEEN_AGREEMENTS = 16
-"""How often several processes ask each other whether one of them wants to stop, or to save."""
+"""How often several processes ask each other whether one of them is to stop or to save."""
 
 
 def train(
@@ -59,13 +57,13 @@ def train(
     quiet: bool = False,
     pictures: bool = True,
 ) -> dict[str, Any]:
-    """Train, and leave a run folder.
+    """Train, and write a run folder.
 
     Args:
         recipe: the experiment.
         out: the folder of the run; made if it is not there.
-        resume: go on with the run that the folder holds. What it has done is not done again; a
-            recipe that differs is refused.
+        resume: resume the run in the folder. Its epochs and steps are not repeated; a recipe
+            that differs is refused.
         quiet: print nothing.
         pictures: draw learning curves; they can be drawn later from metrics.jsonl.
 
@@ -80,27 +78,27 @@ def train(
     """
     run = Run(out)
     refuse_another_run(run, resume)  # at once, before anything is loaded
-    make_folder(run.folder)
-    accelerator = make_accelerator(recipe, run.folder)
-    processes = processes_of(accelerator)
+    run.make_folder()
     try:
-        with written_by_one(run) if processes.is_main else nullcontext(), StopRequest() as stop:
-            # Again, now that nobody else writes here; the main process looks, all do the same.
+        accelerator = make_accelerator(recipe, run.folder)
+        processes = processes_of(accelerator)
+        with run.locked() if processes.is_main else nullcontext(), StopRequest() as stop:
+            # Again, now under the lock; the main process decides for all.
             begun = processes.any(processes.is_main and run.exists(), accelerator.device)
             if begun:
                 refuse_another_run(run, resume)
             training = Training(recipe, run, accelerator, processes, stop, begun, quiet)
             try:
-                return training.go(pictures)
+                return training.train(pictures)
             finally:
                 training.stepper.release()
     finally:
         with suppress(OSError):
-            run.folder.rmdir()  # which works only if nothing came of it
+            run.folder.rmdir()  # works only if it is empty, because nothing has begun
 
 
 class Training:
-    """One run: what it is made of, and its way from epoch to epoch."""
+    """One run: what it consists of, and its course from epoch to epoch."""
 
     def __init__(
         self,
@@ -118,29 +116,29 @@ class Training:
         self.recipe, self.device, self.processes = made.recipe, made.device, processes
         self.experiment, self.model, self.loss = made.experiment, made.model, made.loss
         self.stepper, self.means, self.parts = made.stepper, made.means, made.parts
+        self.batch_size = int(self.recipe.train.batch_size)
         self.at = Position()
         self.best: dict[str, Any] | None = None
         self._unwritten: Kept | None = None
         self.watch, self.stop = LossWatch(self.device), stop
 
-    def go(self, pictures: bool = True) -> dict[str, Any]:
-        """Take up the run where it is, and bring it to its end."""
-        self._take_up()
+    def train(self, pictures: bool = True) -> dict[str, Any]:
+        """Begin or resume the run, finish it, and return its result."""
+        self._begin_or_resume()
         if self.has_begun and self._is_finished():
-            self._say(f"{self.run.folder} is finished already.")
+            self._print(f"{self.run.folder} is finished already.")
             return self.run.result()
         self.processes.wait()
         if self.processes.is_main:
             self.run.reopen()
         self._start_trackers()
-        size = int(self.recipe.train.batch_size)
-        total = self.recipe.train.epochs * self.experiment.steps * size
-        bar = Bar(total, "training", unit="images", done=self.at.steps * size)
-        self._moment = self._saved_at = time.monotonic()
+        total = self.recipe.train.epochs * self.experiment.steps * self.batch_size
+        bar = Bar(total, "training", unit="images", done=self.at.steps * self.batch_size)
+        self._clock_read = self._saved_at = time.monotonic()
         with bar if not self.quiet else nullcontext():
             self.bar = bar
             try:
-                self._say(outputs.opening(self.experiment, self.model, self.run.folder))
+                self._print(console.opening(self.experiment, self.model, self.run.folder))
                 while not self._is_over():
                     self._train_epoch()
                     self._close_epoch()
@@ -150,14 +148,14 @@ class Training:
                 with suppress(OSError):  # a full disk is not what ended this run
                     self._write_best()
                 raise NotFiniteError(
-                    f"{error} {last_good_state(self.run)} Going on would come to the same step: "
+                    f"{error} {last_good_state(self.run)} A resumed run would reach the same step: "
                     "start a run with lower rates, or with clipping."
                 ) from error
             except OSError as error:
-                remedy = "Make room" if error.errno in FULL else "Mend it"
+                remedy = "Make room" if error.errno in FULL_DISK else "Fix it"
                 raise OSError(
                     f"{error}. The run stops here. {last_good_state(self.run)} {remedy}, then: "
-                    f"{self._how_to_resume()}"
+                    f"{how_to_resume(self.run)}"
                 ) from error
 
     # One epoch
@@ -171,11 +169,10 @@ class Training:
             self.means.clear()
             place_fields(self.loss, self.recipe.fields, epoch, experiment, self._embed_training)
         self.watch = LossWatch(self.device, self.at.loss_total, self.at.loss_count)
-        size = int(self.recipe.train.batch_size)
         follows = self.recipe.fields.how == "class_mean"
         for images, labels in experiment.batches(epoch, self.at.step):
             rates = self._set_rates(epoch + (self.at.step + 0.5) / experiment.steps)
-            # A function of the place, as all random numbers are: dropout needs no saved generator.
+            # Random numbers depend on the step alone, so that dropout needs no saved generator.
             place = (draws.STEPS, self.at.steps, self.processes.rank)
             torch.manual_seed(draws.seed_at(self.recipe.seed, *place))
             value, embeddings, joined = self.stepper(images, labels)
@@ -186,11 +183,11 @@ class Training:
             self.at.steps += 1
             self.watch.add(value, step=self.at.step, epoch=epoch + 1, rates=rates)
             if not self.quiet:
-                self.bar.advance(size, f"epoch {epoch + 1}/{self.recipe.train.epochs}")
+                self.bar.advance(self.batch_size, f"epoch {epoch + 1}/{self.recipe.train.epochs}")
             self._stop_or_save()
 
     def _close_epoch(self) -> None:
-        """Measure the epoch, keep the network if it is the best, write all of it down."""
+        """Measure the epoch, keep the network if it is the best, write the metrics."""
         number = self.at.epoch + 1
         line: dict[str, Any] = {
             "epoch": number,
@@ -199,23 +196,26 @@ class Training:
             "loss": self.watch.finish(),
             "lr": self._set_rates(self.at.epoch + (self.at.step - 0.5) / self.experiment.steps),
         }
-        self._clock()
-        images = self.experiment.steps * int(self.recipe.train.batch_size)
+        self._add_time()
+        images = self.experiment.steps * self.batch_size
         line["images_per_second"] = images / max(self.at.epoch_seconds, 1e-9)
-        line |= self.at.note(self.watch, self.loss)
+        self.at.note(self.watch, self.loss)
+        if self.at.skipped is not None:
+            line["skipped"] = self.at.skipped
         line["order"] = order_parameters(self.means, self.loss)
         is_due = number % self.recipe.evaluate.every == 0 or number == self.recipe.train.epochs
         if is_due and self.experiment.measured:
-            line["evaluation"] = self._evaluate(self.model, self.experiment.measured[0])
-        self._clock()
+            line["evaluation"] = self._evaluate(self.model, self.experiment.measured)
+        self._add_time()
         line["seconds"] = self.at.epoch_seconds
         self.at.history.append(line)
         is_best = self._keep_if_best(line)
         if self.processes.is_main:
             self.run.write_metrics(self.at.history)
-        self.accelerator.log(outputs.tracked(line), step=number)
+        numbers = {k: v for k, v in _flat(line).items() if isinstance(v, (int, float))}
+        self.accelerator.log(numbers, step=number)
         if not self.quiet:
-            self.bar.say(outputs.epoch_line(line, self.recipe.train.epochs, is_best=is_best))
+            self.bar.say(console.epoch_line(line, self.recipe.train.epochs, is_best=is_best))
         self.at.close_epoch()
         self.watch = LossWatch(self.device)
         self._stop_or_save()
@@ -228,7 +228,7 @@ class Training:
             self.parts.refuse_not_finite(self.at)
             raise NotFiniteError(
                 f"{error} That is after epoch {self.at.epoch + 1}, with the learning rates "
-                f"{in_words(self._rates())}."
+                f"{rates_as_text(self._rates())}."
             ) from error
 
     def _embedding_options(self) -> dict[str, Any]:
@@ -249,7 +249,7 @@ class Training:
         return True
 
     def _keep(self, epoch: int, metrics: dict[str, Any]) -> None:
-        """Make the network as it is now the run's model."""
+        """Make the present network the model of the run."""
         self.best = {
             "epoch": epoch,
             "metrics": metrics,
@@ -260,8 +260,6 @@ class Training:
             kept = Kept.now(self.model, self.loss, self.best)
             self._unwritten = kept if self.processes.is_main else None
 
-    # Rates
-
     def _set_rates(self, progress: float) -> dict[str, float]:
         factor = self.recipe.schedule.factor(progress, self.recipe.train.epochs)
         for group in self.stepper.optimizer.param_groups:
@@ -271,15 +269,16 @@ class Training:
     def _rates(self) -> dict[str, float]:
         return {group["name"]: group["lr"] for group in self.stepper.optimizer.param_groups}
 
-    # Stopping, saving, going on
+    # Stopping, saving, resuming
 
     def _is_over(self) -> bool:
+        """Return whether all epochs are done, or early stopping ends the run."""
         settings = self.recipe.train
         if self.at.epoch >= settings.epochs:
             return True
         if not settings.patience or not self.at.history or self.best is None:
             return False
-        # Epochs of warm-up are not expected to be better than each other.
+        # Patience counts from the end of warm-up, whose epochs need not improve.
         since = max(self.best["epoch"], settings.warmup_epochs)
         return bool(self.at.epoch - since >= settings.patience)
 
@@ -296,8 +295,8 @@ class Training:
         if self._any_process(self.stop.wanted):
             self._save()
             raise StoppedError(
-                f"in epoch {self.at.epoch + 1} after step {self.at.step}; the state is "
-                f"saved. Go on with: {self._how_to_resume()}"
+                f"in epoch {self.at.epoch + 1} after step {self.at.step}; the state is saved. "
+                f"Resume with: {how_to_resume(self.run)}"
             )
 
     def _any_process(self, wants: bool) -> bool:
@@ -306,9 +305,9 @@ class Training:
         return self.processes.any(wants, self.device)
 
     def _save(self) -> None:
-        """Save the state, if it is worth it."""
+        """Save the state, if it is finite."""
         self.watch.finish()
-        self._clock()
+        self._add_time()
         self.at.note(self.watch, self.loss)
         self._write_best()
         if self.processes.is_main or is_sharded(self.loss):
@@ -318,19 +317,18 @@ class Training:
         self._saved_at = time.monotonic()
 
     def _write_best(self) -> None:
-        """Write the best network, if it is not written yet: with each state, rather than each time.
+        """Write the best network if it is not written yet: before each state, not each time.
 
-        It comes before the state, so that a state never knows of a better network than there is.
+        So no state knows of a better network than the folder holds.
         """
         if self._unwritten is not None:
             self.run.write_model(self._unwritten)
             self._unwritten = None
 
-    def _take_up(self) -> None:
-        """Begin the run, or go on with it."""
+    def _begin_or_resume(self) -> None:
         if not self.has_begun:
             if self.processes.is_main:
-                self.run.write_recipe(to_toml(self._described()))
+                self._write_recipe(made_with(self.device, self.processes.size))
             self.processes.wait()
             return
         changed = changes_since(self.run, self.recipe)
@@ -339,63 +337,71 @@ class Training:
             refuse_other_data(state, self.experiment, self.run)
             refuse_fewer_epochs(state, self.recipe)
         if changed and self.processes.is_main:
-            begun_with = self.run.recipe().get("made_with", {})
-            self.run.write_recipe(to_toml({**self._described(), "made_with": begun_with}))
+            self._write_recipe(self.run.recipe().get("made_with", {}))
         if state is None:
-            self._say("No state was saved yet; the run begins again.")
+            self._print("No state was saved yet; the run begins again.")
             return
         self.at = self.parts.unpack(state)
         # The model's file is the one record of the best network that cannot disagree with it.
         self.best = self.run.model_facts()
         warn_of_a_lost_network(self.at, self.best, self.recipe.evaluate.metric)
         if not self._is_over():
-            self._say(f"Going on in epoch {self.at.epoch + 1} after step {self.at.step}.")
+            self._print(f"Resuming in epoch {self.at.epoch + 1} after step {self.at.step}.")
+
+    def _write_recipe(self, made_with: dict[str, Any]) -> None:
+        self.run.write_recipe(to_toml({**self.recipe.as_dict(), "made_with": made_with}))
 
     def _is_finished(self) -> bool:
-        """Say whether the result that is there is that of all the epochs asked for."""
+        """Return whether there is a result, of all the epochs asked for."""
         if not (self.run.is_finished() and self._is_over()):
             return False
         return bool(self.run.result()["steps"] == self.at.steps)
 
-    def _clock(self) -> None:
+    def _add_time(self) -> None:
         now = time.monotonic()
-        self.at.seconds += now - self._moment
-        self.at.epoch_seconds += now - self._moment
-        self._moment = now
-
-    def _how_to_resume(self) -> str:
-        return f"weiss train --resume --out {self.run.folder}"
+        self.at.seconds += now - self._clock_read
+        self.at.epoch_seconds += now - self._clock_read
+        self._clock_read = now
 
     def _finish(self, pictures: bool) -> dict[str, Any]:
         if self.best is None:
             # Nothing was measured: the last network is the run's.
             self._keep(self.at.epoch, {})
             self._write_best()
-        result = outputs.result(self.recipe, self.at, self.best or {}, self.experiment)
+        result = results.result_of(self.experiment, self.at, self.best or {})
         self.processes.wait()
         if self.recipe.tests_at_the_end and self.experiment.can_be_measured("test"):
-            # The test set is looked at once, by the network that the held-out classes chose.
+            # The test set is used once, for the network that the held-out classes chose.
             result["test"] = self._evaluate(self.run.model(self.device), "test")
         if self.processes.is_main:
-            outputs.write(self.run, self.recipe, result, self.at.history, pictures=pictures)
+            history = self.at.history
+            results.write_results(self.run, self.recipe, result, history, pictures=pictures)
             self.run.checkpoints.remove_all_but_the_newest()
-        self.processes.wait()  # for the main one, which has written
-        # Not end_training, which would part the processes: another run may follow.
+        self.processes.wait()  # until the main process has written
+        # Not end_training, which would end the process group: another run may follow.
         for tracker in self.accelerator.trackers:
             tracker.finish()
-        self._say(outputs.closing(result, self.run.folder))
+        self._print(console.closing(result, self.run.folder))
         return result
-
-    # What is written about it
-
-    def _described(self) -> dict[str, Any]:
-        return {**self.recipe.as_dict(), "made_with": made_with(self.device, self.processes.size)}
 
     def _start_trackers(self) -> None:
         if self.recipe.track.with_:
-            flat = {k: str(v) for k, v in outputs.flat(self.recipe.as_dict()).items()}
-            self.accelerator.init_trackers(self.recipe.track.project, config=flat)
+            settings = {k: str(v) for k, v in _flat(self.recipe.as_dict()).items()}
+            self.accelerator.init_trackers(self.recipe.track.project, config=settings)
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         if not self.quiet:
             print(text, flush=True)
+
+
+def _flat(nested: dict[str, Any], above: str = "") -> dict[str, Any]:
+    """Return a nested dict under dotted names; a list becomes its entries, counted from 0."""
+    found: dict[str, Any] = {}
+    for key, value in nested.items():
+        if isinstance(value, list):
+            value = {str(number): entry for number, entry in enumerate(value)}
+        if isinstance(value, dict):
+            found |= _flat(value, f"{above}{key}.")
+        else:
+            found[f"{above}{key}"] = value
+    return found

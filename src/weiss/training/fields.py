@@ -1,4 +1,4 @@
-"""Fields that do not learn beside the network: found between its epochs instead."""
+"""Mean fields that have no gradient step: set at the beginning of an epoch."""
 
 from collections.abc import Callable
 
@@ -18,17 +18,12 @@ def place_fields(
     experiment: Experiment,
     embed: Callable[[], Tensor],
 ) -> None:
-    """Put the fields where an epoch is to begin with them, if it is their turn.
+    """Set the fields at the beginning of an epoch, if the recipe asks for it.
 
-    Args:
-        loss: whose fields; any other loss is left alone.
-        settings: how they are found.
-        epoch: counts from 0.
-        experiment: the data.
-        embed: gives the embeddings ``(N, D)`` of the training items.
+    ``embed`` returns the embeddings ``(N, D)`` of the training items.
     """
     if settings.how == "class_mean" and isinstance(loss, MeanFieldLoss):
-        # Each process moves its own copy; on a GPU sums may differ in their last bits.
+        # Each process updates its own copy; on a GPU sums may differ in their last bits.
         experiment.processes.agree([loss.fields.data])
     solves = settings.how == "alternating" and epoch % settings.every == 0
     starts = settings.how == "class_mean" and epoch == 0
@@ -36,7 +31,7 @@ def place_fields(
         return
     embeddings, labels = embed(), experiment.train_labels()
     if epoch == 0:
-        # From the class means, which a solution is close to, rather than from noise.
+        # A solution is close to the class means.
         with torch.no_grad():
             loss.fields.copy_(class_means_of(embeddings, labels, len(loss.fields)))
     if solves:

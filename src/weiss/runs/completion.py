@@ -1,0 +1,128 @@
+"""What a recipe leaves open is filled in here, once: a run's recipe.toml leaves nothing open."""
+
+import math
+from typing import NamedTuple
+
+import torch
+
+from weiss._base.devices import resolve_precision
+from weiss._base.processes import Processes
+from weiss.backbones import Embedder, InputSpec
+from weiss.backbones.by_name import TIMM
+from weiss.data import Table
+from weiss.losses import LOSSES, loss_settings
+from weiss.runs.recipe import Recipe, recipe_from_dict
+from weiss.runs.recipe_sections import Backbone, Loss
+
+LARGEST_AUTO_BATCH = 128
+LEAST_KEPT_SIDE = 256
+"""Images are kept with at least this shorter side, so that small crops still show detail."""
+
+
+class ImageSizes(NamedTuple):
+    """The sizes of images, in pixels.
+
+    Attributes:
+        train: height and width of a training crop.
+        evaluate: height and width of the centre crop in evaluation.
+        resize: shorter side before the centre crop.
+        kept: shorter side with which decoded images are kept.
+    """
+
+    train: int
+    evaluate: int
+    resize: int
+    kept: int
+
+
+def image_sizes(recipe: Recipe, input: InputSpec) -> ImageSizes:
+    """Return the sizes that a recipe asks for; the network's own where it asks for none."""
+    own = input.size or 1
+    train, evaluate = recipe.augment.size or own, recipe.evaluate.size or own
+    resize = recipe.evaluate.resize or max(input.resize or evaluate, evaluate)
+    kept = max(resize, train, recipe.augment.resize or 0, LEAST_KEPT_SIDE)
+    return ImageSizes(train, evaluate, resize, kept)
+
+
+def complete(
+    recipe: Recipe, table: Table, model: Embedder, device: torch.device, processes: Processes
+) -> Recipe:
+    """Fill in every key that a recipe leaves open.
+
+    Args:
+        recipe: the experiment.
+        table: the data that are served, with a part ``train``.
+        model: the network that the recipe asks for.
+        device: where the run computes.
+        processes: the processes that share each batch.
+
+    Returns:
+        The recipe from which the same run can be made again, whatever defaults may become.
+
+    Raises:
+        ValueError: the data cannot fill a batch, or the device cannot do what is asked for.
+    """
+    sizes, name = image_sizes(recipe, model.input), recipe.loss.name
+    scale, class_lr = LOSSES[name].class_lr_scale, recipe.optim.class_lr
+    if class_lr is None and scale is not None:
+        class_lr = recipe.optim.lr * scale
+    train = {
+        "batch_size": _batch_size(recipe, table.part("train").compact(), processes),
+        "sampler": recipe.sampler_name,
+        "precision": resolve_precision(recipe.train.precision, device),
+    }
+    evaluate = {"size": sizes.evaluate, "resize": sizes.resize}
+    completed = recipe.model_copy(
+        update={
+            "backbone": _backbone(recipe.backbone, model),
+            "loss": Loss(name=name, **loss_settings(name, recipe.loss.arguments)),
+            "augment": recipe.augment.model_copy(update={"size": sizes.train}),
+            "optim": recipe.optim.model_copy(update={"class_lr": class_lr}),
+            "train": recipe.train.model_copy(update=train),
+            "evaluate": recipe.evaluate.model_copy(update=evaluate),
+        }
+    )
+    return recipe_from_dict(completed.as_dict())  # which checks all of it
+
+
+def _backbone(section: Backbone, model: Embedder) -> Backbone:
+    found: dict[str, int | str] = {}
+    if section.name == "features":
+        found["num_features"] = model.trunk.num_features
+    pools_itself = section.name.startswith(TIMM) or model.trunk.pooled
+    if section.pooling is None and not pools_itself:
+        found["pooling"] = model.trunk.pooling
+    return section.model_copy(update=found)
+
+
+def _batch_size(recipe: Recipe, train: Table, processes: Processes) -> int:
+    """Return the size of a batch of all processes; refuse one that the data cannot fill."""
+    settings = recipe.train
+    name = recipe.sampler_name
+    per_class = settings.per_class if name == "per_class" else 1
+    unit = math.lcm(processes.size * settings.accumulate, per_class)
+    size = settings.batch_size
+    if not isinstance(size, int):
+        # A quarter of the data at most, so that an epoch has a few steps.
+        most = min(LARGEST_AUTO_BATCH, max(len(train) // 4, 2))
+        if name == "per_class":
+            most = min(most, settings.per_class * train.num_classes)
+        least = 2 * unit if recipe.loss.compares_pairs else unit
+        size = int(max(most // unit * unit, least))
+    if size % unit:
+        raise ValueError(
+            f"train.batch_size must be a multiple of {unit}, to be shared by {processes.size} "
+            f"processes in {settings.accumulate} parts each; got {size}. Change either."
+        )
+    if name == "shuffled" and size > len(train):
+        raise ValueError(
+            f"train.batch_size must be at most the number of training images, {len(train):,} in "
+            f"{train.name}; got {size:,}. Use a smaller batch, or train.batch_size=auto."
+        )
+    if name == "per_class" and size // settings.per_class > train.num_classes:
+        raise ValueError(
+            f"a batch must not need more classes than the {train.num_classes:,} that train in "
+            f"{train.name}; train.batch_size={size} with train.per_class={settings.per_class} "
+            f"needs {size // settings.per_class:,}. Use a smaller batch or more images of a class."
+        )
+    return size

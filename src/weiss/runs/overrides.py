@@ -1,0 +1,146 @@
+"""Changes of a recipe: ``section.key=value`` as text, or keys and values.
+
+A change has a dotted key and a value; the value None goes back to the default. The command line
+reads its texts once, by `overrides_from`; inside the program changes are dicts of values.
+"""
+
+import datetime
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from weiss.backbones.by_name import BACKBONES
+from weiss.losses.by_name import LOSSES
+from weiss.runs.recipe import OLD_KEYS, Recipe, recipe_from_dict, with_new_keys
+from weiss.runs.recipe_sections import Backbone
+
+Overrides = Mapping[str, Any] | Sequence[str]
+"""Values by dotted key, ``{"train.epochs": 20}``, or texts, ``["train.epochs=20"]``."""
+
+
+def recipe_with(recipe: Recipe, overrides: Overrides) -> Recipe:
+    """Return a recipe with some changes.
+
+    Args:
+        recipe: what to change; it stays as it is.
+        overrides: as for `recipe_from`.
+
+    Example:
+        >>> from weiss.runs import recipe_from, recipe_with
+        >>> recipe_with(recipe_from("glyphs"), {"loss.name": "ms"}).loss.arguments
+        {}
+    """
+    return recipe_from_dict(overridden(recipe.as_dict(), overrides))
+
+
+def overrides_from(texts: Sequence[str]) -> dict[str, Any]:
+    """Read texts ``section.key=value``; of two for one key the last counts.
+
+    Example:
+        >>> overrides_from(["train.epochs=20", "optim.class_lr=none"])
+        {'train.epochs': 20, 'optim.class_lr': None}
+    """
+    if isinstance(texts, str):
+        raise TypeError(f"overrides must be a list of key=value; got {texts!r}. Use [...].")
+    return {".".join(path): value for path, value in map(override_from, texts)}
+
+
+def override_from(override: str) -> tuple[tuple[str, ...], Any]:
+    """Read ``section.key=value``.
+
+    Returns:
+        The parts of the key, and the value: as in TOML, else plain text; None for the default,
+        which is written ``none``.
+
+    Example:
+        >>> override_from("train.epochs = 20")
+        (('train', 'epochs'), 20)
+    """
+    key, equals, text = (part.strip() for part in override.partition("="))
+    path = tuple(part.strip() for part in key.split("."))
+    if not equals or not all(path):
+        raise ValueError(
+            f"an override must read section.key=value; got {override!r}. Write train.epochs=20, "
+            "for example."
+        )
+    if not text:
+        raise ValueError(
+            f"an override must have a value; got {override!r}. Write {key}=none for the default."
+        )
+    if text == "none":
+        return path, None
+    if len(path) == 1 and path[0] != "seed" and path[0] in Recipe.model_fields:
+        raise ValueError(
+            f"{key} is a section and cannot be set as a whole; got {override!r}. Set its keys: "
+            f"{key}.KEY=VALUE."
+        )
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        # TOML wants digits on both sides of a point.
+        is_number = re.fullmatch(r"[+-]?(\d+\.|\.\d+)([eE][+-]?\d+)?", text)
+        return path, float(text) if is_number else text
+    value = parsed["value"]
+    # Nobody means a date, or a text that continues with further keys: plain text then.
+    is_text = len(parsed) > 1 or isinstance(value, (datetime.date, datetime.time))
+    return path, text if is_text else value
+
+
+def overridden(values: dict[str, Any], overrides: Overrides) -> dict[str, Any]:
+    """Return the nested dicts of a recipe with some changes."""
+    values = with_new_keys(values)
+    given = overrides if isinstance(overrides, Mapping) else overrides_from(overrides)
+    changes = {OLD_KEYS.get(key) or key: value for key, value in given.items()}
+    _change_loss(values, changes)
+    _change_backbone(values, changes)
+    for key, value in changes.items():
+        *above, last = key.split(".")
+        section = values
+        for depth, part in enumerate(above, 1):
+            section = section.setdefault(part, {})
+            if not isinstance(section, dict):
+                name = ".".join(above[:depth])
+                raise ValueError(f"{key} cannot be set: {name} is no section but {section!r}.")
+        if value is None:
+            section.pop(last, None)
+        else:
+            section[last] = value
+    return values
+
+
+def _change_loss(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Drop the settings of a loss that is replaced by another."""
+    old, new = _old_and_new("loss", values, changes)
+    if old == new:
+        return
+    values["loss"] = {}
+    if not (isinstance(old, str) and isinstance(new, str) and {old, new} <= set(LOSSES)):
+        return  # refused later, by its name
+    optim, train = values.get("optim"), values.get("train")
+    if isinstance(optim, dict) and LOSSES[old].class_lr_scale != LOSSES[new].class_lr_scale:
+        # Fields and proxies need rates of different size.
+        optim.pop("class_lr", None)
+    if isinstance(train, dict) and LOSSES[old].sampling != LOSSES[new].sampling:
+        train.pop("sampler", None)
+
+
+def _change_backbone(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Drop the pooling and the arguments of a network that is replaced by another."""
+    old, new = _old_and_new("backbone", values, changes)
+    if old == new:
+        return
+    dropped = {"pooling"}
+    if isinstance(new, str) and new in BACKBONES and not BACKBONES[new].needs_weights:
+        # It starts from random weights, and has no statistics yet that could be frozen.
+        dropped |= {"weights", "freeze_bn"}
+    kept = set(Backbone.model_fields) - dropped
+    values["backbone"] = {k: v for k, v in values.get("backbone", {}).items() if k in kept}
+
+
+def _old_and_new(name: str, values: dict[str, Any], changes: Mapping[str, Any]) -> tuple[Any, Any]:
+    section, key = values.get(name, {}), f"{name}.name"
+    if key not in changes or not isinstance(section, dict):
+        return None, None
+    default = Recipe.model_fields[name].default.name
+    return section.get("name", default), changes[key] or default

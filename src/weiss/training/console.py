@@ -1,0 +1,60 @@
+"""The lines that a run prints."""
+
+from pathlib import Path
+from typing import Any
+
+from weiss.backbones import Embedder
+from weiss.evaluation.metrics import TITLES
+from weiss.losses import LOSSES
+from weiss.runs.experiment import Experiment
+
+
+def opening(experiment: Experiment, model: Embedder, folder: Path) -> str:
+    """Return the lines at the beginning of a run."""
+    recipe = experiment.recipe
+    parameters = sum(p.numel() for p in model.parameters()) / 1e6
+    measured = {
+        "test": "the test set (the best epoch is chosen on it, as in the paper)",
+        "valid": "held-out training classes",
+        None: "nothing: the data have no test part of two classes or more",
+    }[experiment.measured]
+    return (
+        f"{LOSSES[recipe.loss.name].title} on {recipe.data.name}: "
+        f"{experiment.pipeline.describe()}\n"
+        f"{recipe.backbone.name}, {parameters:.1f} million parameters, to "
+        f"{recipe.backbone.embedding_size} dimensions; {len(experiment.train_rows):,} images of "
+        f"{experiment.num_classes:,} classes train, {experiment.steps} batches of "
+        f"{recipe.train.batch_size} an epoch\n"
+        f"measured on {measured}; writing to {folder}"
+    )
+
+
+def epoch_line(line: dict[str, Any], epochs: int, *, is_best: bool) -> str:
+    """Return one epoch in one line."""
+    width = len(str(epochs))
+    words = [f"epoch {line['epoch']:{width}d}/{epochs}", f"loss {line['loss']:8.4f}"]
+    for name, title in TITLES.items():
+        if name in line.get("evaluation", {}):
+            words.append(f"{title} {100 * line['evaluation'][name]:5.2f}")
+    if "skipped" in line:
+        words.append(f"skipped {100 * line['skipped']:.1f} %")
+    words.append(f"{line['seconds']:.1f} s ({line['images_per_second']:,.0f} images/s)")
+    if line["phase"] == "warm-up":
+        words.append("warm-up")
+    return "  ".join([*words, *(["best so far"] if is_best else [])])
+
+
+def closing(result: dict[str, Any], folder: Path) -> str:
+    """Return the lines at the end of a run."""
+    lines = []
+    if scores := _scores(result):
+        lines.append(f"best epoch {result['epoch']}: {scores} on {result['measured_on']}")
+    if "test" in result:
+        lines.append(f"its network on the test set: {_scores(result['test'])}")
+    lines.append(f"{result['seconds']:.0f} s in all. Look at {folder}")
+    return "\n".join(lines)
+
+
+def _scores(found: dict[str, Any]) -> str:
+    named = ((title, found[name]) for name, title in TITLES.items() if name in found)
+    return ", ".join(f"{title} {100 * score:.2f}" for title, score in named)
