@@ -1,5 +1,6 @@
 """What does not come with the code, and a library that needs help to be imported."""
 
+import os
 from pathlib import Path
 
 import built_once
@@ -17,10 +18,10 @@ def pytest_addoption(parser):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def shared_folder(tmp_path_factory, worker_id):
+def shared_folder(tmp_path_factory):
     """Tell `built_once` where all workers of this test run meet."""
     own = tmp_path_factory.getbasetemp()
-    built_once.ROOT = (own if worker_id == "master" else own.parent) / "built_once"
+    built_once.ROOT = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "built_once"
     built_once.ROOT.mkdir(exist_ok=True)
 
 
