@@ -25,8 +25,8 @@ from budgets import (
 
 PATHS = ("small", "large")
 BATCHES = {
-    "a few": {"shape": (17, 23, 8)},
-    "many of one class": {"shape": (66, 70, 20), "same": 40},
+    "a few": {"shape": (9, 20, 8)},
+    "many of one class": {"shape": (36, 40, 20), "same": 20},
     "few samples": {"shape": (5, 130, 16)},
     "one of everything": {"shape": (1, 1, 3)},
     "more samples than classes": {"shape": (12, 3, 40)},
@@ -103,10 +103,10 @@ STRIDES = {
     "every other row": lambda x: x.repeat_interleave(2, dim=0)[::2],
 }
 WRONG = {
-    "too large": lambda x, labels: (x, labels.index_fill(0, torch.tensor([3]), 23)),
+    "too large": lambda x, labels: (x, labels.index_fill(0, torch.tensor([3]), 20)),
     "negative": lambda x, labels: (x, labels.index_fill(0, torch.tensor([0]), -1)),
     "nan": lambda x, labels: (x.index_fill(0, torch.tensor([2]), torch.nan), labels),
-    "infinite": lambda x, labels: (x.index_fill(0, torch.tensor([16]), torch.inf), labels),
+    "infinite": lambda x, labels: (x.index_fill(0, torch.tensor([8]), torch.inf), labels),
 }
 WANTED = [
     ("mf_contrastive", "small", "embeddings"),
@@ -211,7 +211,7 @@ def _interpret(path):
 
     torch.set_num_threads(1)
     # Fewer programs of smaller steps: more would do nothing, slowly, and a batch would be one step.
-    fused.PROGRAMS, fused.CHUNK = 3, 64
+    fused.PROGRAMS, fused.CHUNK = 3, 32
     small = plan.SMALL_DISTANCES
     results = {}
 
