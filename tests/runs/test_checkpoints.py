@@ -43,14 +43,10 @@ def test_a_state_comes_back_as_it_was(tmp_path):
     assert all(torch.equal(found.tensors[k], v) for k, v in state(7).tensors.items())
 
 
-def test_where_nothing_was_saved_there_is_no_state(tmp_path):
-    assert Checkpoints(tmp_path / "not" / "there").newest() is None
-    assert Checkpoints(tmp_path).files() == []
-    assert Checkpoints(str(tmp_path)).newest() is None
-
-
-def test_the_folder_is_made_by_the_first_state_only(tmp_path):
-    checkpoints = Checkpoints(tmp_path / "a" / "state")
+def test_before_the_first_state_there_is_none_and_no_folder(tmp_path):
+    checkpoints = Checkpoints(str(tmp_path / "a" / "state"))
+    assert checkpoints.newest() is None
+    assert checkpoints.files() == []
     assert not checkpoints.folder.parent.exists()
     checkpoints.save(0, state(0))
     assert steps_of(checkpoints) == [0]

@@ -99,7 +99,7 @@ def embed_runs(
     """Embed a part of the data of some runs by the network of each.
 
     Args:
-        runs: run folders on the same data, which are opened once, as the first says.
+        runs: run folders on the same data, which are opened once, by the recipe of the first.
         split: as for `evaluate_run`.
         device: where to compute.
         overrides: changes of the first run's recipe, as `weiss.runs.recipe_from` takes them.

@@ -82,7 +82,7 @@ def override_from(override: str) -> tuple[tuple[str, ...], Any]:
         is_number = re.fullmatch(r"[+-]?(\d+\.|\.\d+)([eE][+-]?\d+)?", text)
         return path, float(text) if is_number else text
     value = parsed["value"]
-    # Nobody means a date, or a text that continues with further keys: plain text then.
+    # A date, or a text that continues with further keys, is meant as plain text.
     is_text = len(parsed) > 1 or isinstance(value, (datetime.date, datetime.time))
     return path, text if is_text else value
 

@@ -1,4 +1,4 @@
-"""A whole recipe: its sections, what they must not say together, and its older spellings."""
+"""A whole recipe: its sections, contradictions between them, and older names of keys."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -133,21 +133,21 @@ def _in_processes(
             command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
         running.append(process)
-        said = process.communicate()[1]
+        errors = process.communicate()[1]
         asked.unlink(missing_ok=True)
-        return "" if process.returncode == 0 else f"{run.folder.name}: {said.strip()}"
+        return "" if process.returncode == 0 else f"{run.folder.name}: {errors.strip()}"
 
     with StopRequest() as stop, ThreadPoolExecutor(workers) as pool:
         waiting = [pool.submit(one, *pair) for pair in zip(recipes, runs, strict=True)]
-        told: list[subprocess.Popen[str]] = []
+        ended: list[subprocess.Popen[str]] = []
         while not all(each.done() for each in waiting):
             wait(waiting, timeout=0.5)
             if stop.wanted:
                 for each in waiting:
                     each.cancel()
-                for process in running[len(told) :]:
+                for process in running[len(ended) :]:
                     process.terminate()  # once: a second signal would end it without saving
-                    told.append(process)
+                    ended.append(process)
         failures = [line for each in waiting if not each.cancelled() and (line := each.result())]
     if stop.wanted:
         raise StoppedError(how_to_resume)
