@@ -702,3 +702,18 @@ def test_of_several_that_begin_at_once_all_take_the_first_plan(
     assert set(plan["options"]["losses"]) == {"ms", "mf_cwms", "triplet"}
     assert read_plan(tmp_path / "bench")["id"] == identity
     assert not list((tmp_path / "bench").glob("*.tmp"))
+
+
+def test_a_plan_that_appears_at_the_last_moment_is_joined(recipe, tmp_path, monkeypatch):
+    first, _ = join(traditional(recipe, ["ms"], seeds=1), tmp_path / "bench")
+    real, calls = folders._held_now, []
+
+    def not_yet(out):
+        calls.append(out)
+        return real(out) if len(calls) > 1 else None
+
+    monkeypatch.setattr(folders, "_held_now", not_yet)
+    second, grown = join(traditional(recipe, ["triplet"], seeds=1), tmp_path / "bench")
+    assert len(calls) == 2
+    assert second.registered()[0] == first.registered()[0]
+    assert grown["options"]["losses"] == ["ms", "triplet"]

@@ -300,8 +300,6 @@ def _score(row: Row, key: str, *, factor: float = 1) -> Score | None:
     middle = _number(given.get("median"))
     if middle is None:
         middle = _number(given.get("mean"))
-    if middle is None and values:
-        middle = sum(values) / len(values)
     if middle is None:
         return None
     low, high = (_number(given.get(end)) for end in ("low", "high"))
