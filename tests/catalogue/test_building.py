@@ -131,6 +131,8 @@ def test_a_folder_without_classes_is_a_collection_too(lost_run, tmp_path):
     assert [item.class_names for item in found.items_of(None, 0, 9)] == [(), (), ()]
     assert found.classes() == []
     assert found.name == "flat"
+    with pytest.raises(ValueError, match="--split must be left out"):
+        build(lost_run, tmp_path / "flat", tmp_path / "index", split="test", replace_old=True)
 
 
 def test_names_never_lead_out_of_the_collection(lost_run, tmp_path):
@@ -414,6 +416,10 @@ def test_a_part_of_a_named_data_set_can_be_indexed(glyph_run, tmp_path):
         build(glyph_run, "glyphs", tmp_path / "index", store="redis")
     with pytest.raises(ValueError, match="--kind must be one of"):
         build(glyph_run, "glyphs", tmp_path / "index", kind="tree")
+    with pytest.raises(ValueError, match="--kind is for faiss.*'flat'"):
+        build(glyph_run, "glyphs", tmp_path / "index", store="milvus:items.db", kind="flat")
+    with pytest.raises(ValueError, match="--false-match-rate must lie between 0 and 1; got 1"):
+        build(glyph_run, "glyphs", tmp_path / "index", false_match_rate=1)
 
 
 def test_names_that_are_no_text_or_move_the_cursor_are_shown_as_text(lost_run, tmp_path):

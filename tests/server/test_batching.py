@@ -50,27 +50,24 @@ def names(future):
     return [hit.item.name for hit in future.result(LONG)]
 
 
-def test_searches_that_are_under_way_share_one_forward_pass(batcher_of, photos):
+def test_searches_under_way_share_one_forward_pass_and_each_gets_its_own_answer(
+    batcher_of, photos, catalogue
+):
     batcher, sizes = batcher_of(gather_seconds=LONG)
+    wanted = [1, 100, 7, *[3] * (len(photos) - 3)]
     with ExitStack() as ending:
         hold(ending, batcher, len(photos))
-        answers = [batcher.picture(pixels, 3) for _, pixels in photos]
-        found = [names(answer) for answer in answers]
+        answers = [
+            batcher.picture(pixels, k) for k, (_, pixels) in zip(wanted, photos, strict=True)
+        ]
+        found = [answer.result(LONG) for answer in answers]
     assert sizes == [len(photos)]
-    assert [one[0] for one in found] == [name for name, _ in photos]
-    assert {len(one) for one in found} == {3}
-
-
-def test_together_they_find_what_each_finds_alone(batcher_of, photos, catalogue):
-    batcher, _ = batcher_of(gather_seconds=LONG)
-    with ExitStack() as ending:
-        hold(ending, batcher, len(photos))
-        answers = [batcher.picture(pixels, 8).result for _, pixels in photos]
-        answers = [answer(LONG) for answer in answers]
-    for hits, (_, pixels) in zip(answers, photos, strict=True):
-        (alone,) = catalogue.search(catalogue.embed([pixels]), 8)
-        got = [hit.similarity for hit in hits]
-        assert np.allclose(got, [hit.similarity for hit in alone], atol=1e-5)
+    assert [len(hits) for hits in found] == wanted
+    for hits, (name, pixels) in zip(found, photos, strict=True):
+        assert hits[0].item.name == name
+        (alone,) = catalogue.search(catalogue.embed([pixels]), len(hits))
+        similarities = [hit.similarity for hit in hits]
+        assert np.allclose(similarities, [hit.similarity for hit in alone], atol=1e-5)
 
 
 def test_a_visitor_alone_does_not_wait_for_others(batcher_of, photos):
@@ -93,18 +90,6 @@ def test_no_pass_is_larger_than_the_limit(batcher_of, photos):
         answers = [batcher.picture(pixels, 1) for _, pixels in photos[:10]]
         assert [names(answer) for answer in answers] == [[name] for name, _ in photos[:10]]
     assert sizes == [5, 5]
-
-
-def test_each_gets_as_many_hits_as_it_asked_for(batcher_of, photos):
-    batcher, sizes = batcher_of(gather_seconds=LONG)
-    wanted = [1, 100, 7]
-    with ExitStack() as ending:
-        hold(ending, batcher, 3)
-        answers = [
-            batcher.picture(pixels, k) for k, (_, pixels) in zip(wanted, photos, strict=False)
-        ]
-        assert [len(names(answer)) for answer in answers] == wanted
-    assert sizes == [3]
 
 
 def test_items_and_pictures_are_searched_for_together(batcher_of, photos, catalogue):
