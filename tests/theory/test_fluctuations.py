@@ -315,10 +315,9 @@ def test_inside_a_class_of_three_an_exponential_is_missed_in_the_sixth_power():
     assert power((pair - corrected).abs()) == pytest.approx(6, abs=0.35)
 
 
-@pytest.mark.parametrize("per_class", [4, 8])
-def test_inside_a_larger_class_what_is_missed_has_either_sign(per_class):
+def test_inside_a_larger_class_what_is_missed_has_either_sign():
     """The fourth power stays, from what is special in each draw; over draws it averages out."""
-    found = [rises("cwms", 0.1, ONE_CLASS["cwms"], per_class, 1, seed=seed) for seed in range(40)]
+    found = [rises("cwms", 0.1, ONE_CLASS["cwms"], 8, 1, seed=seed) for seed in range(40)]
     pair, _, corrected = torch.stack(found, dim=1)
     left = pair - corrected
     assert left.mean().abs() < left.abs().mean() / 2
