@@ -103,7 +103,7 @@ def test_a_run_stopped_whenever_it_embeds_is_the_run_that_was_not(run, monkeypat
 
 def test_a_run_killed_between_model_and_state_is_the_run_that_was_not(run, monkeypatch):
     """The best network is written by itself; what was written after the state is measured anew."""
-    changes = {**STEPS, "train__checkpoint_seconds": 0, "train__epochs": 6}
+    changes = {**STEPS, "train__checkpoint_seconds": 0, "train__epochs": 4}
     whole = run("whole", **changes)
 
     class Killed(BaseException):
