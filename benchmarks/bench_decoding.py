@@ -1,13 +1,13 @@
-"""Decoding into the cache: this package's store against Pillow's own speed on every core.
+"""Decoding into a store: this package against Pillow's own speed on every core.
 
-The first rival is as many processes as there are cores, each in a plain loop over its share of the
-files (open, convert to RGB, reduce the shorter side, array), which keep the arrays and hand nothing
-to anybody. The second is the same and throws each array away: the ceiling. The third is what one
-writes first, a pool of threads that keep the arrays. The store does the same work and brings all
-pixels into one memory map of this process.
+The first rival is one process for each core, each in a plain loop over its share of the files
+(open, convert to RGB, reduce the shorter side, array), which keeps the arrays and sends nothing.
+The second is the same and drops each array: the upper limit. The third is a pool of threads that
+keep the arrays. The store does the same work and collects all pixels in one block of memory of this
+process.
 
-Time: the median of several rounds after a first, files in the page cache. The store's time
-includes starting its processes; the rivals' are running already. Freeing is not timed.
+Time: the median of several rounds after a first, files in the page cache. The store's time includes
+starting its processes; those of the rivals run already. Freeing memory is not timed.
 
     python benchmarks/bench_decoding.py --root FOLDER     # all images below a folder
     python benchmarks/bench_decoding.py                   # 4,000 photographs made of noise
@@ -53,7 +53,7 @@ def make_photographs(folder: Path, count: int) -> None:
 
 
 def plain(path: str) -> np.ndarray:
-    """Decode one file as anybody would."""
+    """Decode one file in the usual way."""
     with Image.open(path) as file:
         image = file.convert("RGB")
     short = min(image.size)
@@ -74,7 +74,7 @@ def keeping(paths: list[str]) -> int:
 
 
 def forget(_: int) -> None:
-    """Give memory back to the system: whoever keeps pixels must take it anew, as the store does."""
+    """Release memory to the system, so that every contender allocates it again, as the store."""
     kept.clear()
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
@@ -88,8 +88,8 @@ def measure(
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     num_bytes = set()
     for name, run in contenders.items():
-        # One round more, to warm up: in a virtual machine memory that another contender has just
-        # given back is dear to touch again.
+        # One more round, to warm up: in a virtual machine the first access to memory that another
+        # contender has just released is slow.
         for number in range(repeats + 1):
             start = time.perf_counter()
             found = run()

@@ -1,7 +1,7 @@
 """Training with real images against the same step on one fixed random batch.
 
 The step is ResNet-50 at 224 pixels, batch 128, bfloat16 autocast, channels last, MFCWMS over 100
-classes, AdamW. The rival repeats it on a batch that lies on the device: it pays for no data at all.
+classes, AdamW. The rival repeats it on a batch on the device, without any cost of data.
 The pipeline draws a random crop of every image, from images kept on the GPU, kept in memory, or
 decoded from files each time.
 
@@ -84,8 +84,8 @@ def measure(arguments: argparse.Namespace, table: Table, places: list[str]) -> d
     wait = torch.cuda.synchronize if arguments.device == "cuda" else lambda: None
     for number in range(arguments.rounds + 1):
         for place, stream in streams.items():
-            # Nobody profits from what was prepared, or suffers from what is being prepared,
-            # while another was timed.
+            # No contender gains from batches prepared, or loses by batches being prepared, while
+            # another one was timed.
             for images, labels in itertools.islice(stream, arguments.untimed):
                 step(images, labels)
             wait()

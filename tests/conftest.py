@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import built_once
 import pytest
 import torch
 from tiny import BEGUN
@@ -13,6 +14,14 @@ DEFINED = []
 def pytest_addoption(parser):
     parser.addoption("--weights", help="folder with resnet50_v1_imagenet_fp16.safetensors")
     parser.addoption("--cub", help="folder that holds CUB_200_2011, as weiss data check takes it")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_folder(tmp_path_factory, worker_id):
+    """Tell `built_once` where all workers of this test run meet."""
+    own = tmp_path_factory.getbasetemp()
+    built_once.ROOT = (own if worker_id == "master" else own.parent) / "built_once"
+    built_once.ROOT.mkdir(exist_ok=True)
 
 
 @pytest.fixture(autouse=True)

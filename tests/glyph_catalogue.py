@@ -1,16 +1,14 @@
 """A run on glyphs that takes seconds, glyphs as files, and an index of them: for catalogues.
 
-What is expensive is made by functions ``make(folder)`` that write everything into one folder;
-`built` calls each once for a process. A test that changes a file copies it first.
+What is expensive is made by functions ``make(folder)`` that write everything into one folder, for
+`built_once`. A test that changes a file copies it first.
 """
 
-import atexit
 import shutil
-import tempfile
-from functools import cache
 from pathlib import Path
 
 import numpy as np
+from built_once import built_once
 
 from weiss._base.images import encode_png
 from weiss.data import glyphs
@@ -24,15 +22,6 @@ SETTINGS = [
     "schedule.ramp_epochs=1",
     "evaluate.every=2",
 ]
-
-
-@cache
-def built(make):
-    """Return the folder that ``make(folder)`` has filled."""
-    folder = Path(tempfile.mkdtemp())
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    make(folder)
-    return folder
 
 
 def make_glyph_run(folder):
@@ -60,7 +49,13 @@ def make_glyph_catalogue(folder):
 
 def train_on_glyphs(folder):
     """Copy a run on glyphs to a folder, and return it: 32 dimensions, mean fields."""
-    return Path(shutil.copytree(built(make_glyph_run) / "run", folder, dirs_exist_ok=True))
+    run = built_once("glyph_run", make_glyph_run) / "run"
+    return Path(shutil.copytree(run, folder, dirs_exist_ok=True))
+
+
+def glyph_catalogue():
+    """Return the folder of `make_glyph_catalogue`, only to be read."""
+    return built_once("glyph_catalogue", make_glyph_catalogue)
 
 
 def write_glyphs(folder, num_classes=40, per_class=8, split="test", first=0):

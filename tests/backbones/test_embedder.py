@@ -49,7 +49,7 @@ def test_heads_start_by_kaiming_with_fan_out_and_without_bias():
         assert not layer.bias.any()
 
 
-def test_a_trunk_says_which_pooling_is_usual():
+def test_a_trunk_has_its_usual_pooling():
     class Usual(SmallNetwork):
         pooling = "max"
 

@@ -24,12 +24,16 @@ def test_names_shapes_and_their_order_are_torchvisions(torchvision, depth, versi
 def pair(torchvision, depth, version):
     """Our network and torchvision's, with the same random weights and statistics."""
     torch.manual_seed(depth)
-    theirs = getattr(torchvision.models, f"resnet{depth}")().double().eval()
-    for name, value in theirs.state_dict().items():
-        if name.endswith(("running_mean", "running_var", "bias")):
+    with torch.device("meta"):
+        theirs, ours = getattr(torchvision.models, f"resnet{depth}")(), ResNet(depth, version)
+    theirs = theirs.double().eval().to_empty(device="cpu")
+    for value in theirs.state_dict().values():
+        if value.ndim == 4:
+            bound = (6 / value[0].numel()) ** 0.5
+            value.uniform_(-bound, bound)
+        elif value.is_floating_point():
             value.uniform_(0.5, 1.5)
-    ours = ResNet(depth, version).double().eval()
-    ours.load_state_dict(theirs.state_dict())
+    ours.double().eval().load_state_dict(theirs.state_dict(), assign=True)
     return ours, theirs, torch.randn(1, 3, 43, 40, dtype=torch.float64)
 
 

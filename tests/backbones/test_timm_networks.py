@@ -123,7 +123,7 @@ def test_imagenet_means_timms_own_weights(timm, monkeypatch):
     assert asked == [(CNN, True), (CNN, False)]
 
 
-def test_weights_that_cannot_be_loaded_say_what_to_do(timm, monkeypatch):
+def test_the_error_for_missing_weights_has_the_remedy(timm, monkeypatch):
     def create_model(name, **arguments):
         raise OSError("We have no connection")
 

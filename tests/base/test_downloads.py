@@ -60,7 +60,7 @@ def test_what_is_no_checksum_is_refused(algorithm, value, message):
         Checksum(algorithm, value, "nobody")
 
 
-def test_lost_connections_are_taken_up_where_they_broke(tmp_path, no_pauses):
+def test_lost_connections_resume_where_they_broke(tmp_path, no_pauses):
     with serving(Site(BODY, cuts=[1000, 1, 50_000])) as site:
         fetch(site.url, tmp_path / "file.bin", checksum=MD5)
     assert site.first_bytes == [0, 1000, 1001, 51_001]
@@ -68,7 +68,7 @@ def test_lost_connections_are_taken_up_where_they_broke(tmp_path, no_pauses):
     assert no_pauses == [1, 1, 1], "each try brought something new"
 
 
-def test_a_later_call_goes_on_too(tmp_path):
+def test_a_later_call_resumes_too(tmp_path):
     target = tmp_path / "file.bin"
     with serving(Site(BODY, cuts=[700] + [0] * 4)) as site:
         with pytest.raises(DownloadError, match="closed after 700 of 102,400 bytes.*by hand"):
@@ -115,7 +115,7 @@ def test_versions_of_a_file_are_never_spliced(tmp_path, before, after, if_range)
     assert target.read_bytes() == OTHER
 
 
-def test_without_a_version_only_a_checksum_allows_to_go_on(tmp_path):
+def test_without_a_version_only_a_checksum_allows_to_resume(tmp_path):
     for checksum, second in ((None, 0), (MD5, 700)):
         with serving(Site(BODY, etag=None, cuts=[700])) as site:
             fetch(site.url, tmp_path / f"{second}", checksum=checksum)
@@ -198,7 +198,7 @@ def test_a_wrong_file_under_the_name_is_moved_aside(tmp_path):
     assert (tmp_path / "file.bin.wrong").read_bytes() == OTHER
 
 
-def test_what_a_server_does_not_have_is_said_at_once(tmp_path):
+def test_a_file_missing_on_the_server_is_an_error_at_once(tmp_path):
     target = tmp_path / "file.bin"
     with (
         serving(Site(BODY)) as site,
@@ -268,7 +268,7 @@ def test_a_file_that_is_there_needs_no_right_to_write(tmp_path):
         tmp_path.chmod(0o700)
 
 
-def test_whoever_wants_the_same_file_waits_and_finds_it(tmp_path):
+def test_others_that_need_the_same_file_wait_and_find_it(tmp_path):
     target = tmp_path / "file.bin"
     with serving(Site(BODY)) as site:
         with downloads.alone(target):

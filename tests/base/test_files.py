@@ -159,7 +159,7 @@ def test_many_threads_are_alone_one_after_the_other(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_lock_goes_on_without(tmp_path, monkeypatch):
+def test_a_folder_that_cannot_lock_works_without(tmp_path, monkeypatch):
     import fcntl
 
     def refuse(*arguments):

@@ -316,7 +316,7 @@ print(read_tensors(sys.argv[1])[1]["which"])
     assert which == "old"
 
 
-def test_the_checksum_is_of_names_kinds_shapes_values_and_words():
+def test_the_checksum_covers_names_dtypes_shapes_values_and_text():
     def digest(name="x", tensor=None, **facts):
         tensor = torch.zeros(2, 3) if tensor is None else tensor
         return tensor_files._digest({name: tensor}, facts)

@@ -128,7 +128,7 @@ def test_ctrl_c_stops_without_a_traceback(photos, wait):
 
 WRONG = {
     "name": (("data", "check", "cbu"), "Did you mean 'cub'"),
-    "root": (("data", "check", "cub"), "root must say where cub lies"),
+    "root": (("data", "check", "cub"), "root must be the folder of cub"),
     "folder": (("data", "check", "cub", "--root", "/nowhere"), "weiss data prepare cub"),
     "prepare": (("data", "prepare", "cup", "--root", "/tmp/x"), "Did you mean 'cub'"),
     "split": (("data", "check", "glyphs", "--split", "clases"), "Did you mean 'classes'"),

@@ -1,4 +1,4 @@
-"""Kept stores: runs on the same files decode once and see the same bits, and nothing goes stale."""
+"""Reused images: runs on the same files decode once and see the same bits, never outdated ones."""
 
 import gc
 import os
@@ -59,8 +59,9 @@ def spoil(table, row):
     table.source.file(row).write_bytes(b"")
 
 
-@pytest.mark.parametrize("keep", ["auto", "memory", "disk"])
-@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(
+    ("keep", "shared"), [("auto", False), ("memory", True), ("disk", False), ("disk", True)]
+)
 def test_pipelines_on_the_same_files_decode_once_and_serve_the_same_bits(
     table, decoded, keep, shared, tmp_path
 ):
@@ -68,7 +69,7 @@ def test_pipelines_on_the_same_files_decode_once_and_serve_the_same_bits(
     decoded.clear()
     with reuse_decoded_images(shared=shared):
         for _ in range(3):
-            # Who made the table does not matter, nor how it is split.
+            # The name and the splits of a table do not matter.
             again = Table("again", table.source, table.labels, ("a", "b"), np.full(COUNT, "test"))
             served = pipeline(again, keep=keep, cache=tmp_path / "cache")
             assert served.storage.name == {"auto": "memory"}.get(keep, keep)

@@ -30,7 +30,7 @@ def folder(tmp_path):
     return tmp_path / "photos"
 
 
-def test_good_data_pass_without_a_word(folder):
+def test_good_data_give_no_findings(folder):
     found = check_table(open_table(folder))
     assert (found.problems, found.remarks, found.unreadable, found.pairs) == ([], [], [], [])
 
@@ -58,7 +58,7 @@ def test_a_copy_on_the_other_side_of_the_split_is_found(folder, kind):
     assert found.problems == []
 
 
-def test_copies_on_one_side_are_nobodys_business(folder):
+def test_copies_on_one_side_are_not_reported(folder):
     photo(12).save(folder / "train" / "c0" / "copy.png")
     assert check_table(open_table(folder)).pairs == []
 

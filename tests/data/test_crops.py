@@ -30,7 +30,7 @@ def cropped(photos, windows):
     return resample(pixels, starts, sizes[:, 1], windows).permute(0, 2, 3, 1).numpy()
 
 
-@pytest.mark.parametrize(("size", "resize"), [(224, 256), (227, 256), (64, 72)])
+@pytest.mark.parametrize(("size", "resize"), [(227, 256), (64, 72)])
 def test_evaluation_agrees_with_torchvision(torchvision_transforms, size, resize):
     t = torchvision_transforms
     reference = t.Compose([t.Resize(resize), t.CenterCrop(size)])
@@ -56,7 +56,7 @@ def test_a_random_crop_is_that_box_cut_out_and_resized_by_pillow(flip):
 
 @pytest.mark.parametrize("size", [(256, 341), (400, 256), (60, 600)])
 def test_boxes_follow_torchvisions_distribution(torchvision_transforms, size):
-    num, (height, width) = 4000, size
+    num, (height, width) = 2000, size
     windows = RandomCrop(seed=1).windows(np.tile(size, (num, 1)), 0, np.arange(num))
     torch.manual_seed(0)
     image = torch.zeros(3, height, width)
@@ -123,6 +123,15 @@ def test_what_lies_behind_the_pixels_does_not_matter(crop):
     np.testing.assert_array_equal(padded.permute(0, 2, 3, 1).numpy(), alone)
 
 
+def test_a_narrow_last_image_does_not_read_beyond_the_pixels():
+    photos, crop = [photo(40, 90), photo(30, 36)], CentreCrop(24, 24)
+    sizes = np.array([p.shape[:2] for p in photos])
+    together = cropped(photos, crop.windows(sizes))
+    for i, one in enumerate(photos):
+        alone = cropped([one], crop.windows(sizes[i : i + 1]))
+        np.testing.assert_allclose(together[i], alone[0], atol=1e-3)
+
+
 def test_memory_stays_within_a_budget_however_large_the_images(monkeypatch):
     whole = cropped(PHOTOS, CentreCrop(64, 72).windows(np.array(SIZES)))
     monkeypatch.setattr("weiss.data.resample.CPU_BYTES", 1)
@@ -150,7 +159,7 @@ def test_crops_that_cannot_be_are_refused(kind):
         make()
 
 
-def test_a_wide_and_a_tall_image_do_not_make_the_others_dear():
+def test_wide_and_tall_images_are_done_in_parts_with_the_same_result():
     photos = [*PHOTOS, photo(3000, 40), photo(40, 3000)]
     sizes = np.array([p.shape[:2] for p in photos])
     crop = CentreCrop(32, 32)

@@ -1,5 +1,6 @@
 """Glyphs: about a thousand characters, the same bytes everywhere, none that looks like another."""
 
+import functools
 import hashlib
 import importlib.metadata
 import sys
@@ -18,19 +19,21 @@ PINNED = {
 }
 
 
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(scope="module", params=[True, False], ids=["moved", "still"])
-def table(request, cache):
-    return glyphs(jitter=request.param, cache=cache)
+MODULE = sys.modules[glyphs.__module__]
 
 
 @pytest.fixture(scope="module")
-def both(cache):
-    return glyphs(jitter=True, cache=cache), glyphs(jitter=False, cache=cache)
+def both(tmp_path_factory):
+    """The glyphs, moved and not moved; the drawings that both need are made once."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MODULE, "_still", functools.cache(MODULE._still))
+        return glyphs(jitter=True, cache=folder), glyphs(jitter=False, cache=folder)
+
+
+@pytest.fixture(scope="module", params=[0, 1], ids=["moved", "still"])
+def table(request, both):
+    return both[request.param]
 
 
 def test_there_are_about_a_thousand_classes_of_at_least_eight_images(table):
@@ -82,20 +85,11 @@ def test_jitter_moves_every_image_and_changes_nothing_else(both):
     assert 0.97 < ratio < 1.05
 
 
-@pytest.fixture
 def few(monkeypatch):
-    """Draw a few characters only, where which they are does not matter: all of them take long."""
-    module = sys.modules[glyphs.__module__]
-    characters = module._characters(module.matplotlib_fonts())
+    """Draw a few characters only, where it does not matter which: all of them take long."""
+    characters = MODULE._characters(MODULE.matplotlib_fonts())
     chosen = {code: characters[code] for code in list(characters)[:40]}
-    monkeypatch.setattr(module, "_characters", lambda fonts: chosen)
-
-
-@pytest.mark.usefixtures("few")
-def test_the_seed_moves_them_otherwise(tmp_path):
-    one, other = (glyphs(seed=seed, cache=tmp_path) for seed in (0, 1))
-    assert (other.source.pixels != one.source.pixels).any()
-    assert (other.labels == one.labels).all()
+    monkeypatch.setattr(MODULE, "_characters", lambda fonts: chosen)
 
 
 @pytest.mark.parametrize("jitter", [True, False])
@@ -106,8 +100,10 @@ def test_the_bytes_are_the_same_everywhere(both, jitter):
     assert hashlib.sha256(pixels.tobytes()).hexdigest() == PINNED[jitter]
 
 
-@pytest.mark.usefixtures("few")
-def test_they_are_drawn_once_and_again_if_the_file_is_damaged(tmp_path):
+def test_they_are_drawn_once_and_again_if_the_file_is_damaged_or_the_seed_changes(
+    tmp_path, monkeypatch
+):
+    few(monkeypatch)
     first = glyphs(cache=tmp_path)
     (file,) = (tmp_path / "glyphs").glob("*.npz")
     before = file.stat().st_mtime_ns
@@ -117,8 +113,11 @@ def test_they_are_drawn_once_and_again_if_the_file_is_damaged(tmp_path):
     again = glyphs(cache=tmp_path)
     assert file.stat().st_mtime_ns != before
     np.testing.assert_array_equal(again.source.pixels, first.source.pixels)
+    other = glyphs(seed=1, cache=tmp_path)
+    assert (other.source.pixels != first.source.pixels).any()
+    assert (other.labels == first.labels).all()
 
 
-def test_names_say_character_and_font(both):
+def test_names_have_character_and_font(both):
     assert both[0].source.name(0) == "U+0021 ! in DejaVuSans"
     assert both[0].source.take(np.array([0])).name(0) == "U+0021 ! in DejaVuSans"

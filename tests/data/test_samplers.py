@@ -75,7 +75,7 @@ def test_an_epoch_follows_from_seed_and_number_alone(make):
     assert (make(3).batches(5) != make(4).batches(5)).any()
 
 
-def test_steps_are_what_an_epoch_is_told_to_be():
+def test_steps_set_the_length_of_an_epoch():
     assert PerClass(toy([3] * 8), 8, 4, steps=100).batches(2).shape == (100, 32)
     assert PerClass(toy([1] * 8), 8, 4).batches(0).shape == (1, 32)
 

@@ -25,10 +25,9 @@ def multi(rows, num_classes):
     return Table("toy", source, hot, names, np.full(len(rows), "train"))
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize(("classes", "held"), [(10, 2), (6, 2), (4, 2), (3, 1), (2, 1), (52, 10)])
-def test_a_fifth_of_the_classes_is_held_out_and_none_is_shared(classes, held, seed):
-    split = hold_out_classes(toy([3] * classes), seed=seed)
+def test_a_fifth_of_the_classes_is_held_out_and_none_is_shared(classes, held):
+    split = hold_out_classes(toy([3] * classes), seed=classes % 3)
     assert split.sizes() == {
         "train": (3 * (classes - held), classes - held),
         "test": (3 * held, held),
@@ -69,8 +68,9 @@ def test_the_model_to_ship_trains_on_everything():
     assert train_on_all(hold_out_classes(toy([2, 2]))).sizes() == {"train": (4, 2)}
 
 
-@pytest.mark.parametrize("seed", [None, 0, 5])
-@pytest.mark.parametrize(("classes", "folds"), [(100, 4), (10, 4), (7, 7)])
+@pytest.mark.parametrize(
+    ("classes", "folds", "seed"), [(100, 4, None), (100, 4, 5), (10, 4, 0), (7, 7, None)]
+)
 def test_folds_hold_every_class_once_and_are_even(classes, folds, seed):
     made = class_folds(np.arange(classes)[::-1], folds, seed)
     assert sorted(np.concatenate(made)) == list(range(classes))

@@ -16,11 +16,7 @@ from weiss._base import images
 
 
 class SharedFile:
-    """A file in memory that parent and child map; it grows when more bytes are needed.
-
-    Args:
-        file: the open file.
-    """
+    """An open file in memory that parent and child map."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file
@@ -49,12 +45,7 @@ def serve_files(channels: str, short_side: str, shared_file: str) -> None:
     """Decode files until standard input ends.
 
     A request is a list of paths. The answer has for each file its height and width, or what is
-    wrong with it; the pixels lie one after the other in the shared file.
-
-    Args:
-        channels: 3 for RGB, 1 for grey.
-        short_side: reduce a longer shorter side to this; 0 keeps it.
-        shared_file: the descriptor of the memory for pixels.
+    wrong with it; the pixels lie one after the other in the shared file, given by its descriptor.
     """
     requests, answers = _pipes()
     shared = SharedFile(os.fdopen(int(shared_file), "r+b", buffering=0))
@@ -114,9 +105,7 @@ def serve_uploads(settings: str) -> None:
 
     A request is a line with a number of bytes, and these bytes. The answer is a line with the size
     of the image and of its pixels, and the pixels; or a line with the kind of refusal and details.
-
-    Args:
-        settings: `UploadSettings` as JSON.
+    `settings` are `UploadSettings` as JSON.
     """
     told = UploadSettings(**json.loads(settings))
     requests, answers = _pipes()
@@ -138,17 +127,10 @@ def serve_uploads(settings: str) -> None:
 
 
 def read_upload(content: bytes, settings: UploadSettings) -> tuple[list[Any], bytes]:
-    """Decode an untrusted upload.
-
-    Args:
-        content: of the file.
-        settings: channels and size of the result, and what is too large.
-
-    Returns:
-        Width and height in the file's header, height and width of the pixels; and the pixels.
+    """Return width and height in the file's header, height and width of the pixels; and these.
 
     Raises:
-        RefusedUpload: it is too large, no image or a broken one.
+        RefusedUpload: the upload is too large, no image or a broken one.
     """
     try:
         size = images.look(content, max_pixels=settings.max_pixels, max_side=settings.max_side)

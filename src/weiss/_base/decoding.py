@@ -49,12 +49,7 @@ def start_child(function: str, *arguments: object, **options: Any) -> "subproces
     """Start a process that calls a function of `weiss._base.decoder`, with pipes to it and from it.
 
     Ctrl-C reaches all processes of a terminal. The child ignores it from its start, because it
-    inherits the signal mask of this thread.
-
-    Args:
-        function: its name.
-        arguments: what it is given, as text.
-        options: more of `subprocess.Popen`.
+    inherits the signal mask of this thread. Options are those of `subprocess.Popen`.
     """
     places = [str(Path(__file__).parents[1]), *(place for place in sys.path if place)]
     given = map(str, arguments)
@@ -252,10 +247,7 @@ class Decoders:
 
 
 def _memory_file() -> IO[bytes]:
-    """Open a file without a name, in memory where the system can.
-
-    Unlike those under ``/dev/shm`` it has no limit but the memory itself.
-    """
+    """Open a file in memory, without the limit of those under ``/dev/shm``."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("weiss"), "w+b", buffering=0)
     return cast(IO[bytes], tempfile.TemporaryFile(buffering=0))

@@ -12,12 +12,7 @@ from weiss._base import checks
 
 
 def refuse_absent_device(asked: str, name: str) -> None:
-    """Refuse a device that this machine does not have.
-
-    Args:
-        asked: ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:N"`` or ``"mps"``.
-        name: of the setting.
-    """
+    """Refuse a device (auto, cpu, cuda, cuda:N or mps) that this machine does not have."""
     kind, _, number = asked.partition(":")
     there = {"auto": 1, "cpu": 1, "cuda": torch.cuda.device_count()}
     there["mps"] = int(torch.backends.mps.is_available())

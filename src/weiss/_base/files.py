@@ -16,21 +16,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` to write to; rename it to ``path`` on success.
 
     A reader sees the old file or the new one, never half of one. If the body raises, or the process
-    dies, ``path`` is unchanged.
-
-    Args:
-        path: the file to make or to replace; its folder is created.
-
-    Yields:
-        The path to write to.
-
-    Example:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> with replacing(folder / "note.txt") as temporary:
-        ...     _ = temporary.write_text("whole")
-        >>> (folder / "note.txt").read_text()
-        'whole'
+    dies, ``path`` is unchanged. Its folder is created.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,9 +35,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
 def remove_leftovers(folder: Path, names: str = r".+") -> None:
     """Remove temporary files that `replacing` left in a folder when its process was killed.
 
-    Args:
-        folder: no other process writes to it; folders below it are not touched.
-        names: a pattern of the names of the final files.
+    No other process may write to the folder; `names` is a pattern of the names of final files.
     """
     pattern = re.compile(rf"\.(?:{names})\.[0-9a-f]{{8}}\.tmp")
     for path in folder.glob(".*.tmp"):
@@ -78,11 +62,9 @@ def cache_folder() -> Path:
 
 @contextmanager
 def alone(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold a lock on a path; the system releases it when the process ends, however it ends.
+    """Hold a lock on a path, by a file beside it; the system releases it when the process ends.
 
-    Args:
-        path: what is locked; the lock is a file beside it.
-        wait: wait for another process to finish, rather than raise BlockingIOError.
+    Without `wait` it raises BlockingIOError if another process holds the lock.
     """
     try:
         import fcntl

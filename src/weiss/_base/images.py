@@ -140,14 +140,9 @@ def read(
 def look(content: bytes, *, max_pixels: int, max_side: int) -> tuple[int, int]:
     """Return width and height of an untrusted image from its header; nothing is decoded.
 
-    Args:
-        content: the bytes of a file in one of `FORMATS`.
-        max_pixels: the largest width times height.
-        max_side: the largest width, and the largest height.
-
     Raises:
-        TooLargeImageError: its header gives a larger size.
-        BadImageError: it is empty or no image of these formats.
+        TooLargeImageError: width, height or their product is larger than allowed.
+        BadImageError: it is empty or no image of `FORMATS`.
     """
     try:
         with _quiet(), Image.open(io.BytesIO(content), formats=FORMATS) as image:
@@ -213,14 +208,7 @@ def reduced(pixels: "Array", short_side: int | None) -> "Array":
 
 
 def encode_png(pixels: "Array") -> bytes:
-    """Return uint8 ``(height, width, 1 or 3)`` as the bytes of a PNG file.
-
-    Args:
-        pixels: what to encode, without loss.
-
-    Raises:
-        ValueError: another type or shape.
-    """
+    """Return uint8 ``(height, width, 1 or 3)`` as the bytes of a PNG file."""
     if str(pixels.dtype) != "uint8" or pixels.ndim != 3 or pixels.shape[2] not in (1, 3):
         raise ValueError(
             "pixels must be uint8 of shape (height, width, 1 or 3); got "
@@ -319,11 +307,7 @@ def _strips(image: Image.Image) -> Iterator[tuple[int, "Array"]]:
 
 
 def scans(content: bytes) -> int:
-    """Return how many scans a JPEG file has; 0 if it is none. Nothing is decoded.
-
-    Args:
-        content: the bytes of the file.
-    """
+    """Return how many scans a JPEG file has; 0 if it is none. Nothing is decoded."""
     if not content.startswith(b"\xff\xd8"):
         return 0
     found, at = 0, 2

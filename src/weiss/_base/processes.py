@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from weiss._base.decoding import usable_cores
-
 
 @dataclass(frozen=True)
 class Processes:
@@ -56,14 +54,11 @@ class Processes:
         return joined[self.rank * width : (self.rank + 1) * width]
 
     def collect(self, part: Tensor, total: int) -> Tensor:
-        """Return rows that were dealt out in turn, row i to process ``i % size``, in order again.
+        """Return all rows ``(total, D)`` in order, where process p has rows p, p + size, ...
 
         Args:
             part: ``(n, D)`` this process's rows; their number may differ by one between processes.
-            total: N, the number of all rows.
-
-        Returns:
-            ``(N, D)``, the same in every process.
+            total: the number of all rows.
         """
         if self.size == 1:
             return part
@@ -241,5 +236,7 @@ def leave_process_group() -> None:
 
 def share_of_cores(workers: int) -> dict[str, str]:
     """Return environment variables that give each of some processes its share of the cores."""
+    from weiss._base.decoding import usable_cores  # which imports Pillow
+
     threads = str(max(usable_cores() // workers, 1))
     return {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}

@@ -80,17 +80,7 @@ class Bar:
 def track(
     steps: Iterable[tuple[int, T]], total: int, what: str, *, delay: float = 2.0
 ) -> Iterator[T]:
-    """Yield items, and show a bar on the terminal if they take longer than a delay.
-
-    Args:
-        steps: pairs of how much an item is worth and the item.
-        total: what all items are worth together.
-        what: the words before the bar.
-        delay: seconds until the bar appears.
-
-    Yields:
-        The items.
-    """
+    """Yield the items of `steps`, pairs of its worth and an item, and show a `Bar`."""
     with Bar(total, what, delay=delay) as bar:
         for worth, item in steps:
             yield item

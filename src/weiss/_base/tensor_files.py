@@ -22,13 +22,7 @@ class DamagedFileError(ValueError):
 
 
 def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], facts: dict[str, str]) -> None:
-    """Write tensors and text to a file; after an error the old file is unchanged.
-
-    Args:
-        path: the file to make or to replace.
-        tensors: by name, on any device.
-        facts: text by name.
-    """
+    """Write tensors and text (`facts`) by name to a file; after an error it is unchanged."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 

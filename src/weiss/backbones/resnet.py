@@ -12,6 +12,7 @@ Parameters are named as in torchvision, so its public weights load strictly.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -62,10 +63,10 @@ class ResNet(Trunk):
             for index in range(blocks):
                 stride = 2 if number > 1 and index == 0 else 1
                 if is_deep:
-                    stage.append(_Bottleneck(channels, width, stride, version))
+                    stage.append(_bottleneck(channels, width, stride, version))
                     channels = EXPANSION * width
                 else:
-                    stage.append(_Basic(channels, width, stride))
+                    stage.append(_basic(channels, width, stride))
                     channels = width
             self.add_module(f"layer{number}", stage)
         self.num_features = channels
@@ -102,7 +103,7 @@ class ResNet(Trunk):
         yield self.conv1, self.bn1
         for stage in self._stages():
             for block in stage:
-                assert isinstance(block, (_Basic, _Bottleneck))
+                assert isinstance(block, _Block)
                 yield from block.pairs()
 
 
@@ -115,50 +116,49 @@ class _Stage(nn.Sequential):
         return x
 
 
-class _Basic(nn.Module):
-    """Two 3x3 convolutions with a shortcut."""
+class _Block(nn.Module):
+    """Convolutions in a row with a shortcut around them.
 
-    def __init__(self, inputs: int, width: int, stride: int) -> None:
+    Args:
+        convolutions: of each its inputs, outputs, kernel size and stride.
+    """
+
+    def __init__(self, *convolutions: tuple[int, int, int, int]) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inputs, width, 3, stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.downsample = _shortcut(inputs, width, stride)
+        for number, (inputs, outputs, kernel, stride) in enumerate(convolutions, start=1):
+            conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+            self.add_module(f"conv{number}", conv)
+            self.add_module(f"bn{number}", nn.BatchNorm2d(outputs))
+        total_stride = max(stride for *_, stride in convolutions)
+        self.num_convolutions = len(convolutions)
+        self.downsample = _shortcut(convolutions[0][0], convolutions[-1][1], total_stride)
 
     def pairs(self) -> Iterator[tuple[nn.Conv2d, nn.Module]]:
-        yield from ((self.conv1, self.bn1), (self.conv2, self.bn2))
+        yield from self._convolutions()
         if self.downsample is not None:
             yield pair_of(self.downsample)
 
     def forward(self, x: Tensor, layers: Layers = PLAIN) -> Tensor:
-        y = layers(x, self.conv1, self.bn1)
-        return layers(y, self.conv2, self.bn2, add=_around(x, self.downsample, layers))
+        *first, last = self._convolutions()
+        y = x
+        for pair in first:
+            y = layers(y, *pair)
+        around = x if self.downsample is None else layers.projected(x, self.downsample)
+        return layers(y, *last, add=around)
+
+    def _convolutions(self) -> Iterator[tuple[Any, Any]]:
+        for number in range(1, self.num_convolutions + 1):
+            yield getattr(self, f"conv{number}"), getattr(self, f"bn{number}")
 
 
-class _Bottleneck(nn.Module):
-    """A 3x3 convolution between two 1x1 ones, with a shortcut."""
+def _basic(inputs: int, width: int, stride: int) -> _Block:
+    return _Block((inputs, width, 3, stride), (width, width, 3, 1))
 
-    def __init__(self, inputs: int, width: int, stride: int, version: str) -> None:
-        super().__init__()
-        first, middle = (stride, 1) if version == "v1" else (1, stride)
-        self.conv1 = nn.Conv2d(inputs, width, 1, first, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, middle, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.conv3 = nn.Conv2d(width, EXPANSION * width, 1, bias=False)
-        self.bn3 = nn.BatchNorm2d(EXPANSION * width)
-        self.downsample = _shortcut(inputs, EXPANSION * width, stride)
 
-    def pairs(self) -> Iterator[tuple[nn.Conv2d, nn.Module]]:
-        yield from ((self.conv1, self.bn1), (self.conv2, self.bn2), (self.conv3, self.bn3))
-        if self.downsample is not None:
-            yield pair_of(self.downsample)
-
-    def forward(self, x: Tensor, layers: Layers = PLAIN) -> Tensor:
-        y = layers(x, self.conv1, self.bn1)
-        y = layers(y, self.conv2, self.bn2)
-        return layers(y, self.conv3, self.bn3, add=_around(x, self.downsample, layers))
+def _bottleneck(inputs: int, width: int, stride: int, version: str) -> _Block:
+    first, middle = (stride, 1) if version == "v1" else (1, stride)
+    outputs = EXPANSION * width
+    return _Block((inputs, width, 1, first), (width, width, 3, middle), (width, outputs, 1, 1))
 
 
 def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
@@ -167,8 +167,3 @@ def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
         return None
     projection = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
     return nn.Sequential(projection, nn.BatchNorm2d(outputs))
-
-
-def _around(x: Tensor, shortcut: nn.Sequential | None, layers: Layers) -> Tensor:
-    """Return a block's input as it is added to its output."""
-    return x if shortcut is None else layers.projected(x, shortcut)

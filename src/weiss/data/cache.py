@@ -47,17 +47,7 @@ FORMAT = 1
 def choose_storage(
     table: Table, short_side: int | None, device: torch.device, cache: Path | None = None
 ) -> Storage:
-    """Return the fastest storage that a table's decoded images fit.
-
-    Args:
-        table: the images.
-        short_side: the shorter side of larger images will be reduced to this.
-        device: where they will be used.
-        cache: the folder for stores on disk.
-
-    Returns:
-        The storage, with the numbers that decided.
-    """
+    """Return the fastest storage that a table's decoded images fit, and the numbers why."""
     size = estimated_bytes(table, short_side)
     memory = available_memory()
     folder = cache or cache_folder()
@@ -306,33 +296,21 @@ Settings = tuple[int | None, int, torch.device, Path | None]
 
 @dataclass(frozen=True)
 class _Cached:
-    """A store that can be reused.
-
-    Args:
-        store: N images, those that cannot be read included.
-        errors: what is wrong with those: row -> message.
-        rows: for each file as it was when decoded (`file_states`) its row.
-        settings: what else the pixels depend on.
-        keep: the storage that was asked for, perhaps ``"auto"``.
-    """
+    """A store that can be reused."""
 
     store: Store
-    errors: dict[int, str]
-    rows: dict[bytes, int]
+    errors: dict[int, str]  # row -> why it cannot be read
+    rows: dict[bytes, int]  # for each file as it was when decoded (`file_states`) its row
     settings: Settings
-    keep: str
+    keep: str  # the storage that was asked for, perhaps "auto"
 
     def part(
         self, table: Table, states: Sequence[bytes], settings: Settings, keep: str
     ) -> tuple[Store, dict[int, str]] | None:
         """Return the store and the errors of a table if all its images are here, else None.
 
-        Args:
-            table: n images.
-            states: n, the state of its files now.
-            settings: what else is asked for.
-            keep: the storage. For ``"auto"`` these images stay where they are: to choose again
-                would count the memory that they use themselves as taken.
+        For ``"auto"`` the images stay where they are: to choose again would count the memory that
+        they use themselves as taken.
         """
         storage = self.store.storage
         if settings != self.settings or keep not in (self.keep, storage.name):
@@ -350,12 +328,7 @@ class _Cached:
 
 @dataclass
 class _Cache:
-    """Room for one store.
-
-    Args:
-        shared: decode onto the disk, where other processes find it.
-        cached: the store.
-    """
+    """Room for one store; with `shared` it is decoded onto the disk, for other processes."""
 
     shared: bool
     cached: _Cached | None = None
@@ -406,15 +379,15 @@ def open_store(
     num_workers: int | None = None,
     cache: Path | None = None,
 ) -> tuple[Storage, Store | None, dict[int, str]]:
-    """Return the decoded images of a table: reused ones, or decode them now.
+    """Return the decoded images of a table: reused ones, or decode them now by `build_store`.
 
     Args:
         table: the images; N of them.
         keep: gpu, memory, disk, stream, or auto, the first of these that they fit.
-        short_side: reduce the shorter side of larger images to this; None keeps them.
+        short_side: see `build_store`, as for `num_workers` and `cache`.
         device: where they will be used.
-        num_workers: decoding processes, as `build_store` takes it.
-        cache: the folder for stores on disk.
+        num_workers: see there.
+        cache: see there.
 
     Returns:
         Where the images are; the store of N images, None where they are not kept; and what is

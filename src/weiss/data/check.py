@@ -37,14 +37,7 @@ AT_ONCE = 4096
 
 @dataclass(frozen=True)
 class Pair:
-    """Two images on both sides of the split that look nearly the same.
-
-    Args:
-        train: name of the one that trains.
-        test: name of the one that tests.
-        correlation: of their thumbnails, at most 1.
-        same_class: whether they share a class.
-    """
+    """Names of a training and a test image that look nearly the same."""
 
     train: str
     test: str
@@ -186,19 +179,10 @@ def thumbnails(store: Store, items: Array) -> Tensor:
 def nearly_same(
     table: Table, train: Tensor, train_items: Array, test: Tensor, test_items: Array
 ) -> list[Pair]:
-    """Return for each test image the training image it is nearly the same as, if there is one.
+    """Return for each test image a nearly same training image, if there is one; best pairs first.
 
-    A mirror image counts: training flips images.
-
-    Args:
-        table: names and classes of the items.
-        train: ``(n, 256)`` `thumbnails` of the training items.
-        train_items: ``(n,)`` their rows of the table.
-        test: ``(m, 256)`` likewise for the test items.
-        test_items: ``(m,)`` their rows.
-
-    Returns:
-        The pairs, most alike first.
+    A mirror image counts: training flips images. `train` ``(n, 256)`` and `test` ``(m, 256)`` are
+    the `thumbnails` of these items.
     """
     mirrored = test.view(-1, THUMBNAIL, THUMBNAIL).flip(2).flatten(1)
     straight, turned = _nearest(test, train), _nearest(mirrored, train)

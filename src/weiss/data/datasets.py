@@ -17,17 +17,11 @@ LISTS = (".csv", ".tsv", ".parquet")
 
 @dataclass(frozen=True)
 class DataEntry:
-    """A data set with a name.
-
-    Args:
-        title: a description.
-        read: makes its table from a folder and ``allow_missing``.
-        needs_root: whether its folder must be given.
-    """
+    """A data set with a name."""
 
     title: str
-    read: Callable[[Path, bool], Table]
-    needs_root: bool = True
+    read: Callable[[Path, bool], Table]  # from its folder and ``allow_missing``
+    needs_root: bool = True  # its folder must be given
 
 
 def _drawn(root: Path, allow_missing: bool, *, jitter: bool) -> Table:

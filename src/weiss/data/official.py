@@ -1,13 +1,13 @@
 """Published data sets: a description of each, and how its lists and files become a table.
 
-`weiss.data.official_sets` knows the layout of each data set and reads its lists as a `Listing`;
-here they are compared with the files on disk and become a table.
+`weiss.data.official_sets` knows the layout of each data set and reads its lists; here they are
+compared with the files on disk.
 """
 
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -37,25 +37,6 @@ class Archive:
 
 
 @dataclass(frozen=True)
-class Listing:
-    """The content of the lists of a data set.
-
-    Args:
-        folder: the folder that paths are relative to.
-        paths: N paths, with ``/``.
-        labels: ``(N,)`` int64 class indices.
-        class_names: C names in the official order.
-        splits: ``(N,)`` the split of each path.
-    """
-
-    folder: Path
-    paths: Sequence[str]
-    labels: Array
-    class_names: tuple[str, ...]
-    splits: Array
-
-
-@dataclass(frozen=True)
 class OfficialSet:
     """A published data set: where it comes from, what it must hold and how it is read.
 
@@ -69,7 +50,8 @@ class OfficialSet:
         by_hand: what to fetch and where to put it; ``{root}`` is the folder.
         folders: possible names of the official folder; the folder itself may be given too.
         lists: the files that identify the official folder, any one row of them.
-        listing: reads the lists in the official folder.
+        read_lists: makes the table of all listed images from the official folder; its source is
+            `Files`.
     """
 
     name: str
@@ -81,7 +63,7 @@ class OfficialSet:
     by_hand: str
     folders: tuple[str, ...]
     lists: tuple[tuple[str, ...], ...]
-    listing: Callable[[Path], Listing]
+    read_lists: Callable[[Path], Table]
 
     @property
     def num_images(self) -> int:
@@ -120,28 +102,23 @@ class OfficialSet:
             FileNotFoundError: the lists, or images that they name, are not there.
             ValueError: the lists are damaged.
         """
-        listing = self.listing(self.locate(root))
-        self._check(listing)
-        table = Table(
-            self.name,
-            Files(listing.folder, listing.paths),
-            listing.labels,
-            listing.class_names,
-            listing.splits,
-        )
-        missing = missing_files(listing.folder, listing.paths)
+        table = replace(self.read_lists(self.locate(root)), name=self.name)
+        assert isinstance(table.source, Files)
+        folder, paths = table.source.root, table.source.paths.tolist()
+        self._check(folder, paths)
+        missing = missing_files(folder, paths)
         if not len(missing):
             return table
         if not allow_missing:
             raise FileNotFoundError(
-                f"all {len(table):,} images that {self.title} lists must be in {listing.folder}; "
-                f"{len(missing):,} are not there: {some([listing.paths[m] for m in missing])}. "
+                f"all {len(table):,} images that {self.title} lists must be in {folder}; "
+                f"{len(missing):,} are not there: {some([paths[m] for m in missing])}. "
                 f"Get them with: weiss data prepare {self.name} --root {root}, or leave them out "
                 "with --allow-missing (allow_missing=True)."
             )
         if len(missing) == len(table):
             raise FileNotFoundError(
-                f"some images that {self.title} lists must be in {listing.folder}; none of the "
+                f"some images that {self.title} lists must be in {folder}; none of the "
                 f"{len(table):,} is there. Get them with: weiss data prepare {self.name} "
                 f"--root {root}"
             )
@@ -157,24 +134,24 @@ class OfficialSet:
                 differences.append(f"{split} must hold {must}; got {images:,} of {classes:,}")
         return differences
 
-    def _check(self, listing: Listing) -> None:
+    def _check(self, folder: Path, paths: Sequence[str]) -> None:
         """Refuse lists that name no image, or one twice, or one outside the folder."""
-        if not listing.paths:
+        if not paths:
             raise ValueError(
-                f"the lists of {self.title} must name images; those for {listing.folder} name "
-                "none. Restore the official lists."
+                f"the lists of {self.title} must name images; those for {folder} name none. "
+                "Restore the official lists."
             )
-        twice = [path for path, times in Counter(listing.paths).items() if times > 1]
+        twice = [path for path, times in Counter(paths).items() if times > 1]
         if twice:
             raise ValueError(
                 f"the lists of {self.title} must name each image once; {len(twice):,} are named "
                 f"again: {some(twice)}. Restore the official lists."
             )
         # A list is untrusted data; it must not name other files of this machine.
-        outside = [p for p in listing.paths if p.startswith("/") or ".." in p.split("/")]
+        outside = [p for p in paths if p.startswith("/") or ".." in p.split("/")]
         if outside:
             raise ValueError(
-                f"the lists of {self.title} must name images below {listing.folder}; "
+                f"the lists of {self.title} must name images below {folder}; "
                 f"got {some(outside)}. Restore the official lists."
             )
 
@@ -201,13 +178,7 @@ def missing_files(folder: Path, paths: Sequence[str]) -> Array:
 def rows(path: Path, columns: Sequence[str], *, skip: int = 0) -> Iterator[tuple[int, list[str]]]:
     """Yield the lines of a list, split at spaces, with their numbers counted from 1.
 
-    Args:
-        path: the list.
-        columns: the names of the columns; each line must have as many.
-        skip: how many lines at the top are not part of the list.
-
-    Yields:
-        The number of a line and its fields.
+    Each line must have a field for each column; `skip` lines at the top are not part of the list.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")

@@ -8,22 +8,16 @@ from typing import Any
 import numpy as np
 
 from weiss._base.downloads import Checksum
-from weiss.data.official import (
-    Archive,
-    Listing,
-    OfficialSet,
-    first_half,
-    malformed,
-    rows,
-    whole_number,
-)
+from weiss.data.official import Archive, OfficialSet, first_half, malformed, rows, whole_number
+from weiss.data.sources import Files
+from weiss.data.table import Table
 
 # CUB-200-2011: 200 species of birds.
 
 CUB_PAGE = "https://data.caltech.edu/records/65de6-vp158"
 
 
-def _cub_listing(folder: Path) -> Listing:
+def _read_cub(folder: Path) -> Table:
     names = _by_number(folder / "classes.txt", "class_id", "class_name")
     images = _by_number(folder / "images.txt", "image_id", "image_name")
     numbers = sorted(names)
@@ -47,13 +41,9 @@ def _cub_listing(folder: Path) -> Listing:
             "Restore the official file."
         )
     label_of = np.array([labels[image] for image in images], dtype=np.int64)
-    return Listing(
-        folder / "images",
-        list(images.values()),
-        label_of,
-        tuple(names[number] for number in numbers),
-        first_half(label_of, len(names)),
-    )
+    class_names = tuple(names[number] for number in numbers)
+    files = Files(folder / "images", list(images.values()))
+    return Table("cub", files, label_of, class_names, first_half(label_of, len(names)))
 
 
 def _by_number(path: Path, number: str, name: str) -> dict[int, str]:
@@ -87,7 +77,7 @@ CUB = OfficialSet(
     by_hand=f"Fetch CUB_200_2011.tgz (1.1 GB) from {CUB_PAGE} and put it into {{root}}.",
     folders=("CUB_200_2011",),
     lists=(("images.txt", "image_class_labels.txt", "classes.txt"),),
-    listing=_cub_listing,
+    read_lists=_read_cub,
 )
 
 # Cars-196: 196 models of cars, published in two forms. The old one is ``cars_annos.mat`` with
@@ -102,7 +92,7 @@ CARS_PLACES = ("devkit", "car_devkit/devkit", ".")
 CARS_HELP = "https://github.com/pytorch/vision/issues/7545"
 
 
-def _cars_listing(folder: Path) -> Listing:
+def _read_cars(folder: Path) -> Table:
     train = _find(folder, TRAIN)
     paths: list[str] = []
     labels: list[int] = []
@@ -131,7 +121,8 @@ def _cars_listing(folder: Path) -> Listing:
             paths += [f"{images}/{path}" for path in files]
             labels += classes
     label_of = np.array(labels, dtype=np.int64)
-    return Listing(folder, paths, label_of, names, first_half(label_of, len(names)))
+    splits = first_half(label_of, len(names))
+    return Table("cars", Files(folder, paths), label_of, names, splits)
 
 
 def _find(folder: Path, name: str) -> Path | None:
@@ -207,7 +198,7 @@ CARS = OfficialSet(
     ),
     folders=("stanford_cars", "cars196", "Cars196"),
     lists=((ALL,), *((f"{place}/{TRAIN}".removeprefix("./"),) for place in CARS_PLACES)),
-    listing=_cars_listing,
+    read_lists=_read_cars,
 )
 
 # Stanford Online Products: 22,634 products from eBay, in 12 super classes.
@@ -216,7 +207,7 @@ SOP_COLUMNS = ("image_id", "class_id", "super_class_id", "path")
 SOP_PAGE = "https://cvgl.stanford.edu/projects/lifted_struct/"
 
 
-def _sop_listing(folder: Path) -> Listing:
+def _read_sop(folder: Path) -> Table:
     paths: list[str] = []
     numbers: list[int] = []
     splits: list[str] = []
@@ -237,7 +228,8 @@ def _sop_listing(folder: Path) -> Listing:
     # A product has no name; its number is used instead.
     classes, labels = np.unique(np.array(numbers, dtype=np.int64), return_inverse=True)
     names = tuple(str(number) for number in classes)
-    return Listing(folder, paths, labels.astype(np.int64), names, np.array(splits, dtype=str))
+    split_of = np.array(splits, dtype=str)
+    return Table("sop", Files(folder, paths), labels.astype(np.int64), names, split_of)
 
 
 SOP = OfficialSet(
@@ -266,7 +258,7 @@ SOP = OfficialSet(
     ),
     folders=("Stanford_Online_Products",),
     lists=(("Ebay_train.txt", "Ebay_test.txt"),),
-    listing=_sop_listing,
+    read_lists=_read_sop,
 )
 
 # In-Shop Clothes Retrieval, of DeepFashion: query and gallery of 3,985 items never trained on.
@@ -278,7 +270,7 @@ INSHOP_PAGE = "https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval
 INSHOP_PLACES = ((f"Eval/{INSHOP_LIST}",), (f"Anno/{INSHOP_LIST}",), (INSHOP_LIST,))
 
 
-def _inshop_listing(folder: Path) -> Listing:
+def _read_inshop(folder: Path) -> Table:
     path = next(folder / place for (place,) in INSHOP_PLACES if (folder / place).is_file())
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         count, header = file.readline().strip(), file.readline().split()
@@ -301,12 +293,8 @@ def _inshop_listing(folder: Path) -> Listing:
     # The official folder keeps img.zip in Img/; it may be unpacked there or above.
     base = folder / "Img" if (folder / "Img" / "img").is_dir() else folder
     class_names = tuple(str(name) for name in names)
-    return Listing(base, paths, labels.astype(np.int64), class_names, np.array(splits, dtype=str))
-
-
-def _inshop_joined_listing(folder: Path) -> Listing:
-    listing = _inshop_listing(folder)
-    return replace(listing, splits=np.where(listing.splits == "train", "train", "test"))
+    split_of = np.array(splits, dtype=str)
+    return Table("inshop", Files(base, paths), labels.astype(np.int64), class_names, split_of)
 
 
 INSHOP = OfficialSet(
@@ -323,7 +311,7 @@ INSHOP = OfficialSet(
     ),
     folders=("In-shop Clothes Retrieval Benchmark", "In-shop", "inshop"),
     lists=INSHOP_PLACES,
-    listing=_inshop_listing,
+    read_lists=_read_inshop,
 )
 
 INSHOP_JOINED = replace(
@@ -331,7 +319,7 @@ INSHOP_JOINED = replace(
     name="inshop_joined",
     title="In-Shop Clothes Retrieval, query and gallery joined",
     counts={"train": (25_882, 3_997), "test": (26_830, 3_985)},
-    listing=_inshop_joined_listing,
+    read_lists=lambda folder: _read_inshop(folder).joined(),
 )
 
 OFFICIAL: dict[str, OfficialSet] = {

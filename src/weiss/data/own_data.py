@@ -136,13 +136,7 @@ class Assembly:
         return table
 
     def left_out(self, names: Sequence[str], why: str, words: str) -> None:
-        """Report what is left out: to `on_left_out`, or else as a warning.
-
-        Args:
-            names: of what is left out.
-            why: the reason that holds for each of them: "has no label".
-            words: the same as one sentence.
-        """
+        """Report what is left out: names and why to `on_left_out`, or words as a warning."""
         if self.on_left_out is not None:
             self.on_left_out(names, why)
         else:

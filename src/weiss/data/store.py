@@ -29,15 +29,10 @@ SLACK = 2**20
 
 @dataclass(frozen=True)
 class Storage:
-    """Where decoded images are, and why there.
+    """Where decoded images are, and why there."""
 
-    Args:
-        name: ``"gpu"``, ``"memory"``, ``"disk"`` or ``"stream"`` (nowhere: decoded each time).
-        why: the reason, to be shown.
-    """
-
-    name: str
-    why: str
+    name: str  # "gpu", "memory", "disk" or "stream" (nowhere: decoded each time)
+    why: str  # to be shown
 
 
 @dataclass(frozen=True)
@@ -170,12 +165,7 @@ def _space(size: int) -> Array:
 
 
 class BadImagesError(ValueError):
-    """Some images of a table cannot be read; ``errors`` says which and why.
-
-    Args:
-        errors: the row of the table -> what is wrong with its image.
-        num_images: of the whole table.
-    """
+    """Some images of a table cannot be read; ``errors`` maps their rows to what is wrong."""
 
     def __init__(self, errors: dict[int, str], num_images: int) -> None:
         self.errors = errors
@@ -202,14 +192,7 @@ def decode_table(
     num_workers: int | None,
     what: str = "decoding",
 ) -> tuple[Array, Array, dict[int, str]]:
-    """Decode all images of a table into a sink, with a progress bar.
-
-    Args:
-        sink: takes the pixels.
-        table: N images.
-        short_side: reduce the shorter side of larger images to this; None keeps them.
-        num_workers: decoding processes; see `workers_for`.
-        what: the word on the bar.
+    """Decode the N images of a table into a sink, with a progress bar.
 
     Returns:
         First pixels ``(N,)``, sizes ``(N, 2)`` and what is wrong with the images that cannot be
