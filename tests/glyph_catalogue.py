@@ -1,7 +1,7 @@
 """A run on glyphs that takes seconds, glyphs as files, and an index of them: for catalogues.
 
-What is expensive is made by functions ``make(folder)`` that write everything into one folder;
-`built` calls each once for all workers of a test run. A test that changes a file copies it first.
+What is expensive is made by functions ``make(folder)`` that write everything into one folder, for
+`built_once`. A test that changes a file copies it first.
 """
 
 import shutil
@@ -22,11 +22,6 @@ SETTINGS = [
     "schedule.ramp_epochs=1",
     "evaluate.every=2",
 ]
-
-
-def built(make):
-    """Return the folder that ``make(folder)`` has filled."""
-    return built_once(make.__name__, make)
 
 
 def make_glyph_run(folder):
@@ -54,7 +49,13 @@ def make_glyph_catalogue(folder):
 
 def train_on_glyphs(folder):
     """Copy a run on glyphs to a folder, and return it: 32 dimensions, mean fields."""
-    return Path(shutil.copytree(built(make_glyph_run) / "run", folder, dirs_exist_ok=True))
+    run = built_once("glyph_run", make_glyph_run) / "run"
+    return Path(shutil.copytree(run, folder, dirs_exist_ok=True))
+
+
+def glyph_catalogue():
+    """Return the folder of `make_glyph_catalogue`, only to be read."""
+    return built_once("glyph_catalogue", make_glyph_catalogue)
 
 
 def write_glyphs(folder, num_classes=40, per_class=8, split="test", first=0):

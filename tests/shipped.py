@@ -1,9 +1,9 @@
 """Runs to be exported, made in seconds: one that has trained, others with random weights."""
 
 import warnings
-from pathlib import Path
 
 import torch
+from built_once import built_once
 from tiny import tiny_recipe, write_stripes
 
 from weiss.catalogue.export import export_run
@@ -14,15 +14,19 @@ NAMES = ("ant", "bee", "cat")
 
 
 def make_exports(folder):
-    """Train for an epoch on stripes, and export: ``data``, ``run``, ``onnx``, ``safetensors``."""
-    recipe = tiny_recipe(
-        write_stripes(Path(folder) / "data"), train__epochs=1, evaluate__on="held_out"
-    )
+    """Train for an epoch on stripes, and export: ``run``, ``onnx``, ``safetensors``."""
+    stripes = built_once("stripes", lambda folder: write_stripes(folder / "data"))
+    recipe = tiny_recipe(stripes / "data", train__epochs=1, evaluate__on="held_out")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         train(recipe, folder / "run", quiet=True, pictures=False)
     for suffix in ("onnx", "safetensors"):
         export_run(folder / "run", folder / suffix / f"model.{suffix}")
+
+
+def exports():
+    """Return the folder of `make_exports`, only to be read."""
+    return built_once("exports", make_exports)
 
 
 def random_run(folder, recipe, *settings):

@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from glyph_catalogue import built, make_glyph_catalogue, opened, without_data
+from glyph_catalogue import glyph_catalogue, opened, without_data
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -13,17 +13,17 @@ def always_one_thread(one_thread):
 
 @pytest.fixture(scope="session")
 def glyph_run():
-    return built(make_glyph_catalogue) / "run"
+    return glyph_catalogue() / "run"
 
 
 @pytest.fixture(scope="session")
 def glyph_folder():
-    return built(make_glyph_catalogue) / "characters"
+    return glyph_catalogue() / "characters"
 
 
 @pytest.fixture(scope="session")
 def glyph_index():
-    return built(make_glyph_catalogue) / "index"
+    return glyph_catalogue() / "index"
 
 
 @pytest.fixture(scope="session")

@@ -12,11 +12,10 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from glyph_catalogue import built
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file
-from shipped import NAMES, make_exports, random_run
+from shipped import NAMES, exports, random_run
 
 from weiss._base.images import decode
 from weiss._base.tensor_files import read_tensors
@@ -33,12 +32,12 @@ HERE = Path(export.__file__).resolve().parent
 
 @pytest.fixture(scope="module")
 def run():
-    return Run(built(make_exports) / "run")
+    return Run(exports() / "run")
 
 
 def existing(suffix):
     """Return an export that `make_exports` has written."""
-    path = built(make_exports) / suffix / f"model.{suffix}"
+    path = exports() / suffix / f"model.{suffix}"
     return Exported(path, path.with_name(f"{path.name}.md"), 0.0, network_of_file(path).facts)
 
 

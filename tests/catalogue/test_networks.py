@@ -6,9 +6,8 @@ import sys
 import numpy as np
 import pytest
 import torch
-from glyph_catalogue import built
 from PIL import Image
-from shipped import make_exports, random_run
+from shipped import exports, random_run
 
 from weiss._base.images import LUMA
 from weiss._base.processes import Processes
@@ -25,17 +24,17 @@ SIZES = [(40, 50), (32, 32), (300, 500), (700, 290), (5, 90), (256, 257)]
 
 @pytest.fixture(scope="module")
 def run():
-    return Run(built(make_exports) / "run")
+    return Run(exports() / "run")
 
 
 @pytest.fixture(scope="module")
 def onnx_file():
-    return built(make_exports) / "onnx" / "model.onnx"
+    return exports() / "onnx" / "model.onnx"
 
 
 @pytest.fixture(scope="module")
 def tensor_file():
-    return built(make_exports) / "safetensors" / "model.safetensors"
+    return exports() / "safetensors" / "model.safetensors"
 
 
 def picture(height, width, channels=3, seed=0):

@@ -1,7 +1,7 @@
 """An index of characters, and a server of it; both made once, and only to be read."""
 
 import pytest
-from glyph_catalogue import built, make_glyph_catalogue, opened
+from glyph_catalogue import glyph_catalogue, opened
 from server.served import serving
 
 
@@ -13,17 +13,17 @@ def always_one_thread(one_thread):
 @pytest.fixture(scope="session")
 def pictures():
     """PNG files of 40 characters, 8 of each, one subfolder for each character."""
-    return built(make_glyph_catalogue) / "characters"
+    return glyph_catalogue() / "characters"
 
 
 @pytest.fixture(scope="session")
 def run():
-    return built(make_glyph_catalogue) / "run"
+    return glyph_catalogue() / "run"
 
 
 @pytest.fixture(scope="session")
 def index():
-    return built(make_glyph_catalogue) / "index"
+    return glyph_catalogue() / "index"
 
 
 @pytest.fixture(scope="session")
