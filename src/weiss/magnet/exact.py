@@ -195,9 +195,8 @@ def _missing_length(n: int, N: int, a: float, root: float) -> float:
 def _log_free_mean(n: int, N: int, a: Array) -> Array:
     """Return ``log F(a) - max(a, 0) N^2 / 2`` for each a ``(A,)``, F the mean of ``e^{a R^2 / 2}``.
 
-    The mean is over free spins. A Gaussian y makes them independent, as in the module's integral;
-    for a below zero it lies on the imaginary axis, and ``z_n(ik) / z_n(0)`` is a wave, ``J_0(k)`` or
-    ``sin(k) / k``.
+    The mean is over free spins, which a Gaussian y makes independent. For a below zero y lies on
+    the imaginary axis, and ``z_n(ik) / z_n(0)`` is a wave, ``J_0(k)`` or ``sin(k) / k``.
     """
     from scipy import special
 

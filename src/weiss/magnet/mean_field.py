@@ -232,7 +232,7 @@ def mean_over_field(n: int, x: Array | float) -> Array:
         return np.where(x < 1e-7, 0.5, special.i1e(x) / special.i0e(x) / x)
     # A series near zero, where the difference loses its digits.
     near = np.polynomial.polynomial.polyval(
-        x**2, (1 / 3, -1 / 45, 2 / 945, -1 / 4725, 2 / 93555, -1382 / 638512875)
+        np.minimum(x, 1.0) ** 2, (1 / 3, -1 / 45, 2 / 945, -1 / 4725, 2 / 93555, -1382 / 638512875)
     )
     return np.where(x < 0.2, near, (1.0 / np.tanh(x) - 1.0 / x) / x)
 
