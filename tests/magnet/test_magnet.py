@@ -565,6 +565,8 @@ def test_what_has_the_wrong_type_is_refused():
         solve(3, 0.3)
     with pytest.raises(TypeError, match="magnet must be a Magnet; got 3"):
         energy(3, random_spins(3, 4))
+    with pytest.raises(TypeError, match="magnet must be a Magnet; got 3"):
+        transition(3, 5)
 
 
 @pytest.mark.parametrize("given", ["0.3", True, 1j, [[0.1], [0.1, 0.2]]])

@@ -136,7 +136,8 @@ def _integrated(magnet: Magnet, T: float, N: int) -> tuple[float, ...]:
     def log_height(far: Array) -> Array:
         r = np.maximum(centre + far, 1e-290)
         height = (n - 1) * np.log(r) - 0.5 * (far / width) ** 2
-        return height + N * log_partition_less(n, r) + log_partition_less(n, r * turning)
+        height += N * log_partition_less(n, r) + log_partition_less(n, r * turning)
+        return np.asarray(height)
 
     low, high = -centre, (TAIL + math.sqrt(n)) * width
     for _ in range(3):  # the integrand has one peak, which may be narrow

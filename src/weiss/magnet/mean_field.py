@@ -305,14 +305,15 @@ def _check_components(n: int) -> None:
         )
 
 
-def _check_magnet(given: object) -> None:
+def check_magnet(given: object) -> None:
+    """Refuse what is not a magnet."""
     if not isinstance(given, Magnet):
         raise TypeError(f"magnet must be a Magnet; got {given!r}. Pass one, such as Magnet(n=3).")
 
 
 def temperatures_of(magnet: Magnet, given: object, *, above_zero: bool = False) -> Array:
     """Return temperatures of a magnet as float64; check both."""
-    _check_magnet(magnet)
+    check_magnet(magnet)
     try:
         T = np.asarray(given, dtype=np.float64)
         is_number = np.asarray(given).dtype.kind in "iufO"
@@ -336,7 +337,7 @@ def temperatures_of(magnet: Magnet, given: object, *, above_zero: bool = False) 
 
 def _mean_of(magnet: Magnet, given: Array) -> Array:
     """Return the mean ``(n,)`` of a configuration ``(N, n)``; check both."""
-    _check_magnet(magnet)
+    check_magnet(magnet)
     spins_ND = np.asarray(given, dtype=np.float64)
     if spins_ND.ndim != 2 or spins_ND.shape[1] != magnet.n or not len(spins_ND):
         raise ValueError(

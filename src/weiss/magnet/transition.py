@@ -9,7 +9,7 @@ import numpy as np
 from weiss._base import checks
 from weiss._base.arrays import Array
 from weiss.magnet.exact import exact
-from weiss.magnet.mean_field import Magnet, solve
+from weiss.magnet.mean_field import Magnet, check_magnet, solve
 from weiss.magnet.simulation import simulate
 
 HOTTEST = 2.0
@@ -73,11 +73,12 @@ def transition(
         warm_up: see `simulate`; by default ``40 + 4 sqrt(N)``, since correlations last
             ``sqrt(N)`` sweeps at the transition.
     """
+    check_magnet(magnet)
     if magnet.field:
         raise ValueError(
             f"field must be 0 for transition; got {magnet.field:g}. In a field there is none."
         )
-    if num_spins < 2:
+    if checks.count("num_spins", num_spins, "transition") < 2:
         raise ValueError(
             f"num_spins must be at least 2 for transition; got {num_spins}. One spin has none."
         )
