@@ -6,12 +6,14 @@ from weiss.magnet.mean_field import (
     State,
     energy,
     landscape,
+    log_partition,
     mean_field_energy,
+    mean_slope,
+    mean_spin,
     residual,
     solve,
 )
 from weiss.magnet.simulation import Simulated, cool, simulate
-from weiss.magnet.single_spin import log_partition, mean_slope, mean_spin
 from weiss.magnet.transition import Transition, largest_deviation, transition
 
 __all__ = [

@@ -3,61 +3,47 @@
 **Counting.** Ising's energy depends only on how many spins point down: N + 1 terms with binomial
 weights.
 
-**One radial integral.** For any n, Hubbard's and Stratonovich's identity
+**One radial integral.** For n = 2 and 3, Hubbard's and Stratonovich's identity
 ``e^{a |R|^2 / 2} = (2 pi a)^{-n/2} int dy e^{-|y|^2 / 2a + y . R}`` with ``a = J/T`` makes spins
 independent in a common Gaussian field y, and the angle of y can be integrated by hand:
 
-    Z ~ e^{-b^2 / 2a} a^{-n/2} int_0^inf dr r^{n-1} e^{-r^2 / 2a} z_n(r)^N z_n(r b / a),    b = h/T
+    Z = (2 pi a)^{-n/2} e^{-b^2 / 2a} int_0^inf dr r^{n-1} e^{-r^2 / 2a} z_n(r)^N z_n(r b / a)
 
-Without a field (h = 0) the last factor is 1, and with ``r = J N M / T`` the integrand is
+with ``b = h/T``. Without a field (h = 0) and with ``r = J N M / T`` the integrand is
 ``M^{n-1} e^{-N f(M, T) / T}``, f the mean-field `landscape`: mean field theory takes the integral
 at its largest point. That is why it is exact for N to infinity.
 
 Given y, spins are independent, so moments of their sum R follow without loss of digits. Only the
-mean of ``|R|`` needs a second integral:
-``E|R| = sqrt(2/pi) int_0^inf dt (1 - E[e^{-t^2 R^2 / 2}]) / t^2``, where the expectation is
-``Z(a - t^2) / Z(a)``. A negative a is a Gaussian y along the imaginary axis.
+mean of ``|R|`` needs a second integral, see `_missing_length`.
 
-**Cold magnets.** Below the transition the energy of parallel spins, ``J N^2/2 + N h``, is
-subtracted from every exponent before anything is added: the rest is small at any temperature. In
-``r^2`` the logarithm of the integrand is concave: it has one peak, and only that is integrated.
+The energy of parallel spins, ``J N^2/2 + N h``, is subtracted from every exponent before anything
+is added: the rest is small at any temperature.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from weiss._base import checks
 from weiss._base.arrays import Array
-from weiss.magnet.mean_field import Magnet, magnet_of, temperatures_of
-from weiss.magnet.single_spin import (
-    log_area,
+from weiss.magnet.mean_field import (
+    Magnet,
     log_partition_less,
     mean_over_field,
     mean_slope,
     mean_spin,
+    temperatures_of,
 )
 
 LOST = 5e-7
 """A variance of the length below this part of its square is lost to rounding."""
 GAUSS = np.polynomial.legendre.leggauss(16)
 """Points and weights on each panel of an integral."""
-FIRST, LAST = 3e-3, 24.0
-"""The integral over t is a closed form below FIRST / N, and a power law above LAST."""
 TAIL = 12.0
 """Standard deviations of a Gaussian beyond which nothing is left of it."""
 DEPTH = 60.0
 """How far below its top, in logarithms, an integrand is still counted."""
-LOOKS = 64
-"""At how many points a peak is searched for at a time."""
-WEAK = 1e-3
-"""Couplings times N below this are expanded to second order."""
-SMALLEST = 1e-290
-"""Replaces a radius of zero, which has no logarithm."""
-COLDEST = 1e-100
-"""The lowest temperature, in units of the coupling; floating point ends not far below."""
 
 
 @dataclass(frozen=True)
@@ -88,234 +74,159 @@ def exact(magnet: Magnet, temperature: float, num_spins: int) -> Moments:
 
     Args:
         magnet: which; ``J = coupling / N``.
-        temperature: T, above zero, at least 1e-100 of the coupling.
+        temperature: T, at least 1e-8 of the coupling.
         num_spins: N.
 
     Returns:
         Counted for n = 1, integrated otherwise: ten digits and more, but six or seven of
-        ``length``. ``fluctuation`` is a difference of such numbers; it is nan where rounding may
-        dominate it, far below the transition or for very many spins.
+        ``length``. ``fluctuation`` is nan where rounding may dominate it, far below the transition
+        or for very many spins.
 
     Example:
         >>> from weiss.magnet import Magnet, exact
         >>> round(exact(Magnet(n=1), temperature=0.5, num_spins=1000).length, 3)
         0.957
     """
-    magnet_of(magnet, "exact")
-    T = float(temperatures_of(checks.number("temperature", temperature, "exact", above=0.0)))
-    if COLDEST * magnet.coupling > T:
-        raise ValueError(
-            f"temperature must be at least {COLDEST:g} of the coupling, which is "
-            f"{magnet.coupling:g}, for exact; got {T:g}. All spins agree there: use "
-            "solve(magnet, 0.0)."
-        )
+    T = float(temperatures_of(magnet, temperature, above_zero=True))
     N = checks.count("num_spins", num_spins, "exact")
-    return _counted(magnet, T, N) if magnet.n == 1 else integrated(magnet, T, N)
-
-
-def _counted(magnet: Magnet, T: float, N: int) -> Moments:
-    from scipy import special
-
-    down = np.arange(N + 1.0)
-    M = 1.0 - 2.0 * down / N
-    log_weight = special.gammaln(N + 1) - special.gammaln(down + 1) - special.gammaln(N - down + 1)
-    against = down if magnet.field >= 0 else N - down
-    log_weight -= 2.0 * magnet.coupling / T * down * ((N - down) / N)
-    log_weight -= 2.0 * abs(magnet.field) / T * against
-    log_z, weight = float(special.logsumexp(log_weight)), special.softmax(log_weight)
-    length, square = float(weight @ np.abs(M)), float(weight @ M**2)
-    along = float(weight @ M) if magnet.field else 0.0
-    variances = float(weight @ (M - along) ** 2), float(weight @ (np.abs(M) - length) ** 2)
-    return _moments(magnet, T, N, (length, square, along), variances, log_z)
-
-
-def integrated(magnet: Magnet, temperature: float, num_spins: int) -> Moments:
-    """Return the averages by the radial integral, for n above 1; in a field also for n = 1."""
-    from scipy import special
-
-    n, T, N = magnet.n, float(temperature), int(num_spins)
-    a, b = magnet.coupling / (N * T), abs(magnet.field) / T
-    turning = abs(magnet.field) * N / magnet.coupling  # b / a
-    r, log_weight = _radial(n, N, a, b, turning)
-    log_z, weight = float(special.logsumexp(log_weight)), special.softmax(log_weight)
-    # Spins in the field r: mean, and mean square across it; the same of the field's own direction.
-    mean, across = mean_spin(n, r), mean_over_field(n, r)
-    cosine, off_axis = mean_spin(n, r * turning), mean_over_field(n, r * turning)
-    square = float(weight @ (1.0 + (N - 1) * mean**2)) / N
-    pull = mean * cosine
-    top = pull[log_weight.argmax()]  # weights do not add up to 1 in the last digit
-    along = float(top + weight @ (pull - top))
-    # The variance is a sum of three parts, none of them negative: of each spin in the field, of
-    # the direction of the field, and of its length.
-    upright = (1.0 - (n - 1) * off_axis) * mean_slope(n, r) + (n - 1) * off_axis * across
-    parts = upright / N + mean**2 * mean_slope(n, r * turning) + (pull - along) ** 2
-    length = math.nan if b else _mean_length(n, N, a, r, weight, square)
-    variance_of_length = square - length**2
-    if variance_of_length < LOST * square:
-        variance_of_length = math.nan
-    sign = 1.0 if magnet.field >= 0 else -1.0
-    variances = float(weight @ parts), variance_of_length
-    means = length, square, sign * along
-    return _moments(magnet, T, N, means, variances, log_z + N * log_area(n))
-
-
-def _moments(
-    magnet: Magnet,
-    T: float,
-    N: int,
-    means: tuple[float, float, float],
-    variances: tuple[float, float],
-    log_z: float,
-) -> Moments:
-    """Return the averages that follow from ``E|M|, E[M . M], E[M_1]``, variances of M_1 and |M|.
-
-    ``log_z`` is without the energy of parallel spins.
-    """
-    length, square, along = means
-    variance, variance_of_length = variances
+    find = _counted if magnet.n == 1 else _integrated
+    length, square, along, variance, variance_of_length, log_z = find(magnet, T, N)
     if N == 1:
         length, square, variance_of_length = 1.0, 1.0, 0.0
-    # Rounding and quadrature may go beyond what a mean can be.
-    square, along = min(square, 1.0), min(max(along, -1.0), 1.0)
+    square, along = min(square, 1.0), min(along, 1.0)  # rounding may go beyond
     return Moments(
-        length=float(np.minimum(length, math.sqrt(square))),  # nan stays
+        length=length,
         square=square,
-        along=along,
-        energy=-0.5 * magnet.coupling * square - magnet.field * along,
-        free_energy=float(-0.5 * magnet.coupling - abs(magnet.field) - T / N * log_z),
+        along=math.copysign(along, magnet.field) if magnet.field else 0.0,
+        energy=-0.5 * magnet.coupling * square - abs(magnet.field) * along,
+        free_energy=-0.5 * magnet.coupling - abs(magnet.field) - T / N * log_z,
         susceptibility=N * (variance / T),
         fluctuation=N * (variance_of_length / T),
     )
 
 
-def _radial(n: int, N: int, a: float, b: float, turning: float) -> tuple[Array, Array]:
-    """Return points r and logarithms of weights, whose sum is ``Z / area^N e^{-a N^2/2 - N b}``."""
-    # -(r^2 + b^2)/2a + N r + b r/a is a Gaussian around the centre; the other terms are what the
-    # spins and the direction have less than N r and b r/a. Points are distances from the centre,
-    # which is close to the peak of a cold magnet. A hot one without a field has its peak near zero.
-    share = 1.0 if b or a * N > n else 0.0
-    centre, width = share * a * N + b, math.sqrt(a)
+def _counted(magnet: Magnet, T: float, N: int) -> tuple[float, ...]:
+    """Return the means of ``|M|, M . M, M_1``, variances of M_1 and ``|M|``, and log Z.
+
+    M_1 is along the field; log Z is without the energy of parallel spins.
+    """
+    from scipy import special
+
+    down = np.arange(N + 1.0)
+    M = 1.0 - 2.0 * down / N
+    log_weight = special.gammaln(N + 1) - special.gammaln(down + 1) - special.gammaln(N - down + 1)
+    log_weight -= 2.0 / T * down * (magnet.coupling * (N - down) / N + abs(magnet.field))
+    weight = special.softmax(log_weight)
+    length, square = float(weight @ np.abs(M)), float(weight @ M**2)
+    along = float(weight @ M) if magnet.field else 0.0
+    variances = float(weight @ (M - along) ** 2), float(weight @ (np.abs(M) - length) ** 2)
+    return length, square, along, *variances, float(special.logsumexp(log_weight))
+
+
+def _integrated(magnet: Magnet, T: float, N: int) -> tuple[float, ...]:
+    """Return the same as `_counted` by the radial integral; in a field also for n = 1."""
+    from scipy import special
+
+    n, a, b = magnet.n, magnet.coupling / (N * T), abs(magnet.field) / T
+    turning = b / a
+    # -(r^2 + b^2)/2a + N r + b r/a is a Gaussian around the centre, and `log_partition_less` what
+    # spins and direction have less than N r and b r/a.
+    centre, width = a * N + b, math.sqrt(a)
 
     def log_height(far: Array) -> Array:
-        r = np.maximum(centre + far, SMALLEST)
-        height = (n - 1) * np.log(r) - 0.5 * (far / width) ** 2 - 0.5 * (1.0 - share) * a * N * N
-        height += N * log_partition_less(n, r, share) + log_partition_less(n, r * turning, share)
+        r = np.maximum(centre + far, 1e-290)
+        height = (n - 1) * np.log(r) - 0.5 * (far / width) ** 2
+        height += N * log_partition_less(n, r) + log_partition_less(n, r * turning)
         return np.asarray(height)
 
-    end = a * N + b + (TAIL + math.sqrt(n)) * width
-    low, high = _peak(log_height, -centre, end - centre, width)
-    far, step = _panels(np.linspace(low, high, 1 + math.ceil((high - low) / (2.0 * width))))
-    return np.maximum(centre + far, SMALLEST), np.log(step) + log_height(far) + _log_gauss(n, a)
-
-
-def _peak(
-    log_height: Callable[[Array], Array], low: float, high: float, width: float
-) -> tuple[float, float]:
-    """Return ends of the one peak of an integrand, somewhat outside `DEPTH` below its top.
-
-    An interval of few widths is returned as it is.
-    """
-    while high - low > 2 * LOOKS * width:
-        places = np.linspace(low, high, LOOKS)
+    low, high = -centre, (TAIL + math.sqrt(n)) * width
+    for _ in range(3):  # the integrand has one peak, which may be narrow
+        places = np.linspace(low, high, 1001)
         height = log_height(places)
         inside = np.flatnonzero(height > height.max() - DEPTH)
-        first, last = max(int(inside[0]) - 1, 0), min(int(inside[-1]) + 1, LOOKS - 1)
-        low, high = float(places[first]), float(places[last])
-        if last - first > LOOKS // 2:
-            break
-    return low, high
+        low, high = places[max(inside[0] - 1, 0)], places[min(inside[-1] + 1, 1000)]
+    far, step = _panels(low, high, 2.0 * width)
+    log_weight = np.log(step) + log_height(far) - 0.5 * n * math.log(2.0 * math.pi * a)
+    r, weight = centre + far, special.softmax(log_weight)
+    # Spins in the field r: mean, and mean square across it; the same of the field's own direction.
+    mean, across = mean_spin(n, r), mean_over_field(n, r)
+    cosine, off_axis = mean_spin(n, r * turning), mean_over_field(n, r * turning)
+    square = float(weight @ (1.0 + (N - 1) * mean**2)) / N
+    along = float(weight @ (mean * cosine))
+    # The variance is a sum of three parts, none of them negative: of each spin in the field, of
+    # the direction of the field, and of its length.
+    upright = (1.0 - (n - 1) * off_axis) * mean_slope(n, r) + (n - 1) * off_axis * across
+    parts = upright / N + mean**2 * mean_slope(n, r * turning) + (mean * cosine - along) ** 2
+    log_z, variance = float(special.logsumexp(log_weight)), float(weight @ parts)
+    if b:
+        return math.nan, square, along, variance, math.nan, log_z
+    # y is Gaussian around a R, which gives the variance of R^2. Where that is small, it gives the
+    # length too.
+    y_square = (r / a) ** 2
+    mean_square = float(weight @ y_square)
+    spread = float(weight @ (y_square - mean_square) ** 2) - 4.0 * mean_square / a + 2.0 * n / a**2
+    root, part = math.sqrt(square), max(spread, 0.0) / (N * N * square) ** 2
+    is_narrow = N > 2 and a * N > n and part < 40.0 * LOST
+    missing = root * part / 8.0 if is_narrow else _missing_length(n, N, a, root)
+    missing = max(missing, 0.0)  # rounding may go below
+    variance_of_length = missing * (2.0 * root - missing)
+    if variance_of_length < LOST * square:
+        variance_of_length = math.nan
+    return root - missing, square, along, variance, variance_of_length, log_z
 
 
-def _log_gauss(n: int, a: Array | float) -> Array:
-    """Return the logarithm of ``area / (2 pi a)^{n/2}``, a Gaussian's factor in radial form."""
-    return log_area(n) - 0.5 * n * np.log(2.0 * math.pi * np.asarray(a))
+def _missing_length(n: int, N: int, a: float, root: float) -> float:
+    """Return ``sqrt(E[M . M]) - E|M|`` without a field, given the root.
 
-
-def _mean_length(n: int, N: int, a: float, r: Array, weight: Array, square: float) -> float:
-    """Return ``E|M|`` without a field, from points and weights of the radial integral."""
-    if N == 1:
-        return 1.0
-    if N == 2:  # |R| = 2 cos(angle / 2), of the angle between the two
-        root, bend = math.sqrt(a), math.sqrt(n)
-        # cos(angle) - 1 <= -2 (angle / pi)^2, and sin(angle)^(n - 2) moves the peak outwards.
-        end = math.pi * min(1.0, (TAIL + bend) / (2.0 * root))
-        angle, step = _panels(np.linspace(0.0, end, 5 + math.ceil((root + bend) * end / math.pi)))
-        log_weight = (n - 2) * np.log(np.sin(angle)) - 2.0 * a * np.sin(angle / 2.0) ** 2
-        gibbs = step * np.exp(log_weight - log_weight.max())
-        return float(gibbs @ np.cos(angle / 2.0) / gibbs.sum())
-    if a * N > n:
-        # y is Gaussian around a R, which gives Var R^2. Where that is small, so is the correction.
-        y_square = (r / a) ** 2
-        mean = float(weight @ y_square)
-        variance = float(weight @ (y_square - mean) ** 2) - 4.0 * mean / a + 2.0 * n / a**2
-        part = max(variance, 0.0) / (N * N * square) ** 2
-        if part < 4.0 * LOST:
-            return math.sqrt(square) * (1.0 - part / 8.0)
-    low, high = math.log(FIRST / N), math.log(LAST)
-    log_t, step = _panels(np.linspace(low, high, 1 + math.ceil((high - low) / 2.0)))
-    t = np.exp(log_t)
-    log_z = _log_free_mean(n, N, a - np.concatenate([[0.0], t, [LAST]]) ** 2, float(r.max()))
-    left = np.exp(log_z[1:] - log_z[0])
-    total = float(step @ ((1.0 - left[:-1]) / t)) + 0.5 * FIRST * N * square
-    # Above LAST only the smallest |R| count, and the expectation falls as t^-n.
-    total += (1.0 - float(left[-1]) / (n + 1)) / LAST
+    ``|R| = sqrt(2/pi) int_0^inf dt (1 - e^{-t^2 R^2 / 2}) / t^2``, and the expectation of the
+    exponential is ``F(a - t^2) / F(a)`` with F of `_log_free_mean`.
+    """
+    last = 1e4 if N == 2 else 24.0  # above it F falls as a power, since only the smallest |R| count
+    log_t, step = _panels(math.log(1e-3 / (N * root)), math.log(last), 1.0)
+    t = np.exp(np.append(log_t, math.log(last)))
+    log_f = _log_free_mean(n, N, a - np.append(t, 0.0) ** 2)
+    # F is relative to parallel spins where its argument is positive, so that few digits cancel.
+    left = np.exp(log_f[:-1] - log_f[-1] - 0.5 * N * N * np.minimum(t**2, a))
+    total = float(step @ ((left - np.exp(-0.5 * (t * N * root) ** 2))[:-1] / t[:-1]))
+    power = n - 1 if N == 2 else n
+    total += float(left[-1]) / (power + 1) / last
     return math.sqrt(2.0 / math.pi) * total / N
 
 
-def _log_free_mean(n: int, N: int, a: Array, end: float) -> Array:
-    """Return ``log E_0[e^{a R^2 / 2}]`` over free spins, for each a ``(A,)``; r up to ``end``."""
+def _log_free_mean(n: int, N: int, a: Array) -> Array:
+    """Return ``log F(a) - max(a, 0) N^2 / 2`` for each a ``(A,)``, F the mean of ``e^{a R^2 / 2}``.
+
+    The mean is over free spins, which a Gaussian y makes independent. For a below zero y lies on
+    the imaginary axis, and ``z_n(ik) / z_n(0)`` is a wave, ``J_0(k)`` or ``sin(k) / k``.
+    """
     from scipy import special
 
-    found: Array = 0.5 * N * a + a**2 * (N * (N - 1) / (4.0 * n))
-    narrow = math.sqrt(WEAK / N)  # the narrowest of the Gaussians
-    bulk = TAIL + math.sqrt(n)
-
-    def width(r: float) -> float:
-        # Half of the narrowest peak at r: around zero, or, by a bound of A_n, where
-        # r = a N A_n(r), that of a magnet below its transition.
-        q = math.hypot(r, n / 2)
-        ordered = math.sqrt(q / N * (n / 2 + q) / max(q - n / 2, 1e-300))
-        return 2.0 * min(max(narrow, r / bulk), ordered)
-
-    is_positive = a * N > WEAK
-    r, step = _panels(_graded(end, width))
-    common = np.log(step) + (n - 1) * np.log(r) + N * log_partition_less(n, r, 0.0)
-    own = a[is_positive, None]
-    log_sums = special.logsumexp(common - r**2 / (2.0 * own), axis=1)
-    found[is_positive] = log_sums + _log_gauss(n, own[:, 0])
-    # Below zero y is imaginary, and the factor of a free spin a wave: the mean of cos(k S_1).
-    is_negative = a * N < -WEAK
-    own = -a[is_negative, None]
-    if not len(own):
-        return found
-    # |wave| is at most Gamma(n/2) 2^{n/2 - 1/2} / sqrt(pi) k^{(1-n)/2}, and e^{-k^2 / 2n} before
-    # its first zero. The integral ends where the N-th power is below rounding.
-    log_bound = math.lgamma(n / 2) + 0.5 * (n - 1) * math.log(2.0) - 0.5 * math.log(math.pi)
-    log_end = 2.0 * (log_bound + 42.0 / N) / (n - 1)
-    end = min(bulk * math.sqrt(own.max()), math.exp(min(log_end, 50.0)), 8.0 * LAST)
-    if 21 * n < N:
-        end = min(end, math.sqrt(84.0 * n / N))
-    most = min(1.0, 2.0 * math.sqrt(n / N))
-    k, step = _panels(_graded(end, lambda k: 2.0 * min(max(narrow, k / bulk), most)))
-    cosine, chance = special.roots_gegenbauer(32 + math.ceil(end), n / 2 - 1)
-    wave = np.cos(np.outer(k, cosine)) @ (chance / chance.sum())
-    common = np.log(step) + (n - 1) * np.log(k) + N * np.log(np.maximum(np.abs(wave), SMALLEST))
-    log_weight = common - k**2 / (2.0 * own)
-    log_sums, sign = special.logsumexp(log_weight, axis=1, b=np.sign(wave) ** N, return_sign=True)
-    found[is_negative] = np.where(sign > 0, log_sums, -np.inf) + _log_gauss(n, own[:, 0])
-    return found
+    if N == 2:  # R^2 / 2 = 1 + cosine of the angle between the two
+        return np.asarray(log_partition_less(n, a) - log_partition_less(n, 0.0))
+    found = np.empty_like(a)
+    is_positive = a > 0
+    width = np.sqrt(a[is_positive, None])
+    u, step = _panels(0.0, float(width.max(initial=0.0)) * N + TAIL, 2.0)
+    log_weight = np.log(step) + (n - 1) * np.log(u) - 0.5 * (u - width * N) ** 2
+    log_weight = log_weight + N * (log_partition_less(n, width * u) - log_partition_less(n, 0.0))
+    found[is_positive] = special.logsumexp(log_weight, axis=1)
+    # The wave's N-th power is about e^{-N k^2 / 2n}; its other maxima count for few spins only.
+    size = -a[~is_positive, None]
+    narrowing = 1.0 + size * N / n
+    k_width = np.sqrt(size / narrowing)
+    end = TAIL * (math.sqrt(float(narrowing.max(initial=1.0))) if N < 50 else 1.0)
+    u, step = _panels(0.0, end, 2.0)
+    wave = special.j0(k_width * u) if n == 2 else np.sinc(k_width * u / math.pi)
+    terms = step * u ** (n - 1) * np.exp(-0.5 * u**2 / narrowing) * wave**N
+    total = terms.sum(axis=1) * narrowing[:, 0] ** (-0.5 * n)
+    found[~is_positive] = np.log(np.maximum(total, 1e-300))
+    log_sphere = log_partition_less(n, 0.0) - 0.5 * n * math.log(2.0 * math.pi)
+    return found + log_sphere
 
 
-def _graded(end: float, width: Callable[[float], float]) -> Array:
-    """Return edges of panels from 0 to the end, each as wide as ``width`` allows."""
-    edges = [0.0]
-    while edges[-1] < end:
-        edges.append(edges[-1] + width(edges[-1]))
-    return np.array([*edges[:-1], end])
-
-
-def _panels(edges: Array) -> tuple[Array, Array]:
-    """Return Gauss points and weights on the panels between edges."""
+def _panels(low: float, high: float, widest: float) -> tuple[Array, Array]:
+    """Return Gauss points and weights on equal panels, none wider than ``widest``."""
     point, weight = GAUSS
+    edges = np.linspace(low, high, 1 + math.ceil((high - low) / widest))
     half = 0.5 * np.diff(edges)[:, None]
     return (edges[:-1, None] + half * (1.0 + point)).ravel(), (half * weight).ravel()

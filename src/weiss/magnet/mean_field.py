@@ -8,33 +8,31 @@ field h along the first axis is an addition):
     M     = 1/N sum_i E[S_i]                                  E over e^{-H_MF / T}
 
 Everything here is in units of ``coupling = J N``, the field on a spin when all others agree.
-Energies are for each spin, and Boltzmann's constant is 1.
+Energies are for each spin, and Boltzmann's constant is 1. One spin in a field of length x (over
+the temperature) has the distribution ``e^{x cos(theta)}`` on the sphere, and
+
+    z_n(x) = int dS e^{x S_1}             2 cosh x,   2 pi I_0(x),      4 pi sinh(x) / x
+    A_n(x) = E[S_1] = d log z_n / dx      tanh x,     I_1(x) / I_0(x),  coth x - 1/x
+
+for n = 1 (Ising), 2 (XY) and 3 (Heisenberg).
 
 Dimensions: N spins, D = n components.
 """
 
 import math
 from dataclasses import dataclass
-from numbers import Real
 
 import numpy as np
 
 from weiss._base import checks
 from weiss._base.arrays import Array
-from weiss.magnet.single_spin import (
-    components_of,
-    log_area,
-    log_partition,
-    mean_over_field,
-    mean_slope,
-    mean_spin,
-    spin_entropy,
-)
 
-SMALLEST = 1e-305
-"""The lowest temperature over the field on a spin; below it their quotient overflows."""
+COLDEST = 1e-8
+"""The lowest temperature above zero, in units of the coupling."""
 STEPS = 200
 """The most steps of Newton's method; at the transition each removes a third of the error."""
+LENGTH_VARIANCE = {1: 1 - 2 / math.pi, 2: 2 - math.pi / 2, 3: 3 - 8 / math.pi}
+"""The variance of the length of a vector of n independent standard Gaussians."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class Magnet:
 
     def __post_init__(self) -> None:
         """Check the arguments."""
-        components_of(self.n, "Magnet")
+        _check_components(self.n)
         checks.number("coupling", self.coupling, "Magnet", above=0.0)
         checks.number("field", self.field, "Magnet")
 
@@ -96,29 +94,68 @@ class State:
     fluctuation: Array
 
 
-def energy(magnet: Magnet, spins_ND: Array) -> float:
-    """Return ``H / N`` of a configuration ``(N, n)``."""
-    spins_ND = spins_of(magnet_of(magnet, "energy"), spins_ND)
-    mean_D = spins_ND.mean(axis=0)
-    return float(-0.5 * magnet.coupling * mean_D @ mean_D - magnet.field * mean_D[0])
+def solve(magnet: Magnet, temperature: Array | float) -> State:
+    """Solve the self-consistency equation ``M = A_n((J N M + h) / T)`` for its stable solution.
 
+    With ``x = (J N M + h) / T`` it is ``T x = J N A_n(x) + h``, and the right side is concave:
+    Newton's method from the right end decreases to the largest solution.
 
-def mean_field_energy(magnet: Magnet, spins_ND: Array, mean_D: Array) -> float:
-    """Return ``H_MF / N`` of a configuration ``(N, n)`` in the mean field M ``(n,)``.
+    Args:
+        magnet: which.
+        temperature: T, zero or at least 1e-8 of the coupling, any shape.
 
-    It is ``H/N + J N/2 |M - m|^2`` with m the mean of the spins: never below the true energy, and
-    equal to it where the field is self-consistent.
+    Returns:
+        Magnetisation, free energy, energy, entropy, susceptibilities at each temperature.
+
+    Example:
+        >>> from weiss.magnet import Magnet, solve
+        >>> solve(Magnet(n=1), [0.0, 0.5, 0.99, 1.5]).magnetisation.round(4)
+        array([1.    , 0.9575, 0.1725, 0.    ])
     """
-    spins_ND = spins_of(magnet_of(magnet, "mean_field_energy"), spins_ND)
-    mean_D = np.asarray(mean_D, dtype=np.float64)
-    if mean_D.shape != (magnet.n,) or not np.isfinite(mean_D).all():
-        raise ValueError(
-            f"mean_D must be {magnet.n} finite numbers, as many as a spin has components; "
-            f"got {np.array2string(mean_D, threshold=6)} of shape {mean_D.shape}. Pass a vector."
-        )
-    found_D = spins_ND.mean(axis=0)
-    pull = magnet.coupling * (0.5 * mean_D @ mean_D - mean_D @ found_D)
-    return float(pull - magnet.field * found_D[0])
+    T = temperatures_of(magnet, temperature)
+    n, coupling, outer = magnet.n, magnet.coupling, abs(magnet.field)
+    is_warm = T > 0
+    warm = np.where(is_warm, T, 1.0)
+    is_free = (outer == 0.0) & (warm >= magnet.critical_temperature)
+    x = (coupling + outer) / warm
+    # Not scipy's brentq, which solves one temperature at a time; a simulation needs thousands.
+    for _ in range(STEPS):
+        excess = coupling * mean_spin(n, x) + outer - warm * x
+        slope = np.minimum(coupling * mean_slope(n, x) - warm, -1e-300)
+        before, x = x, np.maximum(np.where(is_free, 0.0, x - excess / slope), 0.0)
+        if np.all(np.abs(x - before) <= 1e-15 * before):
+            break
+    mean, variance = mean_spin(n, x), mean_slope(n, x)
+    M = np.where(is_warm, mean, 1.0)
+    u = -0.5 * coupling * M**2 - outer * M
+    # The entropy is log z - x A; x (1 - A) is written as a sum of positive numbers.
+    s = log_partition_less(n, x) + (x * variance + (n - 1) * mean) / (1.0 + mean)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        along = np.where(is_warm, variance / np.maximum(warm - coupling * variance, 0.0), 0.0)
+        across = np.where(M > 0, np.divide(M, outer), along)
+    return State(
+        temperature=T,
+        magnetisation=M if magnet.field >= 0 else np.asarray(-M),
+        free_energy=np.asarray(u - np.where(is_warm, warm * s, 0.0)),
+        energy=np.asarray(u),
+        entropy=np.where(is_warm, s, 0.0 if n == 1 else -np.inf),
+        susceptibility=along,
+        transverse=across if n > 1 else np.full_like(T, np.nan),
+        fluctuation=np.where(M > 0, along, along * LENGTH_VARIANCE[n]),
+    )
+
+
+def residual(magnet: Magnet, mean: Array | float, temperature: float) -> Array:
+    """Return ``A_n((J N M + h) / T) - M``, the slope of the `landscape` over ``-J N``.
+
+    Args:
+        magnet: which.
+        mean: M along the first axis, any shape.
+        temperature: T, above zero.
+    """
+    T = temperatures_of(magnet, temperature, above_zero=True)
+    mean = np.asarray(mean, dtype=np.float64)
+    return np.asarray(mean_spin(magnet.n, (magnet.coupling * mean + magnet.field) / T) - mean)
 
 
 def landscape(magnet: Magnet, mean: Array | float, temperature: Array | float) -> Array:
@@ -139,136 +176,168 @@ def landscape(magnet: Magnet, mean: Array | float, temperature: Array | float) -
         >>> [round(float(landscape(Magnet(1), 1.0, T)), 3) for T in (1.0, 0.1, 0.01, 0.0)]
         [-0.627, -0.5, -0.5, -0.5]
     """
-    magnet_of(magnet, "landscape")
-    T, mean = temperatures_of(temperature), np.asarray(mean, dtype=np.float64)
+    T, mean = temperatures_of(magnet, temperature), np.asarray(mean, dtype=np.float64)
     pull = np.abs(magnet.coupling * mean + magnet.field)
-    try:
-        np.broadcast_shapes(T.shape, mean.shape)
-    except ValueError as error:
-        raise ValueError(
-            "mean and temperature must have shapes that broadcast for landscape; got "
-            f"{mean.shape} and {T.shape}. Give one of them another dimension: mean[:, None]."
-        ) from error
-    _refuse_nearly_zero(T, float(pull.max(initial=0.0)), "landscape")
     warm = np.where(T > 0, T, 1.0)
-    thermal = warm * (log_partition(magnet.n, pull / warm) + log_area(magnet.n))
-    return 0.5 * magnet.coupling * mean**2 - np.where(T > 0, thermal, pull)
+    thermal = np.where(T > 0, T * log_partition_less(magnet.n, pull / warm), 0.0)
+    return np.asarray(0.5 * magnet.coupling * mean**2 - pull - thermal)
 
 
-def solve(magnet: Magnet, temperature: Array | float) -> State:
-    """Solve the self-consistency equation ``M = A_n((J N M + h) / T)`` for its stable solution.
+def energy(magnet: Magnet, spins_ND: Array) -> float:
+    """Return ``H / N`` of a configuration ``(N, n)``."""
+    mean_D = _mean_of(magnet, spins_ND)
+    return float(-0.5 * magnet.coupling * mean_D @ mean_D - magnet.field * mean_D[0])
 
-    With ``x = (J N M + h) / T`` it is ``T x = J N A_n(x) + h``, and the right side is concave:
-    Newton's method from the right end decreases to the largest solution.
+
+def mean_field_energy(magnet: Magnet, spins_ND: Array, mean_D: Array) -> float:
+    """Return ``H_MF / N`` of a configuration ``(N, n)`` in the mean field M ``(n,)``.
+
+    It is ``H/N + J N/2 |M - m|^2`` with m the mean of the spins: never below the true energy, and
+    equal to it where the field is self-consistent.
+    """
+    found_D, mean_D = _mean_of(magnet, spins_ND), np.asarray(mean_D, dtype=np.float64)
+    if mean_D.shape != (magnet.n,) or not np.isfinite(mean_D).all():
+        raise ValueError(
+            f"mean_D must be {magnet.n} finite numbers, as many as a spin has components; "
+            f"got {np.array2string(mean_D, threshold=6)} of shape {mean_D.shape}. Pass a vector."
+        )
+    pull = magnet.coupling * (0.5 * mean_D @ mean_D - mean_D @ found_D)
+    return float(pull - magnet.field * found_D[0])
+
+
+def mean_spin(n: int, x: Array | float) -> Array:
+    """Return ``A_n(x)``, the mean of a spin along its field: 0 at zero, 1 for large x.
 
     Args:
-        magnet: which.
-        temperature: T, zero or more, any shape.
-
-    Returns:
-        Magnetisation, free energy, energy, entropy, susceptibilities at each temperature.
+        n: components of a spin: 1, 2 or 3.
+        x: field over temperature, any shape; the mean has its sign.
 
     Example:
-        >>> from weiss.magnet import Magnet, solve
-        >>> solve(Magnet(n=1), [0.0, 0.5, 0.99, 1.5]).magnetisation.round(4)
-        array([1.    , 0.9575, 0.1725, 0.    ])
+        >>> import math
+        >>> from weiss.magnet import mean_spin
+        >>> bool(abs(mean_spin(3, 2.0) - (1 / math.tanh(2.0) - 0.5)) < 1e-14)
+        True
     """
-    magnet_of(magnet, "solve")
-    T = temperatures_of(temperature)
-    n, coupling, outer = magnet.n, magnet.coupling, abs(magnet.field)
-    _refuse_nearly_zero(T, coupling + outer, "solve")
-    is_warm = T > 0
-    warm = np.where(is_warm, T, 1.0)
-    is_free = (outer == 0.0) & (warm >= magnet.critical_temperature)
-    x = (coupling + outer) / warm
-    # Not scipy's brentq, which solves one temperature at a time; a simulation needs thousands.
-    for _ in range(STEPS):
-        excess = coupling * mean_spin(n, x) + outer - warm * x
-        slope = np.minimum(coupling * mean_slope(n, x) - warm, -1e-300)
-        moved = np.maximum(np.where(is_free, 0.0, x - excess / slope), 0.0)
-        is_done = np.all(np.abs(moved - x) <= 1e-15 * x)
-        x = moved
-        if is_done:
-            break
-    M = np.where(is_warm, mean_spin(n, x), 1.0)
-    u = -0.5 * coupling * M**2 - outer * M
-    s = np.where(is_warm, spin_entropy(n, x), 0.0 if n == 1 else -np.inf)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        variance = mean_slope(n, x)
-        along = np.where(is_warm, variance / np.maximum(warm - coupling * variance, 0.0), 0.0)
-        across = np.where(M > 0, M / outer, along) if outer else np.where(M > 0, np.inf, along)
-    return State(
-        temperature=T,
-        magnetisation=M if magnet.field >= 0 else np.asarray(-M),
-        free_energy=np.where(is_warm, u - warm * np.where(is_warm, s, 0.0), u),
-        energy=np.asarray(u),
-        entropy=s,
-        susceptibility=along,
-        transverse=across if n > 1 else np.full_like(T, np.nan),
-        fluctuation=np.where(M > 0, along, along * _length_variance(n)),
+    return np.asarray(np.clip(np.asarray(x) * mean_over_field(n, x), -1.0, 1.0))
+
+
+def mean_over_field(n: int, x: Array | float) -> Array:
+    """Return ``A_n(x) / x``, which is ``1/n`` at zero, and even."""
+    from scipy import special
+
+    x = _size(n, x)
+    if n == 1:
+        return np.asarray(np.tanh(x) / x)
+    if n == 2:
+        return np.where(x < 1e-7, 0.5, special.i1e(x) / special.i0e(x) / x)
+    # A series near zero, where the difference loses its digits.
+    near = np.polynomial.polynomial.polyval(
+        np.minimum(x, 1.0) ** 2, (1 / 3, -1 / 45, 2 / 945, -1 / 4725, 2 / 93555, -1382 / 638512875)
     )
+    return np.where(x < 0.2, near, (1.0 / np.tanh(x) - 1.0 / x) / x)
 
 
-def residual(magnet: Magnet, mean: Array | float, temperature: float) -> Array:
-    """Return ``A_n((J N M + h) / T) - M``, the slope of the `landscape` over ``-J N``.
+def mean_slope(n: int, x: Array | float) -> Array:
+    """Return ``dA_n/dx = 1 - (n - 1) A_n / x - A_n^2``, the variance of a spin along its field.
 
     Args:
-        magnet: which.
-        mean: M along the first axis, any shape.
-        temperature: T, above zero.
+        n: components of a spin: 1, 2 or 3.
+        x: field over temperature, any shape.
+
+    Example:
+        >>> from weiss.magnet import mean_slope
+        >>> bool(abs(mean_slope(3, 1e8) / 1e-16 - 1) < 1e-12)
+        True
     """
-    magnet_of(magnet, "residual")
-    T = checks.number("temperature", temperature, "residual", above=0.0)
-    mean = np.asarray(mean, dtype=np.float64)
-    pull = magnet.coupling * mean + magnet.field
-    _refuse_nearly_zero(np.asarray(T), float(np.abs(pull).max(initial=0.0)), "residual")
-    x = pull / T
-    found: Array = x * mean_over_field(magnet.n, np.abs(x)) - mean
-    return found
+    x = _size(n, x)
+    if n == 1:  # 1 / cosh^2: the terms above cancel for every x
+        shrunk = np.exp(-2.0 * x)
+        return np.asarray(4.0 * shrunk / (1.0 + shrunk) ** 2)
+    over = mean_over_field(n, x)
+    near = 1.0 - (n - 1) * over - (x * over) ** 2
+    # A series in 1/x, where the difference loses its digits.
+    series = (0.5, 0.25, 0.375, 25 / 32, 65 / 32, 3219 / 512) if n == 2 else (1.0,)
+    far = np.polynomial.polynomial.polyval(1.0 / x, series) / x / x
+    return np.where(x < 200, near, far)
 
 
-def magnet_of(given: object, owner: str) -> Magnet:
-    """Return ``given`` if it is a magnet."""
-    if not isinstance(given, Magnet):
-        raise TypeError(
-            f"magnet must be a Magnet for {owner}; got {given!r}. Pass one, such as Magnet(n=3)."
+def log_partition(n: int, x: Array | float) -> Array:
+    """Return ``log(z_n(x) / z_n(0))``: even, ``x^2 / 2n`` near zero, about x for large x.
+
+    Args:
+        n: components of a spin: 1, 2 or 3.
+        x: field over temperature, any shape.
+
+    Returns:
+        float64 of the same shape.
+
+    Example:
+        >>> import math
+        >>> from weiss.magnet import log_partition
+        >>> bool(abs(log_partition(1, 2.0) - math.log(math.cosh(2.0))) < 1e-14)
+        True
+    """
+    return np.asarray(np.abs(x) + log_partition_less(n, x) - log_partition_less(n, 0.0))
+
+
+def log_partition_less(n: int, x: Array | float) -> Array:
+    """Return ``log z_n(x) - |x|``; subtracting x afterwards would lose digits for large x."""
+    from scipy import special
+
+    x = _size(n, x)
+    if n == 1:
+        return np.asarray(np.log1p(np.exp(-2.0 * x)))
+    shrunk = special.i0e(x) if n == 2 else -np.expm1(-2.0 * x) / x
+    return np.asarray(np.log(2.0 * math.pi * shrunk))
+
+
+def _size(n: int, x: Array | float) -> Array:
+    """Return ``|x|``, at least 1e-20, so that it can divide."""
+    _check_components(n)
+    return np.asarray(np.maximum(np.abs(np.asarray(x, dtype=np.float64)), 1e-20))
+
+
+def _check_components(n: int) -> None:
+    if isinstance(n, bool) or n not in (1, 2, 3):
+        raise ValueError(
+            f"n must be 1 (Ising), 2 (XY) or 3 (Heisenberg), the components of a spin; got {n!r}. "
+            "Pass one of the three."
         )
-    return given
 
 
-def temperatures_of(given: object) -> Array:
-    """Return temperatures as float64, checked."""
+def check_magnet(given: object) -> None:
+    """Refuse what is not a magnet."""
+    if not isinstance(given, Magnet):
+        raise TypeError(f"magnet must be a Magnet; got {given!r}. Pass one, such as Magnet(n=3).")
+
+
+def temperatures_of(magnet: Magnet, given: object, *, above_zero: bool = False) -> Array:
+    """Return temperatures of a magnet as float64; check both."""
+    check_magnet(magnet)
     try:
-        found = np.asarray(given)
-    except ValueError:  # rows of several lengths
-        found = np.asarray(None)
-    kind = found.dtype.kind
-    if kind not in "iufO" or (kind == "O" and not all(isinstance(T, Real) for T in found.flat)):
+        T = np.asarray(given, dtype=np.float64)
+        is_number = np.asarray(given).dtype.kind in "iufO"
+    except (TypeError, ValueError):
+        is_number = False
+    if not is_number:
         raise TypeError(
             f"temperature must be a number or an array of numbers; got {given!r}. "
             "Pass it in the units of J N, with Boltzmann's constant 1."
         )
-    T = found.astype(np.float64)
-    bad = T[~(np.isfinite(T) & (T >= 0))]
+    is_allowed = (COLDEST * magnet.coupling <= T) | ((T == 0) & (not above_zero))
+    bad = T[~(np.isfinite(T) & is_allowed)]
     if bad.size:
+        zero = "" if above_zero else "zero, or "
         raise ValueError(
-            f"temperature must be finite and zero or more; got {bad.flat[0]:g}. "
-            "Pass it in the units of J N, with Boltzmann's constant 1."
+            f"temperature must be {zero}finite and at least {COLDEST:g} of the coupling, which is "
+            f"{magnet.coupling:g}; got {bad.flat[0]:g}. At zero use solve: all spins agree there."
         )
     return T
 
 
-def _refuse_nearly_zero(T: Array, pull: float, owner: str) -> None:
-    bad = T[(T > 0) & (pull * SMALLEST > T)]
-    if bad.size:
-        raise ValueError(
-            f"temperature must be zero, or at least {SMALLEST:g} of the field on a spin, which is "
-            f"{pull:g}, for {owner}; got {bad.flat[0]:g}. Take a higher one, or 0."
-        )
-
-
-def spins_of(magnet: Magnet, given: Array) -> Array:
-    """Return a configuration ``(N, n)`` as float64, checked."""
+def _mean_of(magnet: Magnet, given: Array) -> Array:
+    """Return the mean ``(n,)`` of a configuration ``(N, n)``; check both."""
+    check_magnet(magnet)
     spins_ND = np.asarray(given, dtype=np.float64)
     if spins_ND.ndim != 2 or spins_ND.shape[1] != magnet.n or not len(spins_ND):
         raise ValueError(
@@ -281,9 +350,4 @@ def spins_of(magnet: Magnet, given: Array) -> Array:
         raise ValueError(
             f"spins must be of length 1; got one of length {worst:g}. Divide each by its length."
         )
-    return spins_ND
-
-
-def _length_variance(n: int) -> float:
-    """Return the variance of the length of a vector of n independent standard Gaussians."""
-    return n - 2.0 * math.exp(2.0 * (math.lgamma((n + 1) / 2) - math.lgamma(n / 2)))
+    return np.asarray(spins_ND.mean(axis=0))

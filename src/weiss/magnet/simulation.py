@@ -13,12 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weiss._base import checks
 from weiss._base.arrays import Array
-from weiss.magnet.mean_field import Magnet, magnet_of, solve, temperatures_of
+from weiss.magnet.mean_field import Magnet, solve, temperatures_of
 
-KNOWN = (1, 2, 3)
-"""Numbers of components whose spins `draw_spins` can draw."""
 WEAKEST = 1e-9
 """Smaller fields over temperature get a random direction."""
 COLDEST = 1e-12
@@ -63,7 +60,7 @@ def simulate(
     """Simulate a magnet at several temperatures.
 
     Args:
-        magnet: which, of one, two or three components.
+        magnet: which.
         temperatures: ``(T,)``, above zero.
         num_spins: N.
         copies: W, independent magnets at each temperature; at least two.
@@ -79,14 +76,8 @@ def simulate(
         >>> bool(abs(gap) < 4 * found.errors["length"][0])
         True
     """
-    magnet_of(magnet, "simulate")
-    T = np.atleast_1d(temperatures_of(temperatures))
-    if T.ndim != 1 or not T.size or not (T > 0).all():
-        raise ValueError(
-            f"temperatures must be a list of numbers above zero for simulate; got {T}. "
-            "At zero all spins agree: there is nothing to draw."
-        )
-    copies, sweeps = (_count("copies", copies, 2), _count("sweeps", sweeps, 1))
+    T = _list_of(magnet, temperatures, above_zero=True)
+    copies, sweeps = _count("copies", copies, 2), _count("sweeps", sweeps, 1)
     warm_up = _count("warm_up", warm_up, 0)
     bath = HeatBath(magnet, np.tile(T, copies), num_spins, seed)
     if magnet.field:
@@ -121,7 +112,7 @@ def cool(
     """Simulate one magnet at a sequence of temperatures and return all of its spins at each.
 
     Args:
-        magnet: which, of one, two or three components.
+        magnet: which.
         temperatures: ``(T,)``, zero or more, in order.
         num_spins: N.
         sweeps: how often each spin is drawn at each temperature.
@@ -130,18 +121,12 @@ def cool(
     Returns:
         ``(T, N, n)``.
     """
-    magnet_of(magnet, "cool")
-    T = np.atleast_1d(temperatures_of(temperatures))
-    if T.ndim != 1 or not T.size:
-        raise ValueError(
-            f"temperatures must be a list of at least one number for cool; got shape {T.shape}. "
-            "Pass the temperatures in order."
-        )
+    T, sweeps = _list_of(magnet, temperatures), _count("sweeps", sweeps, 1)
     bath = HeatBath(magnet, T[:1], num_spins, seed)
     found = np.empty((len(T), bath.num_spins, magnet.n))
     for place, temperature in enumerate(T):
         bath.temperature = np.array([temperature])
-        for _ in range(_count("sweeps", sweeps, 1)):
+        for _ in range(sweeps):
             bath.sweep()
         found[place] = bath.spins_NRD[:, 0]
     return found
@@ -156,13 +141,8 @@ class HeatBath:
     """
 
     def __init__(self, magnet: Magnet, temperature: Array, num_spins: int, seed: int) -> None:
-        if magnet.n not in KNOWN:
-            raise ValueError(
-                f"n must be 1, 2 or 3 for a simulation; got {magnet.n}. "
-                "For other n use `exact` and `solve`."
-            )
         self.magnet, self.temperature = magnet, temperature
-        self.num_spins = checks.count("num_spins", num_spins, "a simulation")
+        self.num_spins = _count("num_spins", num_spins, 1)
         self._generator = np.random.default_rng(_count("seed", seed, 0))
         drawn = self._generator.standard_normal((self.num_spins, len(temperature), magnet.n))
         self.spins_NRD = drawn / np.linalg.norm(drawn, axis=2, keepdims=True)
@@ -247,6 +227,16 @@ def _derived(magnet: Magnet, T: Array, N: int, means: Array) -> dict[str, Array]
         "susceptibility": N * variance / T,
         "fluctuation": N * (square - length**2) / T,
     }
+
+
+def _list_of(magnet: Magnet, given: object, *, above_zero: bool = False) -> Array:
+    T = np.atleast_1d(temperatures_of(magnet, given, above_zero=above_zero))
+    if T.ndim != 1 or not T.size:
+        raise ValueError(
+            f"temperatures must be a list of at least one number; got shape {T.shape}. "
+            "Pass a flat list."
+        )
+    return T
 
 
 def _count(name: str, given: object, least: int) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from weiss._base import checks
 from weiss._base.arrays import Array
 from weiss.magnet.exact import exact
-from weiss.magnet.mean_field import Magnet, magnet_of, solve
+from weiss.magnet.mean_field import Magnet, check_magnet, solve
 from weiss.magnet.simulation import simulate
 
 HOTTEST = 2.0
@@ -61,7 +61,7 @@ def transition(
     """Find magnetisation and fluctuation from far below the critical temperature to above it.
 
     Args:
-        magnet: which, of one to three components, without a field.
+        magnet: which, without a field.
         num_spins: N, at least two.
         seed: of the simulation.
         hottest: the last temperature, by default twice the critical one; the simulation never
@@ -73,13 +73,14 @@ def transition(
         warm_up: see `simulate`; by default ``40 + 4 sqrt(N)``, since correlations last
             ``sqrt(N)`` sweeps at the transition.
     """
-    if magnet_of(magnet, "transition").field != 0.0:
+    check_magnet(magnet)
+    if magnet.field:
         raise ValueError(
             f"field must be 0 for transition; got {magnet.field:g}. In a field there is none."
         )
     if checks.count("num_spins", num_spins, "transition") < 2:
         raise ValueError(
-            "num_spins must be at least 2 for transition; got 1. One spin has no transition."
+            f"num_spins must be at least 2 for transition; got {num_spins}. One spin has none."
         )
     num_lines = checks.count("num_lines", num_lines, "transition")
     num_dots = checks.count("num_dots", num_dots, "transition")
