@@ -160,9 +160,9 @@ def test_studies_are_listed_with_what_they_ask():
     assert "How many dimensions" in said
 
 
-def test_the_helps_say_that_the_same_command_goes_on():
+def test_the_helps_say_that_the_same_command_continues():
     for words in (["bench", "traditional"], ["bench", "reality-check"], ["study"]):
-        assert "again to go on" in " ".join(weiss(*words, "--help").stdout.split())
+        assert "again to continue" in " ".join(weiss(*words, "--help").stdout.split())
     assert "join-in" not in weiss("--help").stdout
 
 
@@ -185,7 +185,7 @@ def test_what_fails_for_one_reason_is_told_once(stripes, tmp_path):
     options = ("--losses", "ms,cwms", "--seeds", 2, "--out", tmp_path / "out")
     done = tiny("bench", "traditional", stripes, *options, train__batch_size=4000)
     assert done.returncode != 0
-    told = done.stderr.partition("every unit must come to a result; 6 did not:")[2]
+    told = done.stderr.partition("every unit must give a result; 6 failed:")[2]
     assert "ms/seed-0, ms/seed-1, cwms/seed-0, cwms/seed-1: ValueError: " in told
     assert told.count("train.batch_size=4000") == 1
 

@@ -234,11 +234,11 @@ def test_what_cannot_be_measured_is_refused(changed, error, message):
 @pytest.mark.gpu
 def test_on_cuda_time_and_memory_are_measured_and_too_much_is_survived():
     found = measure_cost("mf_cwms", 20_000, batch_size=64, embedding_size=128, device="cuda")
-    on_cpu = megabytes("mf_cwms", 20_000, batch_size=64, embedding_size=128)
     assert found["device"] == torch.cuda.get_device_name()
     assert 0 < found["milliseconds"]["low"] <= found["milliseconds"]["median"] < 1000
-    # The same tensors; CUDA rounds blocks up.
-    assert found["megabytes"] == pytest.approx(on_cpu, rel=0.05)
+    # The gradient of the fields, and at most twice as much for blocks of distances.
+    gradient = 20_000 * 128 * 4 / 1e6
+    assert gradient < found["megabytes"] < 3 * gradient
     options = {"batch_size": 64, "embedding_size": 128, "device": "cuda"}
     failed = measure_cost("mf_cwms", 400_000, **options, settings={"reg_weight": 1.0})
     assert failed["failed"].startswith("out of memory: ")

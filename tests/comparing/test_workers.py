@@ -37,7 +37,7 @@ QUICK = {"train__epochs": 1, "train__warmup_epochs": 0, "train__batch_size": 8}
 NUM_IMAGES = 80
 # What workers do besides: write down whenever they decode all images; hang in the first training.
 COUNTING = """
-real = store._decode_all
+real = cache.decode_table
 
 
 def decode(sink, table, *more):
@@ -46,7 +46,7 @@ def decode(sink, table, *more):
     return real(sink, table, *more)
 
 
-store._decode_all = decode
+cache.decode_table = decode
 """
 HANGING = """
 real = units.train
@@ -234,7 +234,7 @@ def changed_workers(tmp_path, monkeypatch):
         imports = (
             "import sys, time\nfrom weiss.cli import main\nfrom weiss.comparing import units\n"
         )
-        imports += "from weiss.data import store\n"
+        imports += "from weiss.data import cache\n"
         arguments = "note, _, _, *sys.argv[1:] = sys.argv[1:]\n"  # NOTE -m weiss join-in
         script.write_text(f"{imports}{arguments}{code}\nmain()\n")
         words = shlex.join([sys.executable, str(script), str(note)])

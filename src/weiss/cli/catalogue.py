@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weiss.cli.options import Device, Quiet, Root
+
 if TYPE_CHECKING:
     from weiss.catalogue import Catalogue, Hit
 
@@ -18,7 +20,7 @@ INDEX_HELP = "\n\n".join(
         "Embed a collection of images by the network of a run, so that it can be searched.",
         "IMAGES is a folder of images, or one with a subfolder for each class; a CSV, TSV or "
         "Parquet list with the columns path and label; or the name of a data set. Images that "
-        "cannot be read are left out and listed. Started again, it goes on where it was.",
+        "cannot be read are left out and listed. If it is interrupted, the same command continues.",
         "Examples:",
         "weiss index runs/photos photos/ --out photos.index",
         "weiss index --add more/ --out photos.index",
@@ -27,7 +29,6 @@ INDEX_HELP = "\n\n".join(
     )
 )
 
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Onnx = Annotated[
     Path | None,
     typer.Option(help="Embed by this ONNX file, an export of the index's model."),
@@ -66,10 +67,7 @@ def index(
     replace: Annotated[
         bool, typer.Option("--replace", help="Put it in the place of an index that is there.")
     ] = False,
-    root: Annotated[
-        Path | None,
-        typer.Option(help="The folder of a named data set, or what paths of a list start from."),
-    ] = None,
+    root: Root = None,
     split: Annotated[str, typer.Option(help="all, or a part of the data: test, train.")] = "all",
     store: Annotated[
         str,
@@ -86,7 +84,7 @@ def index(
         int | None, typer.Option(help="Images a forward pass. By default the recipe's.")
     ] = None,
     device: Device = "auto",
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Make or change an index; the text is `INDEX_HELP`."""
     changes = [add is not None, bool(remove), check]
@@ -190,7 +188,7 @@ def search(
         raise ValueError(f"--html must name a file; {html} is a folder. Add a name: page.html")
     for path in images:
         if not path.exists():
-            decode(path)  # which says so, before anything large is opened
+            decode(path)  # raises before anything large is opened
     catalogue = Catalogue.open(index, device=device, onnx=onnx)
     found: list[list[Hit]] = []
     pixels = []

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table as Grid
 
 from weiss.cli import catalogue, comparing, magnet, printing
+from weiss.cli.options import Device, Overrides, Quiet, Root
 
 app = typer.Typer(
     name="weiss",
@@ -37,7 +38,7 @@ app.command("export")(catalogue.export)
 RECIPE_HELP = "\n\n".join(  # paragraphs of `weiss train --help`
     (
         "Train an embedding and leave a run folder: recipe, metrics, best model, plots, and the "
-        "state to go on from.",
+        "state to resume from.",
         "RECIPE may be: nothing, for glyphs on this machine's CPU or GPU; the name of a recipe "
         "(`weiss recipes` lists them) or a .toml file; the name of a data set (cub, cars, sop, "
         "inshop), for the paper's settings; a folder with one subfolder a class, or a list of "
@@ -59,10 +60,6 @@ Data = Annotated[
         help="A name that `weiss data list` shows, a folder with one subfolder a class, or a "
         "CSV, TSV or Parquet file with the columns path, label (or labels) and perhaps split.",
     ),
-]
-Root = Annotated[
-    Path | None,
-    typer.Option(help="The folder of a named data set, or what the paths of a list start from."),
 ]
 AllowMissing = Annotated[
     bool, typer.Option("--allow-missing", help="Accept a named data set with missing images.")
@@ -180,7 +177,7 @@ def data_show(
 
     if out.suffix.lower() != ".png" or out.is_dir():
         raise ValueError(f"--out must name a .png file; got {out}. Add a name that ends in .png.")
-    # Whatever may be wrong with the data, they can be looked at.
+    # Images are shown even if the data cannot be trained on.
     how = Assembly(split=split, shared_classes=True, min_images=1, skip_bad=skip_bad)
     table = open_table(data, root=root, how=how, allow_missing=allow_missing)
     draw_sheet(table.part(part), out, num_classes=classes, each=each, seed=seed)
@@ -193,12 +190,7 @@ def train(
         str | None,
         typer.Argument(metavar="[RECIPE]", help="A recipe, a data set, or a folder; see above."),
     ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Change a setting: --set train.epochs=20. Repeat."
-        ),
-    ] = None,
+    overrides: Overrides = None,
     out: Annotated[
         Path | None, typer.Option(help="The run folder. By default runs/DATA-BACKBONE-LOSS-SEED.")
     ] = None,
@@ -221,7 +213,7 @@ def train(
         int, typer.Option(help="How many seeds to run; more than one are summarised.")
     ] = 1,
     workers: Annotated[int, typer.Option(help="How many seeds to run at the same time.")] = 1,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train; the text is `RECIPE_HELP`."""
     from weiss._base.processes import leave_process_group
@@ -285,7 +277,7 @@ def evaluate(
     split: Annotated[
         str | None, typer.Option(help="Which part: test, valid or train. By default what counts.")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
     clustering: Annotated[
         bool, typer.Option("--clustering", help="Also cluster, for NMI and AMI.")
     ] = False,
@@ -332,7 +324,7 @@ def main() -> None:
     try:
         app()
     except (ValueError, TypeError, OSError, ImportError, RuntimeError) as error:
-        # What was asked for, Ctrl-C, is no error; it says so by the code it wants to end with.
+        # Ctrl-C is not an error: it has an exit code of its own.
         code = getattr(error, "exit_code", 2)
         if code != 2 and os.environ.get("RANK", "0") != "0":
             sys.exit(code)  # one of several processes has said it
@@ -353,7 +345,7 @@ def _refuse_counts(seeds: int, workers: int) -> None:
 
 
 def _run_to_resume(out: Path | None, seeds: int) -> str:
-    """Return the run folder whose recipe goes on: OUT, or the first of its seeds."""
+    """Return the run folder to resume: OUT, or the first of its seeds."""
     if out is None:
         raise ValueError("--resume must know which run to resume. Add --out and its folder.")
     from weiss.runs.folder import RECIPE, Run
@@ -363,7 +355,7 @@ def _run_to_resume(out: Path | None, seeds: int) -> str:
     begun = sorted(out.glob(f"seed-*/{RECIPE}"), key=lambda path: (len(str(path)), path))
     if begun and seeds == 1:
         raise ValueError(
-            f"--seeds must be said again for {out}, which holds {len(begun)} seeds that have "
+            f"--seeds must be given again for {out}, which holds {len(begun)} seeds that have "
             f"begun. Add --seeds {max(len(begun), 2)}, or however many there are to be."
         )
     if begun:

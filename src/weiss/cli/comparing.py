@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from weiss.cli import printing
+from weiss.cli.options import Overrides, Quiet, Root
 
 bench_app = typer.Typer(
     help="Compare losses: the paper's two protocols, resumable, on any number of workers.",
@@ -32,13 +33,8 @@ Losses = Annotated[
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(help="The folder. One that holds the same comparison is gone on with."),
+    typer.Option(help="The folder. If it holds the same comparison, that is continued."),
 ]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change the recipe. Repeat."),
-]
-Root = Annotated[Path | None, typer.Option(help="The folder of a named data set.")]
 Workers = Annotated[
     int, typer.Option(help="Processes that share the work; several GPUs are taken in turns.")
 ]
@@ -54,13 +50,12 @@ Storage = Annotated[
 Study = Annotated[
     str | None, typer.Option("--study", help="Its name in the storage; by default the folder's.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 COMPARED = "mf_cwms,mf_contrastive,proxy_anchor"
-GO_ON = "Start it again to go on: what is done is not done again."
+CONTINUE = "Start it again to continue: finished units are not computed again."
 TRADITIONAL_HELP = "\n\n".join(
     (
         "Compare losses with their usual settings: several seeds, intervals, paired tests.",
-        f"{GO_ON} More --losses or --seeds may be asked for later.",
+        f"{CONTINUE} More --losses or --seeds may be asked for later.",
     )
 )
 REALITY_CHECK_HELP = "\n\n".join(
@@ -71,15 +66,15 @@ REALITY_CHECK_HELP = "\n\n".join(
         "hyper-parameters on what is held out; the best settings trained again, networks apart "
         "and side by side.",
         "The name of a data set (cub, cars, sop, glyphs) stands for its recipe NAME_mlrc.",
-        f"{GO_ON} More --losses or --repeats may be asked for later.",
+        f"{CONTINUE} More --losses or --repeats may be asked for later.",
     )
 )
 STUDY_HELP = "\n\n".join(
     (
-        "Vary one setting of a recipe and draw what comes of it; without a name, list the studies.",
+        "Vary one setting of a recipe and draw the result; without a name, list the studies.",
         "NAME is dimension, batch-size, beta-delta, regularisation, fields (how they are found), "
         "classes (cost against their number) or breakdown (where the approximation ends).",
-        GO_ON,
+        CONTINUE,
     )
 )
 
@@ -215,7 +210,7 @@ def report(
     from weiss.comparing import PLAN, current_summary
     from weiss.reporting import Looked, write_report
 
-    # Of a comparison that is under way, all that there is now.
+    # An unfinished comparison is reported as far as it is.
     summaries = {run: current_summary(run) for run in runs if (run / PLAN).is_file()}
 
     def look(run: Path) -> Looked:
@@ -258,7 +253,7 @@ def join_in() -> None:
         if not orders["quiet"]:
             print(line, flush=True)
 
-    # A worker does not outlive the command that it works for.
+    # A worker ends with the command that started it.
     parent = os.getppid()
     work(
         plan_from(orders),
@@ -339,14 +334,14 @@ def _carry_out(
     failed = {key: why for row in found["rows"] for key, why in row["failed"].items()}
     if not failed and not found["is_complete"]:
         raise RuntimeError(
-            f"every unit must come to a result; {found['num_done']} of {found['num_units']} have. "
+            f"every unit must give a result; {found['num_done']} of {found['num_units']} have. "
             "Start the same command again."
         )
     if failed:
-        # What fails for one reason is told once: a setting that all share fails everywhere.
+        # One line for each cause: a setting that all share fails everywhere.
         causes = {why: [key for key in failed if failed[key] == why] for why in failed.values()}
         listed = "\n  ".join(f"{', '.join(keys)}: {why}" for why, keys in causes.items())
         raise RuntimeError(
-            f"every unit must come to a result; {len(failed)} did not:\n  {listed}\nMend the cause "
-            "and start the same command again: what is done stays done."
+            f"every unit must give a result; {len(failed)} failed:\n  {listed}\nFix the cause "
+            "and start the same command again: finished units are kept."
         )

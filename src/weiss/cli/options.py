@@ -1,0 +1,19 @@
+"""Options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Root = Annotated[
+    Path | None,
+    typer.Option(help="The folder of a named data set, or what the paths of a list start from."),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change a setting: --set train.epochs=20. Repeat."
+    ),
+]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
