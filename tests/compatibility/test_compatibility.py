@@ -46,7 +46,7 @@ def old(tmp_path, monkeypatch):
 
 def assert_close(found, expected):
     """Compare metrics that another processor may round differently."""
-    assert found.keys() == expected.keys()
+    assert found.keys() >= expected.keys()
     for name, value in expected.items():
         if isinstance(value, dict):
             assert_close(found[name], value)
@@ -83,13 +83,14 @@ def test_an_interrupted_run_resumes_to_the_end_that_the_old_version_reached(old,
 
 def test_a_new_run_writes_what_the_old_version_wrote(old, unrendered):
     train(tiny_recipe("stripes"), "anew", quiet=True)
-    assert {path.name for path in Path("anew").iterdir()} - {"plots"} == {
+    # A later version may add files, metrics and facts; it may drop none.
+    assert {path.name for path in Path("anew").iterdir()} >= {
         path.name for path in Path("finished").iterdir()
     }
     assert [line.keys() for line in metrics("anew")] == [
         line.keys() for line in metrics("finished")
     ]
-    assert Run("anew").result().keys() == Run("finished").result().keys()
+    assert Run("anew").result().keys() >= Run("finished").result().keys()
     assert_close(without_times(metrics("anew")[0]), without_times(metrics("finished")[0]))
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from weiss._base import checks
 
 TITLES = {"map_at_r": "MAP@R", "precision_at_1": "P@1", "r_precision": "RP"}
-"""What tables, cards and figures call the three metrics of the paper."""
+"""The metrics that tables, cards, figures and summaries show, in this order, and their titles."""
 
 
 def precision_at(hits_QK: Tensor, k: int) -> Tensor:

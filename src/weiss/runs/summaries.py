@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from weiss.evaluation.metrics import TITLES
 from weiss.evaluation.statistics import t_interval
 
 SUMMARY = "summary.json"
@@ -20,7 +21,8 @@ MEASURES = ("classes", "breakdown")
 KINDS = (*BENCHES, *STUDIES, *MEASURES)
 UNTRAINED = "untrained"
 """The loss of a row without training."""
-SCORES = ("map_at_r", "precision_at_1", "r_precision")
+SCORES = tuple(TITLES)
+"""The metrics that summaries and tables hold."""
 FEW_PAIRS = 5
 """A test of fewer pairs is not reliable, whatever its p-value."""
 

@@ -19,10 +19,8 @@ from weiss._base.processes import is_main_process, share_of_cores
 from weiss.data import reuse_decoded_images
 from weiss.evaluation.statistics import t_interval
 from weiss.runs import Recipe, Run, to_toml
-from weiss.runs.summaries import SUMMARY
+from weiss.runs.summaries import SCORES, SUMMARY
 from weiss.training.trainer import train
-
-SCORES = ("map_at_r", "r_precision", "precision_at_1")
 
 
 def train_seeds(
