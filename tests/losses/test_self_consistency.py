@@ -21,9 +21,9 @@ from weiss.losses.self_consistency import (
 )
 
 CPU = torch.device("cpu")
-MEAN_FIELD = ["mf_contrastive", "mf_cwms", "mf_binomial"]
-PROXIES = ["arcface", "cosface", "proxy_nca", "proxy_anchor", "norm_softmax"]
-OVER_PAIRS = [name for name in weiss.LOSSES if name not in (*MEAN_FIELD, *PROXIES)]
+MEAN_FIELD = [name for name in weiss.LOSSES if name.startswith("mf_")]
+OVER_PAIRS = [name for name, loss in weiss.LOSSES.items() if loss.class_lr_scale is None]
+PROXIES = [name for name in weiss.LOSSES if name not in (*MEAN_FIELD, *OVER_PAIRS)]
 REACH = {"mf_contrastive": "neg_margin", "mf_cwms": "delta", "mf_binomial": "delta"}
 
 

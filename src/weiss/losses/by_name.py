@@ -75,16 +75,19 @@ def _with_proxies(title: str, name: str, **defaults: Any) -> LossEntry:
     return LossEntry(title, build, "classes", PROXY_LR_SCALE, settings)
 
 
-LOSSES: dict[str, LossEntry] = {
+DERIVED: dict[str, LossEntry] = {
     "contrastive": _without_fields("Contrastive", ContrastiveLoss),
     "cwms": _without_fields("CWMS", ClassWiseMultiSimilarityLoss),
     "binomial": _without_fields("Binomial", BinomialDevianceLoss),
     "mf_contrastive": _with_fields("MFCont", MeanFieldContrastiveLoss),
     "mf_cwms": _with_fields("MFCWMS", MeanFieldClassWiseMultiSimilarityLoss),
     "mf_binomial": _with_fields("MFBinomial", MeanFieldBinomialDevianceLoss),
-    # From here on pytorch-metric-learning, with the settings of the paper's released program; what
-    # it does not set is PML's default. ProxyNCA's softmax underflows at this scale, to NaN, for a
-    # sample opposite to its proxy; in hundreds of dimensions no sample starts there.
+}
+"""The losses of the derivation."""
+# With the settings of the paper's released program; what it does not set is PML's default.
+# ProxyNCA's softmax underflows at this scale, to NaN, for a sample opposite to its proxy; in
+# hundreds of dimensions no sample starts there.
+BASELINES: dict[str, LossEntry] = {
     "contrastive_pml": _over_pairs("Contrastive (PML)", *baselines.over_pairs("ContrastiveLoss")),
     "ms": _over_pairs(
         "MS", *baselines.over_pairs("MultiSimilarityLoss", alpha=2, beta=50, base=0.5)
@@ -97,6 +100,8 @@ LOSSES: dict[str, LossEntry] = {
     "proxy_anchor": _with_proxies("ProxyAnchor", "ProxyAnchorLoss", margin=0.1, alpha=32),
     "norm_softmax": _with_proxies("NormSoftmax", "NormalizedSoftmaxLoss"),
 }
+"""The losses of pytorch-metric-learning, which is imported when one is built."""
+LOSSES = DERIVED | BASELINES
 """Every loss that has a short name."""
 
 

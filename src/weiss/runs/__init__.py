@@ -17,7 +17,6 @@ from weiss.runs.recipe_files import (
     shipped_recipes,
 )
 from weiss.runs.recipe_sections import (
-    BASELINES,
     Augment,
     Backbone,
     Data,
@@ -32,7 +31,6 @@ from weiss.runs.recipe_sections import (
 from weiss.runs.toml_text import to_toml, to_toml_value
 
 __all__ = [
-    "BASELINES",
     "MAIN_RECIPES",
     "REALITY_CHECK_RECIPES",
     "Augment",

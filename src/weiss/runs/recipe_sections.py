@@ -24,13 +24,7 @@ from weiss.backbones.pooling import POOLINGS
 from weiss.data.cache import STORAGES
 from weiss.data.crops import RandomCrop
 from weiss.data.own_data import HOW_TO_SPLIT, Assembly
-from weiss.losses.by_name import LOSSES, make_loss
-
-BASELINES = frozenset(
-    {"contrastive_pml", "ms", "ms_miner", "triplet", "arcface", "cosface"}
-    | {"proxy_nca", "proxy_anchor", "norm_softmax"}
-)
-"""Losses of pytorch-metric-learning, which is slow to import: they are checked when built."""
+from weiss.losses.by_name import BASELINES, LOSSES, make_loss
 
 
 def refusal(message: str) -> PydanticCustomError:
