@@ -331,3 +331,12 @@ def test_the_checksum_covers_names_dtypes_shapes_values_and_text():
     ]
     assert len(set(others)) == len(others)
     assert others[-1] == digest()
+
+
+def test_a_file_of_ours_that_lost_its_checksum_is_damaged(tmp_path):
+    from safetensors.torch import save_file
+
+    save_file({"a": torch.zeros(2)}, tmp_path / "a.safetensors")
+    assert set(read_tensors(tmp_path / "a.safetensors")[0]) == {"a"}
+    with pytest.raises(DamagedFileError, match="no checksum"):
+        read_tensors(tmp_path / "a.safetensors", is_ours=True)

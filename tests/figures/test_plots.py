@@ -593,3 +593,13 @@ def test_a_network_far_from_every_curve_is_named_at_the_edge(drawn):
     assert "trained" in near
     assert any(text.startswith("↓ MFCWMS, trained:") for text in far)
     assert "\N{MINUS SIGN}0.6" not in far  # the scale is the curves'
+
+
+def test_names_below_boxes_are_wrapped_only_where_they_must_be():
+    from weiss.figures.comparisons import _names_below
+    from weiss.figures.drawing import LETTER
+
+    names = ["solved for", "joint"]
+    assert _names_below(names, 2 * 20 * LETTER) == (names, False)
+    assert _names_below(names, 2 * 8 * LETTER) == (["solved\nfor", "joint"], False)
+    assert _names_below(names, 2 * 3 * LETTER) == (names, True)
