@@ -169,3 +169,24 @@ def test_a_folder_that_cannot_lock_works_without(tmp_path, monkeypatch):
     with alone(tmp_path / "run", wait=False):
         assert os.path.lexists(tmp_path / ".run.lock")
     assert list(Path(tmp_path).iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_afterwards(
+    tmp_path, monkeypatch
+):
+    done, synchronise, rename = [], os.fsync, os.replace
+
+    def fsync(descriptor):
+        done.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).is_dir())
+        synchronise(descriptor)
+
+    def replace(*paths):
+        done.append("renamed")
+        rename(*paths)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replace)
+    with replacing(tmp_path / "a") as temporary:
+        temporary.write_text("whole")
+    assert done == [False, "renamed", True]
