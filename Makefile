@@ -6,7 +6,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS)
 .DEFAULT_GOAL := help
 
-.PHONY: help setup demo test test-slow test-gpu test-data test-postgres test-browser check format bench docs dist clean
+.PHONY: help setup demo test test-slow test-gpu test-data test-postgres test-browser test-hostile check format bench docs dist clean
 
 help: ## list these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ test-postgres: setup ## run the tests that start a PostgreSQL server (Debian: ap
 test-browser: setup ## run the tests in a browser (Debian: apt install chromium)
 	$(PIP) -e ".[browser]"
 	$(BIN)/pytest -q -m "browser and not slow"
+
+test-hostile: setup ## damage files, kill processes, abuse a server, fuzz losses (at most 20 minutes on two cores)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m hostile --show-capture=no tests/hostile
 
 check: setup ## lint, format and types
 	$(BIN)/ruff check .

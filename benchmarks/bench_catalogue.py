@@ -16,7 +16,6 @@ Required are 20 ms for a search in 100,000 items, which is why milliseconds are 
     python benchmarks/bench_catalogue.py --smoke
 """
 
-import argparse
 import statistics
 import tempfile
 import time
@@ -27,11 +26,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from record import RESULTS, hardware, keep
+from record import hardware, keep, options_of
 
 from weiss.catalogue.faiss_store import FaissStore
 from weiss.catalogue.milvus_store import MilvusStore
-from weiss.catalogue.stores import Store
+from weiss.catalogue.stores import VectorStore
 
 K, BATCH, QUERIES = 10, 32, 320
 STORES = ("flat", "ivf", "hnsw", "milvus")
@@ -65,17 +64,17 @@ def brute_force(vectors: Array) -> Callable[[Array], Array]:
     return search
 
 
-def build(kind: str, vectors: Array, folder: Path) -> Store:
+def build(kind: str, vectors: Array, folder: Path) -> VectorStore:
     """Make a store of a kind with ids from 0."""
     ids = np.arange(len(vectors))
     if kind != "milvus":
         return FaissStore.build(ids, vectors, kind=kind)
-    store = MilvusStore(str(folder / "bench.db"), f"items {len(vectors)}", vectors.shape[1])
+    store = MilvusStore(str(folder / "bench.db"), f"items_{len(vectors)}", vectors.shape[1])
     store.add(ids, vectors)
     return store
 
 
-def settle(store: Store, seconds: float) -> None:
+def settle(store: VectorStore, seconds: float) -> None:
     """Wait while Milvus builds its graph behind the scenes; it does not say when it is done."""
     if isinstance(store, MilvusStore):
         time.sleep(seconds)
@@ -151,12 +150,10 @@ def measure(
 
 def main() -> None:
     """Measure, print, and keep the result."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = options_of(__doc__, device=False)
     parser.add_argument("--sizes", default="100000,200000")
     parser.add_argument("--dimensions", type=int, default=128)
     parser.add_argument("--stores", default=",".join(STORES))
-    parser.add_argument("--smoke", action="store_true", help="small sizes, nothing is kept")
-    parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     kinds = arguments.stores.split(",")
     for unknown in set(kinds) - set(STORES):

@@ -20,18 +20,16 @@ CUB-200-2011 (`lifelike`; the shares of pairs near each other are printed beside
     python benchmarks/bench_classes.py --smoke                  # a few seconds, keeps nothing
 """
 
-import argparse
 import gc
 import statistics
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from bench_multi_similarity import dense_mfcwms
-from record import RESULTS, hardware, keep
+from record import hardware, keep, options_of
 from torch import Tensor
 
 import weiss
@@ -407,13 +405,10 @@ def check_spread() -> None:
 
 def main() -> None:
     """Compare, print the table, and keep the result."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--smoke", action="store_true", help="small sizes, nothing is kept")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser = options_of(__doc__)
     parser.add_argument("--near", action="store_true", help="rows of near pairs alone, on a GPU")
     parser.add_argument("--largest", type=int, default=10_000_000, help="classes of the last row")
     parser.add_argument("--repeats", type=int, default=120, help="steps of small problems")
-    parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     if arguments.near and arguments.device != "cuda":
         parser.error("--near is for a GPU: add --device cuda")

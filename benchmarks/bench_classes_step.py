@@ -16,18 +16,16 @@ import gc
 import statistics
 import time
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import torch
 from bench_classes import lifelike
-from record import RESULTS, hardware, keep
+from bench_step import make_network
+from record import hardware, keep, options_of
 
 import weiss
 from weiss._base.devices import autocast
 from weiss._base.processes import Processes
-from weiss.backbones import make_backbone
-from weiss.runs import recipe_from
 from weiss.training.graphs import can_be_captured, captured
 
 WAYS = (("float32", "off"), ("bfloat16", "off"), ("float32", "on"))
@@ -58,19 +56,8 @@ def measure(
 ) -> dict[str, float]:
     """Return the median milliseconds of each phase of a step."""
     device = torch.device("cpu" if arguments.smoke else "cuda")
-    changes = {
-        "backbone.name": arguments.backbone,
-        "backbone.weights": "none",
-        "train.batch_size": arguments.batch,
-        "train.precision": "fp32" if arguments.smoke else "bf16",
-        "augment.size": arguments.size,
-    }
-    recipe = recipe_from("cub_resnet50", [f"{key}={value}" for key, value in changes.items()])
-    torch.manual_seed(0)
-    model = make_backbone(
-        arguments.backbone, embedding_size=512, weights="scratch", freeze_bn="statistics"
-    )
-    model = model.to(device).to(memory_format=torch.channels_last).train()
+    precise = "fp32" if arguments.smoke else "bf16"
+    recipe, model = make_network(arguments, device, precision=precise)
     samples, fields, labels = lifelike(
         arguments.batch, arguments.classes, 512, loss_name, str(device)
     )
@@ -114,14 +101,12 @@ def measure(
 
 def main() -> None:
     """Measure, print, keep."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = options_of(__doc__, device=False)
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--classes", type=int, default=1_000_000)
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--backbone", default="resnet50_v1")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--smoke", action="store_true", help="tiny, and keeps nothing")
     arguments = parser.parse_args()
     if arguments.smoke:
         arguments.batch, arguments.classes, arguments.steps = 4, 300, 2

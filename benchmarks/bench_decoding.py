@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from record import RESULTS, hardware, keep
+from record import hardware, keep, options_of
 
 from weiss._base.decoding import usable_cores
 from weiss.data.cache import build_store
@@ -103,12 +103,10 @@ def measure(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = options_of(__doc__, device=False)
     parser.add_argument("--root", type=Path, help="a folder of images")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--copies", type=int, default=1, help="list every file this often")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--smoke", action="store_true", help="tiny, and keeps nothing")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         root = arguments.root or Path(made)

@@ -12,7 +12,6 @@ processor, which on one thread does not depend on what else the machine does.
     python benchmarks/bench_index.py --smoke                          # small, keeps nothing
 """
 
-import argparse
 import statistics
 import tempfile
 import time
@@ -20,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from record import RESULTS, hardware, keep
+from record import hardware, keep, options_of
 
 from weiss.catalogue import build_index
 from weiss.data import CentreCrop, Pipeline, Table, glyphs
@@ -61,13 +60,10 @@ def make_run(folder: Path, table: Table) -> Run:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = options_of(__doc__)
     parser.add_argument("--items", type=int, default=20_000)
     parser.add_argument("--batch", type=int, default=512, help="as the recipe's evaluation has it")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--smoke", action="store_true", help="tiny, and keeps nothing")
     arguments = parser.parse_args()
     if arguments.smoke:
         arguments.items, arguments.rounds = 600, 1

@@ -22,10 +22,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
-from record import RESULTS, hardware, keep
+from record import hardware, keep, options_of
 from torch import Tensor
 
 from weiss import MeanFieldClassWiseMultiSimilarityLoss
@@ -109,10 +108,7 @@ def in_own_process(what: str, contender: str, sizes: list[int], device: str) -> 
 
 def main() -> None:
     """Compare, print the table, and keep the result."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--smoke", action="store_true", help="small sizes, nothing is kept")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser = options_of(__doc__)
     parser.add_argument("--measure", nargs=7, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from bench_decoding import make_photographs
-from record import RESULTS, hardware, keep
+from record import hardware, keep, options_of
 
 from weiss import MeanFieldClassWiseMultiSimilarityLoss, parameter_groups
 from weiss.backbones import make_backbone
@@ -102,16 +102,13 @@ def measure(arguments: argparse.Namespace, table: Table, places: list[str]) -> d
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = options_of(__doc__)
     parser.add_argument("--root", type=Path, help="a folder of images; made of noise by default")
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--backbone", default="resnet50")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--steps", type=int, default=30, help="steps of a round")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--smoke", action="store_true", help="tiny, and keeps nothing")
     arguments = parser.parse_args()
     arguments.untimed, arguments.pause = 10, 0.5
     if arguments.smoke:

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from record import RESULTS, hardware, keep
+from record import hardware, keep, options_of
 from torch import Tensor
 
 from weiss import retrieval_metrics
@@ -208,13 +208,10 @@ def on_cuda(contender: str, batch: Batch, repeats: int) -> dict[str, Any]:
 
 def main() -> None:
     """Compare, print the table, and keep the result."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = options_of(__doc__)
     parser.add_argument("--task", choices=TASKS, default="sop")
     parser.add_argument("--rivals", default="plain,faiss")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--smoke", action="store_true", help="small sizes, nothing is kept")
-    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:

@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 import psutil
-from record import RESULTS, hardware, keep
+from record import hardware, keep, options_of
 
 BOUNDARY = b"benchmark-boundary"
 CONTENDERS = {"weiss": 32, "single": 1}
@@ -230,15 +230,13 @@ def measure(index: Path, side: int, max_batch: int, clients: int, duration: floa
 
 def main() -> None:
     """Compare, print the table, and keep the result."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = options_of(__doc__, device=False)
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--items", type=int, default=10_000)
     parser.add_argument("--side", type=int, default=0, help="enlarge pictures, as JPEG files")
     parser.add_argument("--index", type=Path, help="one's own index")
     parser.add_argument("--contenders", default="weiss,single")
-    parser.add_argument("--smoke", action="store_true", help="small sizes, nothing is kept")
-    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--max-batch", type=int, default=32, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

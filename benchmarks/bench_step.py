@@ -15,17 +15,16 @@ import argparse
 import statistics
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import torch
-from record import RESULTS, hardware, keep
+from record import hardware, keep, options_of
 
 from weiss._base.devices import resolve_precision
 from weiss._base.processes import Processes
-from weiss.backbones import make_backbone
+from weiss.backbones import Embedder, make_backbone
 from weiss.losses import make_loss
-from weiss.runs import recipe_from
+from weiss.runs import Recipe, recipe_from
 from weiss.training.step import Stepper, make_optimizer
 
 NUM_CLASSES = 100
@@ -40,23 +39,34 @@ KINDS = {
 """Words in the names of kernels; the first kind that fits counts."""
 
 
-def make_stepper(contender: str, arguments: argparse.Namespace) -> Stepper:
-    device = torch.device(arguments.device)
+def make_network(
+    arguments: argparse.Namespace, device: torch.device, **of_training: str
+) -> tuple[Recipe, Embedder]:
+    """Return the recipe of a step, with further settings of training, and its network."""
     changes = {
         "backbone.name": arguments.backbone,
         "backbone.weights": "none",
         "train.batch_size": arguments.batch,
         "augment.size": arguments.size,
-        "train.graphs": str("recorded" in contender).lower(),
-        "train.compile": str(contender == "compiled").lower(),
-        "train.precision": resolve_precision("auto", device),
     }
+    changes |= {f"train.{key}": value for key, value in of_training.items()}
     recipe = recipe_from("cub_resnet50", [f"{key}={value}" for key, value in changes.items()])
     torch.manual_seed(0)
     model = make_backbone(
         arguments.backbone, embedding_size=512, weights="scratch", freeze_bn="statistics"
     )
-    model = model.to(device).to(memory_format=torch.channels_last).train()
+    return recipe, model.to(device).to(memory_format=torch.channels_last).train()
+
+
+def make_stepper(contender: str, arguments: argparse.Namespace) -> Stepper:
+    device = torch.device(arguments.device)
+    recipe, model = make_network(
+        arguments,
+        device,
+        graphs=str("recorded" in contender).lower(),
+        compile=str(contender == "compiled").lower(),
+        precision=resolve_precision("auto", device),
+    )
     model.trunk.folds = "folded" in contender
     loss = make_loss("mf_cwms", num_classes=NUM_CLASSES, embedding_size=512, check=False).to(device)
     optimizer = make_optimizer(recipe, model, loss)
@@ -124,16 +134,13 @@ def kernel_seconds(stepper: Stepper, arguments: argparse.Namespace) -> dict[str,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser = options_of(__doc__)
     parser.add_argument("--backbone", default="resnet50_v1")
     parser.add_argument("--batch", type=int, default=120)
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--steps", type=int, default=20, help="steps of a round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--compile", action="store_true", help="torch.compile competes too")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--smoke", action="store_true", help="tiny, and keeps nothing")
     arguments = parser.parse_args()
     if arguments.smoke:
         arguments.backbone, arguments.batch, arguments.size = "resnet18", 4, 64

@@ -1,5 +1,6 @@
-"""What every benchmark does with its result: name the hardware, keep the rows."""
+"""What all benchmarks share: their options, the name of the hardware, rows that are kept."""
 
+import argparse
 import contextlib
 import csv
 import os
@@ -13,6 +14,16 @@ from typing import Any
 import torch
 
 RESULTS = Path(__file__).parent / "results"
+
+
+def options_of(about: str | None, *, device: bool = True) -> argparse.ArgumentParser:
+    """Return a parser with the options of every benchmark; `about` is its docstring."""
+    parser = argparse.ArgumentParser(description=(about or "").splitlines()[0])
+    parser.add_argument("--smoke", action="store_true", help="small sizes, nothing is kept")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    if device:
+        parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    return parser
 
 
 def hardware(device: str) -> str:

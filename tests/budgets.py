@@ -4,18 +4,27 @@ The truth is the plain formula with autograd, in float64. A kernel in another pr
 more than the plain formula in that precision does, and a little. And how large tensors become.
 """
 
+import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import weiss
+from weiss.losses import loss_settings
+from weiss.losses.by_name import DERIVED
+from weiss.theory.interactions import closed_form_of
 
-MEAN_FIELD = ["mf_contrastive", "mf_cwms", "mf_binomial"]
-GENTLE = {
-    "mf_contrastive": {},
-    # The default alpha adds a constant of 69, beside which no error would be seen.
-    "mf_cwms": {"alpha": 2.0, "beta": 40.0, "delta": 0.3},
-    "mf_binomial": {},
-}
+PAIR = [name for name, entry in DERIVED.items() if entry.sampling == "pairs"]
+MEAN_FIELD = [name for name in DERIVED if name not in PAIR]
+OURS = PAIR + MEAN_FIELD
+RATED = [name for name in OURS if "alpha" in loss_settings(name, {})]
+FUSED = [n for n in MEAN_FIELD if closed_form_of(weiss.make_loss(n, 1, 1).interactions)]
+# The default alpha adds a constant of 69, beside which no error would be seen.
+GENTLE = {name: {} for name in MEAN_FIELD} | {"mf_cwms": {"alpha": 2.0, "beta": 40.0, "delta": 0.3}}
+
+
+def soft(name):
+    """Return settings whose central differences resolve something, unlike those of e^{-80 d}."""
+    return {"alpha": 2.0, "beta": 5.0, "delta": 0.6} if name in RATED else {}
 
 
 def clustered(batch, num_classes, size, seed=0, same=0):
@@ -49,6 +58,36 @@ def found(loss, embeddings, labels, factor=1.0):
     (value * factor).backward()
     gradient, loss.fields.grad = loss.fields.grad, None
     return [value.detach(), x.grad, gradient]
+
+
+def found_alone(loss, embeddings, labels, wanted):
+    """Return the same with one of the two gradients wanted, or ``"nothing"``; None for others."""
+    x = embeddings.clone().requires_grad_(wanted == "embeddings")
+    loss.fields.requires_grad_(wanted == "fields")
+    value = loss(x, labels)
+    if wanted != "nothing":
+        value.backward()
+    return [value.detach(), x.grad, loss.fields.grad]
+
+
+def refusal(loss, embeddings, labels):
+    """Return the words with which a batch is refused."""
+    with pytest.raises(ValueError, match="must") as caught:
+        loss(embeddings, labels)
+    return str(caught.value)
+
+
+def both(name, embeddings, labels, fields, factor=1.0, **arguments):
+    """Return what the streaming kernel finds, and what the plain formula does."""
+    return [
+        found(with_fields(name, fields, impl=impl, **arguments), embeddings, labels, factor)
+        for impl in ("streaming", "reference")
+    ]
+
+
+def same_bits(results, expected):
+    """Return whether all tensors are equal to the last bit."""
+    return all(a.equal(b) for a, b in zip(results, expected, strict=True))
 
 
 def assert_equal_to(results, expected, relative=1e-10):

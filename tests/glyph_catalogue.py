@@ -5,9 +5,11 @@ What is expensive is made by functions ``make(folder)`` that write everything in
 """
 
 import shutil
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pytest
 from built_once import built_once
 
 from weiss._base.images import encode_png
@@ -123,3 +125,30 @@ def build(run, data, folder, **options):
     from weiss.catalogue import build_index
 
     return build_index(run, data, folder, device="cpu", quiet=True, num_workers=0, **options)
+
+
+def built(run, data, folder, **options):
+    """Make an index and open it."""
+    build(run, data, folder, **options)
+    return opened(folder)
+
+
+def add(folder, data, **options):
+    """Add to an index on the CPU, without output."""
+    from weiss.catalogue import add_items
+
+    return add_items(folder, data, device="cpu", quiet=True, num_workers=0, **options)
+
+
+@contextmanager
+def full_disk(monkeypatch):
+    """Let the change inside fail at its last step, the replacement of the manifest."""
+    from weiss.catalogue.index_folder import IndexFolder
+
+    def no_room(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(IndexFolder, "switch", no_room)
+        with pytest.raises(OSError, match="No space left"):
+            yield

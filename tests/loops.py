@@ -3,6 +3,8 @@
 Slow on purpose. Nothing here is shared with the package, and nothing is vectorised.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -49,12 +51,24 @@ def pair_loss(attraction, repulsion, attraction_link, repulsion_link, kind, embe
 
 
 def mean_field_loss(
-    attraction, repulsion, attraction_link, repulsion_link, kind, embeddings, labels, fields
+    attraction,
+    repulsion,
+    attraction_link,
+    repulsion_link,
+    kind,
+    embeddings,
+    labels,
+    fields,
+    average="classes",
 ):
     """The mean-field loss without constraint, over all ordered pairs of all classes."""
     classes = classes_of(labels)
     present = sorted(set().union(*classes))
     members = {c: [i for i, of in enumerate(classes) if c in of] for c in range(len(fields))}
+
+    def size(c):
+        total = sum(len(members[present_class]) for present_class in present)
+        return len(members[c]) if average == "classes" else total / len(present)
 
     def push(c, other):
         if not members[c]:
@@ -63,7 +77,7 @@ def mean_field_loss(
         for i in members[c]:
             if other not in classes[i]:
                 between = between + repulsion(distance(kind, embeddings[i], fields[other]))
-        return between / len(members[c])
+        return between / size(c)
 
     total = embeddings.new_zeros(())
     for c in range(len(fields)):
@@ -71,7 +85,7 @@ def mean_field_loss(
             inside = embeddings.new_zeros(())
             for i in members[c]:
                 inside = inside + attraction(distance(kind, embeddings[i], fields[c]))
-            total = total + attraction_link(inside / len(members[c]))
+            total = total + attraction_link(inside / size(c))
         for other in range(len(fields)):
             if other != c:
                 total = total + repulsion_link(push(c, other) + push(other, c)) / 2
@@ -87,6 +101,45 @@ def soft_constraint(repulsion, repulsion_link, kind, fields):
                 gap = distance(kind, fields[c], fields[other])
                 total = total + repulsion_link(repulsion(gap)) ** 2
     return total / len(fields)
+
+
+def distance_by_loops(kind, x, y):
+    if kind == "cosine":
+        dot = sum(a * b for a, b in zip(x, y, strict=True))
+        return 1 - dot / math.hypot(*x) / math.hypot(*y)
+    return math.dist(x, y)
+
+
+def metrics_by_loops(kind, query, labels, gallery=None, gallery_labels=None, ks=(1, 3, 50)):
+    """Every metric of every query from its definition; ties by index."""
+    itself = gallery is None
+    gallery, gallery_labels = (query, labels) if itself else (gallery, gallery_labels)
+    total, queries = {}, 0
+    for q, (x, label) in enumerate(zip(query, labels, strict=True)):
+        ranked = sorted(
+            # Rounded, so that equal points are equal whatever order their sums were taken in.
+            (round(distance_by_loops(kind, x, y), 9), g)
+            for g, y in enumerate(gallery)
+            if not (itself and g == q)
+        )
+        hits = [bool(set(gallery_labels[g]) & set(label)) for _, g in ranked]
+        relevant = sum(hits)
+        if relevant == 0:
+            continue
+        queries += 1
+        precision = [sum(hits[: i + 1]) / (i + 1) for i in range(len(hits))]
+        values = {
+            "r_precision": sum(hits[:relevant]) / relevant,
+            "map_at_r": sum(precision[i] for i in range(relevant) if hits[i]) / relevant,
+        }
+        for k in ks:
+            found = [precision[i] for i in range(min(k, len(hits))) if hits[i]]
+            values[f"recall_at_{k}"] = float(any(hits[:k]))
+            values[f"precision_at_{k}"] = sum(hits[:k]) / k
+            values[f"map_at_{k}"] = sum(found) / min(k, relevant)
+        for name, value in values.items():
+            total[name] = total.get(name, 0.0) + value
+    return {name: value / queries for name, value in total.items()} | {"queries": queries}
 
 
 def random_batch(seed: int, batch: int = 7, num_classes: int = 5, size: int = 3, labels_each=None):

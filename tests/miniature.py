@@ -1,6 +1,6 @@
-"""Miniature copies of the official data sets: the same layout, a few tiny images a class.
+"""Miniature data: tables, folders of photos, and copies of the official data sets.
 
-Each function writes one into a folder and returns the official folder. Classes have images of
+Each ``write_`` writes one into a folder and returns the official folder. Classes have images of
 their own colour, so that even a small network can tell them apart.
 """
 
@@ -8,6 +8,38 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
+
+from weiss.data import Table
+from weiss.data.sources import Pixels
+
+
+def toy_table(labels, num_classes: int, splits=None, source=None) -> Table:
+    """Return a table of blank images, or of a source; a list of lists is a multi-label one."""
+    if labels and isinstance(labels[0], list):
+        hot = np.zeros((len(labels), num_classes), dtype=bool)
+        for row, classes in enumerate(labels):
+            hot[row, classes] = True
+        labels = hot
+    source = source or Pixels(np.zeros((len(labels), 2, 2), np.uint8))
+    names = tuple(f"c{c}" for c in range(num_classes))
+    splits = np.full(len(labels), "train") if splits is None else np.array(splits)
+    return Table("toy", source, np.array(labels), names, splits)
+
+
+def write_photos(root: Path, num_classes: int, per_class: int, size) -> Path:
+    """Write a folder with one subfolder a class; ``size(c, i)`` is that of an image."""
+    for c in range(num_classes):
+        for i in range(per_class):
+            write_image(root / f"class {c}" / f"{i}.jpg", c, i, size=size(c, i))
+    return root
+
+
+def assert_same_batches(first, second) -> None:
+    """Assert that batches of two pipelines agree to the last bit."""
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one.items, other.items)
+        assert np.array_equal(one.images.numpy(), other.images.numpy())
+        assert one.labels.tolist() == other.labels.tolist()
 
 
 def write_image(path: Path, label: int, number: int = 0, size: tuple[int, int] = (24, 18)) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 import together
 import torch
+from budgets import FUSED, MEAN_FIELD
 
 import weiss
 from weiss._base.processes import gather_batch
@@ -14,7 +15,6 @@ from weiss.losses.contrastive import Contrastive
 from weiss.losses.shards import even_sizes, is_sharded, shard_classes, whole_fields, whole_state
 from weiss.theory.interactions import LinearLink
 
-LOSSES = ("mf_contrastive", "mf_cwms", "mf_binomial")
 CLASSES, SIZE = 11, 5
 BATCHES = {
     "some classes": [3, 9, 3, 0, 10, 5, 9, 4, 3],
@@ -50,7 +50,7 @@ def cases(world):
     uneven = {3: [4, 0, 7], 4: [1, 6, 0, 4]}[world]
     empty = [[CLASSES, *[0] * (world - 1)], [*[0] * (world - 1), CLASSES]]
     some = torch.tensor(BATCHES["some classes"])
-    for name in LOSSES:
+    for name in MEAN_FIELD:
         for distance in ("cosine", "euclidean"):
             for labels, average, reg_weight in (
                 (some, "classes", 0.0),
@@ -120,11 +120,9 @@ def compute_fused(rank, world, path):
     labels = torch.tensor(BATCHES["some classes"])
     empty = [CLASSES, *[0] * (world - 1)]
     for name, sizes, skip in (
-        ("mf_contrastive", None, "off"),
+        *((name, None, "off") for name in FUSED),
         ("mf_contrastive", empty, "on"),
-        ("mf_cwms", None, "off"),
         ("mf_cwms", empty, "off"),
-        ("mf_binomial", None, "off"),
     ):
         options = {"skip": skip, "reg_weight": 0.7, "check": skip == "off"}
         loss, x = Case(name, labels, options=options).make()

@@ -31,7 +31,7 @@ SETTINGS = {
     "augment.area": "[0.5, 1.0]",
     "schedule.every": "2",
 }
-TIMES = ("seconds", "seconds_to_best", "images_per_second")
+TIMES = ("seconds", "seconds_to_best", "images_per_second", "checksums")
 
 
 def write_stripe(path, label, number, size=32):
@@ -56,6 +56,13 @@ def write_stripes(folder, num_classes=10, per_class=6):
         for number in range(per_class):
             write_stripe(Path(folder) / f"class{label}" / f"{number}.png", label, number)
     return Path(folder)
+
+
+def damage(path):
+    """Change one bit of a file."""
+    raw = bytearray(path.read_bytes())
+    raw[-1] ^= 1
+    path.write_bytes(raw)
 
 
 def settings(**changes):

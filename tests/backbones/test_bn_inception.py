@@ -85,9 +85,3 @@ def test_images_of_any_size_fit_through():
         for pixels, side in [(227, 7), (256, 8), (240, 8), (65, 2), (40, 2), (32, 1)]:
             maps = network(torch.empty(1, 3, pixels, pixels + 32))
             assert maps.shape == (1, 1024, side, side + 1)
-
-
-def test_the_input_is_bgr_in_bytes_less_the_mean():
-    spec = BNInception.input
-    assert (spec.bgr, spec.scale, spec.mean, spec.std) == (True, 1, (104, 117, 128), (1, 1, 1))
-    assert (spec.size, spec.resize) == (224, 256)

@@ -64,27 +64,16 @@ IMAGES, VECTORS = ResNet.input, InputSpec.vectors(7)
 BAD = {
     "array": (IMAGES, PIXELS.numpy(), TypeError, "must be a torch.Tensor of images .* got ndarray"),
     "one image": (IMAGES, PIXELS[0], ValueError, r"\(batch, 3 or 1, .* \(3, 5, 4\). Stack a batch"),
-    "channels last": (
-        IMAGES,
-        PIXELS.permute(0, 2, 3, 1),
-        ValueError,
-        r"got \(2, 5, 4, 3\). Put channels first: images.permute\(0, 3, 1, 2\)",
-    ),
-    "int64": (
-        IMAGES,
-        PIXELS.long(),
-        TypeError,
-        "uint8 or floating point .* got torch.int64.*0..255",
-    ),
+    "channels last": (IMAGES, PIXELS.permute(0, 2, 3, 1), ValueError, r"3\). Put channels first"),
+    "int64": (IMAGES, PIXELS.long(), TypeError, "or floating point .* got torch.int64.*0..255"),
     "images as vectors": (VECTORS, PIXELS, ValueError, r"must be vectors \(batch, 7\) .* got \(2,"),
     "length": (VECTORS, torch.randn(2, 8), ValueError, r"got \(2, 8\). Build .*num_features=8"),
     "vectors as images": (IMAGES, torch.randn(2, 3), ValueError, r"must be images .* got \(2, 3\)"),
 }
 
 
-@pytest.mark.parametrize("mistake", BAD)
-def test_a_bad_batch_is_refused(mistake):
-    spec, given, error, message = BAD[mistake]
+@pytest.mark.parametrize(("spec", "given", "error", "message"), BAD.values(), ids=BAD)
+def test_a_bad_batch_is_refused(spec, given, error, message):
     with pytest.raises(error, match=message):
         converted(spec, given)
 

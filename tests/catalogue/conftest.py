@@ -4,11 +4,19 @@ import shutil
 
 import pytest
 from glyph_catalogue import glyph_catalogue, opened, without_data
+from shipped import exports
+
+from weiss.runs import Run
 
 
 @pytest.fixture(autouse=True, scope="module")
 def always_one_thread(one_thread):
     """Compute with one thread in every test here."""
+
+
+@pytest.fixture(scope="session")
+def run():
+    return Run(exports() / "run")
 
 
 @pytest.fixture(scope="session")

@@ -23,16 +23,9 @@ from weiss.backbones import BACKBONES
 from weiss.catalogue import export
 from weiss.catalogue.export import Exported, export_run
 from weiss.catalogue.networks import Preprocessing, fingerprint_of, network_of_file, network_of_run
-from weiss.runs import Run
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 SCRATCH = "backbone.weights=scratch"
 HERE = Path(export.__file__).resolve().parent
-
-
-@pytest.fixture(scope="module")
-def run():
-    return Run(exports() / "run")
 
 
 def existing(suffix):
@@ -135,20 +128,16 @@ def test_a_transformer_of_timm_can_be_exported(tmp_path):
 def test_metadata_say_what_is_needed_without_weiss(exported, run):
     session = onnxruntime.InferenceSession(exported.path, providers=["CPUExecutionProvider"])
     said = session.get_modelmeta().custom_metadata_map
-    preprocessing = json.loads(said["preprocessing"])
-    assert preprocessing["channels"] == 3
-    assert preprocessing["colours"] == "red, green, blue"
-    assert (preprocessing["resize"], preprocessing["size"]) == (32, 32)
+    preprocessing, scores = json.loads(said["preprocessing"]), json.loads(said["scores"])
+    wanted = {"channels": 3, "colours": "red, green, blue", "resize": 32, "size": 32}
+    assert preprocessing.items() >= wanted.items()
     assert "bilinear" in preprocessing["interpolation"]
     assert "0 to 255" in preprocessing["values"]
-    assert said["weiss_format"] == "1"
-    assert said["embedding_size"] == "16"
-    assert said["distance"] == "cosine"
-    assert said["fingerprint"] == fingerprint_of(run.model().state_dict())
-    assert said["num_classes"] == str(run.result()["num_classes"])
-    assert said["data"] == "data"
+    fingerprint, num_classes = fingerprint_of(run.model().state_dict()), run.result()["num_classes"]
+    wanted = {"weiss_format": "1", "embedding_size": "16", "distance": "cosine", "data": "data"}
+    wanted |= {"fingerprint": fingerprint, "num_classes": str(num_classes)}
+    assert said.items() >= wanted.items()
     assert "fold 1 of 5 of the training classes was held out" in said["protocol"]
-    scores = json.loads(said["scores"])
     assert scores["map_at_r"] == run.result()["map_at_r"]
     assert scores["test"]["map_at_r"] == run.result()["test"]["map_at_r"]
 
@@ -169,6 +158,7 @@ def test_folders_in_settings_are_left_out(tmp_path):
     assert changed != recipe
     (run.folder / "recipe.toml").write_text(changed)
     made = export_run(run, tmp_path / "out" / "model.safetensors", check=False)
+    assert made.difference is None
     assert made.facts["starts_from"] == "start.pth"
     assert b"secret" not in made.path.read_bytes()
     assert "the weights it started from (start.pth)" in made.card.read_text()
@@ -257,26 +247,12 @@ def test_fields_come_along_if_asked_for(run, tensors, tmp_path):
     assert not (tmp_path / "x.safetensors").exists()
 
 
-def test_a_file_that_gives_other_embeddings_is_not_left_behind(run, tmp_path, monkeypatch):
-    from weiss._base.tensor_files import write_tensors
-
-    def write_other(path, given, facts):
-        changed = {name: value.clone() for name, value in given.items()}
-        changed["head.embedding.bias"] += 0.01
-        write_tensors(path, changed, {**facts, "fingerprint": fingerprint_of(changed)})
-
-    monkeypatch.setattr(export, "write_tensors", write_other)
-    with pytest.raises(ValueError, match="must be those of the run's network to 0.0001; they"):
-        export_run(run, tmp_path / "model.safetensors")
-    assert not list(tmp_path.iterdir())
-    assert export_run(run, tmp_path / "model.safetensors", check=False).difference is None
-
-
 def test_an_onnx_graph_of_another_network_is_not_left_behind(run, exported, tmp_path, graph):
     (bias,) = (each for each in graph.graph.initializer if each.name == "head.embedding.bias")
     bias.raw_data = np.full(16, 0.01, np.float32).tobytes()
     old = shutil.copy(exported.path, tmp_path / "model.onnx").read_bytes()
-    with pytest.raises(ValueError, match="it was not written"):
+    message = "must be those of the run's network to 0.0001; they are off by .* it was not written"
+    with pytest.raises(ValueError, match=message):
         export_run(run, tmp_path / "model.onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
     assert (tmp_path / "model.onnx").read_bytes() == old

@@ -73,11 +73,6 @@ def test_a_damaged_map_is_told(tmp_path):
         read_map(path)
 
 
-def test_an_unknown_method_is_refused():
-    with pytest.raises(ValueError, match="method must be 'auto', 'pca' or 'umap'; got 'tsne'"):
-        make_map(vectors_of(5), np.arange(5), vectors_of(0), (), method="tsne")
-
-
 def test_umap_lays_items_and_fields_on_one_map():
     pytest.importorskip("umap")
     vectors = vectors_of(150)

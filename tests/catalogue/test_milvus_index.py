@@ -4,11 +4,13 @@ import json
 
 import numpy as np
 import pytest
-from glyph_catalogue import build, names_of, opened, write_glyphs
+from glyph_catalogue import add, build, full_disk, names_of, opened, write_glyphs
 
-from weiss.catalogue import add_items, remove_items
-from weiss.catalogue.index_folder import MANIFEST, IndexFolder
+from weiss.catalogue import compact_index, milvus_store, remove_items
+from weiss.catalogue.index_folder import IndexFolder
 from weiss.catalogue.index_store import open_store
+from weiss.catalogue.manifest import MANIFEST
+from weiss.catalogue.milvus_store import MilvusStore
 
 pytest.importorskip("pymilvus")
 
@@ -30,6 +32,16 @@ def number_of_items(folder):
         store.close()
 
 
+def collections(folder):
+    from pymilvus import MilvusClient
+
+    client = MilvusClient(str(folder / "items.db"))
+    try:
+        return client.list_collections()
+    finally:
+        client.close()
+
+
 def test_milvus_finds_what_faiss_finds(glyph_run, glyph_folder, glyph_index, tmp_path):
     folder = tmp_path / "index"
     build(glyph_run, glyph_folder, folder, store="milvus:items.db")
@@ -41,7 +53,7 @@ def test_milvus_finds_what_faiss_finds(glyph_run, glyph_folder, glyph_index, tmp
     milvus.close()
     remove_items(folder, ["class:U+0041"], quiet=True)
     more = write_glyphs(tmp_path / "more", num_classes=2, per_class=2, first=40)
-    add_items(folder, more, device="cpu", quiet=True)
+    add(folder, more)
     again = opened(folder)
     assert len(again) == 316
     found = {hit.item.id for hit in again.search(queries[:1], 400)[0]}
@@ -49,24 +61,65 @@ def test_milvus_finds_what_faiss_finds(glyph_run, glyph_folder, glyph_index, tmp
     again.close()
 
 
-def test_items_that_are_removed_leave_the_database_and_the_words(small):
+def test_items_that_are_removed_leave_the_database_after_the_manifest(small, monkeypatch):
+    with full_disk(monkeypatch):
+        remove_items(small, ["class:U+0022"], quiet=True)
+    assert number_of_items(small) == 12
     remove_items(small, ["class:U+0022"], quiet=True)
     assert number_of_items(small) == 8
     assert ": 8 items" in IndexFolder(small).manifest().store["says"]
     assert ": 8 items" in (small / "card.md").read_text()
 
 
-def test_an_index_that_is_replaced_leaves_no_collection_behind(small, lost_run, tmp_path):
-    from pymilvus import MilvusClient
+def test_nothing_of_a_removed_item_is_left_in_the_folder(small):
+    found = opened(small)
+    vector = found.vector(5).tobytes()
+    found.close()
+    files = lambda: [path for path in small.rglob("*") if path.is_file()]  # noqa: E731
+    assert any(vector in path.read_bytes() for path in files())
+    remove_items(small, [5], quiet=True)
+    assert not any(vector in path.read_bytes() for path in files())
+    assert collections(small) == [IndexFolder(small).manifest().store["collection"]]
+    assert number_of_items(small) == 11
 
+
+@pytest.mark.filterwarnings("ignore:the items of few are outside")
+def test_what_a_killed_removal_has_left_on_a_server_goes_with_the_next_change(small, monkeypatch):
+    # Milvus Lite plays the server, whose collection stays when items are removed.
+    monkeypatch.setattr(MilvusStore, "elsewhere", classmethod(lambda cls, address: "a server"))
+    before = IndexFolder(small).manifest().store["collection"]
+    with monkeypatch.context() as patched:
+        patched.setattr(MilvusStore, "keep_only", lambda *_: None)
+        remove_items(small, [1, 5, 6, 11], quiet=True)
+    assert number_of_items(small) == 12
+    compact_index(small, quiet=True)
+    assert number_of_items(small) == 8
+    remove_items(small, [0], quiet=True)
+    assert number_of_items(small) == 7
+    found = opened(small)
+    hits = found.search(found.vector(2)[None], 50)[0]
+    assert sorted(hit.item.id for hit in hits) == [2, 3, 4, 7, 8, 9, 10]
+    found.close()
+    assert IndexFolder(small).manifest().store["collection"] == before
+
+
+@pytest.mark.parametrize("kept", [[3, 17], [0, 1, 2, 3, 4, 5, 6, 19], [30]])
+def test_a_collection_keeps_only_what_it_must(tmp_path, monkeypatch, kept):
+    monkeypatch.setattr(milvus_store, "ITEMS_AT_ONCE", 3)
+    monkeypatch.setattr(milvus_store, "MOST_FOUND", 4)  # pages are full: there are more
+    store = MilvusStore(str(tmp_path / "items.db"), "weiss_x", 2)
+    ids = np.array([*range(20), 30])
+    store.add(ids, np.tile(np.eye(1, 2, dtype=np.float32), (21, 1)))
+    store.keep_only(np.array(kept))
+    assert store._known(ids).tolist() == kept
+    store.close()
+
+
+def test_an_index_that_is_replaced_leaves_no_collection_behind(small, lost_run, tmp_path):
     old = IndexFolder(small).manifest().store["collection"]
     build(lost_run, tmp_path / "few", small, store="milvus:items.db", replace_old=True)
     new = IndexFolder(small).manifest().store["collection"]
-    client = MilvusClient(str(small / "items.db"))
-    try:
-        assert client.list_collections() == [new]
-    finally:
-        client.close()
+    assert collections(small) == [new]
     assert new != old
     assert number_of_items(small) == 12
 
@@ -74,19 +127,14 @@ def test_an_index_that_is_replaced_leaves_no_collection_behind(small, lost_run, 
 def test_an_addition_that_breaks_off_before_the_switch_can_be_made_again(
     small, tmp_path, monkeypatch
 ):
-    def no_room(*_):
-        raise OSError(28, "No space left on device")
-
     more = write_glyphs(tmp_path / "more", num_classes=2, per_class=2, first=40)
-    with monkeypatch.context() as patched:
-        patched.setattr(IndexFolder, "switch", no_room)
-        with pytest.raises(OSError, match="No space left"):
-            add_items(small, more, device="cpu", quiet=True)
+    with full_disk(monkeypatch):
+        add(small, more)
     assert number_of_items(small) == 16  # the database has them, the index not
     found = opened(small)
     assert len(found.search(found.vector(0)[None], 50)[0]) == 12
     found.close()
-    add_items(small, more, device="cpu", quiet=True)
+    add(small, more)
     assert number_of_items(small) == 16
     assert json.loads((small / MANIFEST).read_text())["num_items"] == 16
 
@@ -94,25 +142,29 @@ def test_an_addition_that_breaks_off_before_the_switch_can_be_made_again(
 def test_a_collection_of_an_index_that_was_never_finished_is_deleted(
     lost_run, tmp_path, monkeypatch
 ):
-    from pymilvus import MilvusClient
-
-    def no_room(*_):
-        raise OSError(28, "No space left on device")
-
     data = write_glyphs(tmp_path / "few", num_classes=1, per_class=3)
     folder = tmp_path / "index"
-    with monkeypatch.context() as patched:
-        patched.setattr(IndexFolder, "switch", no_room)
-        with pytest.raises(OSError, match="No space left"):
-            build(lost_run, data, folder, store="milvus:items.db")
+    with full_disk(monkeypatch):
+        build(lost_run, data, folder, store="milvus:items.db")
     build(lost_run, data, folder, store="milvus:items.db")
-    client = MilvusClient(str(folder / "items.db"))
-    try:
-        assert client.list_collections() == [IndexFolder(folder).manifest().store["collection"]]
-    finally:
-        client.close()
+    assert collections(folder) == [IndexFolder(folder).manifest().store["collection"]]
     remove_items(folder, [0], quiet=True)
     assert number_of_items(folder) == 2
+
+
+def test_a_server_that_only_the_note_names_is_not_contacted(index, monkeypatch):
+    asked = []
+
+    def unreachable(home, facts, dimension):
+        asked.append((facts, dimension))
+        raise ConnectionError
+
+    monkeypatch.setattr(MilvusStore, "open", unreachable)
+    with (index / ".written").open("a") as note:
+        note.write("weiss_0000000a 32 milvus:127.0.0.1:1\nweiss_0000000b 32 milvus:items.db\n")
+        note.write("weiss_0000000c 32 milvus:../items.db\nweiss_0000000d 32 other:items.db\n")
+    remove_items(index, [0], quiet=True)
+    assert asked == [({"address": "milvus:items.db", "collection": "weiss_0000000b"}, 32)]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from weiss.catalogue import (
     search_answer,
 )
 from weiss.catalogue.export import export_run
-from weiss.catalogue.gallery_page import Search, write_gallery
+from weiss.catalogue.gallery_page import write_gallery
 
 
 def all_ids(catalogue):
@@ -149,7 +149,7 @@ def test_a_gallery_page_needs_nothing_else(catalogue, glyph_folder, tmp_path):
     path = glyph_folder / "U+0041" / "0.png"
     pixels = decode(path)
     (hits,) = catalogue.search(catalogue.embed([pixels]), 4)
-    write_gallery(tmp_path / "page.html", catalogue, [Search("<b>0.png", pixels, hits)])
+    write_gallery(tmp_path / "page.html", catalogue, [("<b>0.png", pixels, hits)])
     page = (tmp_path / "page.html").read_text()
     assert page.count("data:image/png;base64,") == 5
     assert "&lt;b&gt;0.png" in page

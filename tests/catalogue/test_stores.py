@@ -7,10 +7,11 @@ import threading
 
 import numpy as np
 import pytest
+from glyph_catalogue import add, build, opened, write_glyphs
 
-from weiss.catalogue import faiss_store
+from weiss.catalogue import faiss_store, remove_items, store_table
 from weiss.catalogue.faiss_store import FaissStore
-from weiss.catalogue.milvus_store import MilvusStore, collection_name
+from weiss.catalogue.milvus_store import MilvusStore
 
 D = 24
 KINDS = ("flat", "ivf", "hnsw")
@@ -53,7 +54,7 @@ def make(request, database):
     def empty(dimension=D):
         if request.param != "milvus":
             return FaissStore(dimension, kind=request.param)
-        made.append(MilvusStore(database, f"{request.node.name} {len(made)}", dimension))
+        made.append(MilvusStore(database, f"made_{len(made)}", dimension))
         return made[-1]
 
     yield empty
@@ -78,36 +79,33 @@ def test_a_search_finds_what_comparing_everything_finds(make):
     np.testing.assert_allclose(similarities[:, 0], cosines[:, 0], atol=1e-5)
 
 
-def test_items_come_and_go_and_what_was_removed_is_never_found(make):
-    rng = np.random.default_rng(3)
+def test_items_come_in_parts(make):
     vectors = embeddings(400, seed=2)
-    store, items = make(), {}
-    for step in range(8):
-        new = np.arange(step * 50, step * 50 + 50)
-        store.add(new, vectors[new])
-        items |= dict(zip(new.tolist(), vectors[new], strict=True))
-        gone = rng.choice(sorted(items), 20, replace=False)
-        assert store.remove(np.append(gone, 10_000 + step)) == 20
-        items = {number: items[number] for number in items if number not in set(gone.tolist())}
-        assert len(store) == len(items)
-        found, _ = store.search(vectors[gone], 10)
-        assert set(found.ravel().tolist()) <= set(items)
-    found, _ = store.search(vectors[sorted(items)], 1)
-    assert np.mean(found[:, 0] == sorted(items)) >= 0.98
-    assert store.remove(np.array(sorted(items))) == len(items)
-    assert len(store) == 0
-    assert (store.search(vectors[:2], 3)[0] == -1).all()
+    store = make()
+    for start in range(0, 400, 50):
+        store.add(np.arange(start, start + 50), vectors[start : start + 50])
+        assert len(store) == start + 50
+    assert np.mean(store.search(vectors, 1)[0][:, 0] == np.arange(400)) >= 0.98
 
 
-def test_an_item_can_come_back_with_another_vector(make):
-    store = make(2)
-    store.add(np.array([1, 2, 3]), np.array([[1, 0], [0, 1], [0.6, 0.8]], np.float32))
-    assert store.remove(np.array([1])) == 1
-    assert store.remove(np.array([1])) == 0
-    store.add(np.array([1]), np.array([[0, -1]], np.float32))
-    ids, similarities = store.search(np.array([[1, 0]], np.float32), 3)
-    assert ids.tolist() == [[3, 1, 2]]
-    np.testing.assert_allclose(similarities, [[0.6, 0, 0]], atol=1e-6)
+def test_a_store_of_an_index_is_one_entry_of_the_table(lost_run, tmp_path, monkeypatch):
+    class Other(FaissStore):
+        pattern = form = example = "other:.+"
+        suffix = ".other"
+
+    with pytest.raises(ValueError, match="--store must be .*; got 'other:x'"):
+        build(lost_run, "glyphs", tmp_path / "index", store="other:x")
+    monkeypatch.setattr(store_table, "STORES", (*store_table.STORES, Other))
+    data = write_glyphs(tmp_path / "few", num_classes=3, per_class=4)
+    build(lost_run, data, tmp_path / "index", store="other:x")
+    add(tmp_path / "index", write_glyphs(tmp_path / "more", num_classes=1, per_class=2, first=40))
+    remove_items(tmp_path / "index", [0], quiet=True)
+    with opened(tmp_path / "index") as found:
+        assert isinstance(found._store, Other)
+        assert list((tmp_path / "index").glob("store-*.other"))
+        assert len(found.search(found.vector(13)[None], 20)[0]) == 13
+    build(lost_run, data, tmp_path / "index", store="faiss", replace_old=True)
+    assert not isinstance(opened(tmp_path / "index")._store, Other)
 
 
 def test_equal_items_come_by_id(make):
@@ -130,16 +128,14 @@ def test_a_store_with_fewer_than_k_items_fills_up_with_nothing(make):
         store.add(np.array([size]), embeddings(1, seed=size))
     assert store.search(queries[:0], 4)[0].shape == (0, 4)
     store.add(np.empty(0, np.int64), np.empty((0, D), np.float32))
-    assert store.remove(np.array([], np.int64)) == 0
     assert len(store) == 3
 
 
 def test_all_items_are_found_when_all_are_asked_for(make):
     store = make()
     store.add(np.arange(120), embeddings(120))
-    assert store.remove(np.arange(20)) == 20
-    ids, _ = store.search(embeddings(3, seed=1), 100)
-    assert (np.sort(ids, axis=1) == np.arange(20, 120)).all()
+    ids, _ = store.search(embeddings(3, seed=1), 120)
+    assert (np.sort(ids, axis=1) == np.arange(120)).all()
 
 
 def test_ids_are_any_whole_numbers_from_zero(make):
@@ -147,8 +143,6 @@ def test_ids_are_any_whole_numbers_from_zero(make):
     store, vectors = make(), embeddings(5)
     store.add(ids, vectors)
     assert store.search(vectors, 1)[0].ravel().tolist() == ids.tolist()
-    assert store.remove(ids[:1]) == 1
-    assert store.search(vectors[1:], 1)[0].ravel().tolist() == ids[1:].tolist()
 
 
 def test_an_id_is_there_once(make):
@@ -156,50 +150,27 @@ def test_an_id_is_there_once(make):
     store.add(np.array([1, 2]), vectors[:2])
     with pytest.raises(ValueError, match="ids must be new to this .*; 2 is in it already"):
         store.add(np.array([3, 2]), vectors[:2])
-    with pytest.raises(ValueError, match="ids must differ .* 4 occurs more than once"):
-        store.add(np.array([4, 4]), vectors[:2])
-    with pytest.raises(ValueError, match="vectors must have unit length"):
+    with pytest.raises(ValueError, match="vectors must be finite and have unit length"):
         store.add(np.array([5]), 2 * vectors[:1])
-    with pytest.raises(ValueError, match="queries must have unit length"):
+    with pytest.raises(ValueError, match="queries must be finite and have unit length"):
         store.search(2 * vectors, 1)
     assert len(store) == 2  # a refused call adds nothing
 
 
-NO_EMBEDDINGS = [
-    (embeddings(2) * 2, ValueError, "must have unit length .* row 0 has length 2"),
-    (np.zeros((2, D), np.float32), ValueError, "must have unit length .* length 0"),
-    (np.full((2, D), np.nan, np.float32), ValueError, "must be finite .* row 0"),
-    (np.full((2, D), np.inf, np.float32), ValueError, "must be finite .* row 0"),
-    (embeddings(2, D + 1), ValueError, rf"must have shape \(n, {D}\).*got \(2, {D + 1}\)"),
-    (embeddings(2)[0], ValueError, r"must have shape \(n, "),
-    (np.ones((2, D), int), TypeError, "must be floating point"),
-]
-
-
-def test_what_is_no_embedding_is_refused():
+@pytest.mark.parametrize(
+    ("entry", "length"), [(2 / D**0.5, "2"), (0, "0"), (np.nan, "nan"), (np.inf, "inf")]
+)
+def test_what_is_no_embedding_is_refused(entry, length):
     store = FaissStore(D)
-    for vectors, error, words in NO_EMBEDDINGS:
-        with pytest.raises(error, match=f"vectors {words}"):
-            store.add(np.arange(2), vectors)
-        with pytest.raises(error, match=f"queries {words}"):
-            store.search(vectors, 1)
+    vectors = np.stack([embeddings(1)[0], np.full(D, entry, np.float32)])
+    words = f"must be finite and have unit length for FaissStore; row 1 has length {length}"
+    with pytest.raises(ValueError, match=f"vectors {words}"):
+        store.add(np.arange(2), vectors)
+    with pytest.raises(ValueError, match=f"vectors {words}"):
+        FaissStore.build(np.arange(2), vectors)
+    with pytest.raises(ValueError, match=f"queries {words}"):
+        store.search(vectors, 1)
     assert len(store) == 0
-
-
-def test_what_is_no_id_is_refused():
-    store, vectors = FaissStore(D), embeddings(2)
-    with pytest.raises(ValueError, match="ids must lie between 0 and .*; got -1"):
-        store.add(np.array([0, -1]), vectors)
-    with pytest.raises(ValueError, match="ids must lie between 0 and .*; got 18446744073709551615"):
-        store.add(np.array([0, 2**64 - 1], np.uint64), vectors)
-    with pytest.raises(ValueError, match="ids must be whole numbers .*; got float64"):
-        store.add(np.array([0.0, 1.0]), vectors)
-    with pytest.raises(ValueError, match=r"of shape \(n,\) .* of shape \(1, 1\)"):
-        store.remove(np.array([[1]]))
-    with pytest.raises(ValueError, match="got 3 ids and 2 vectors"):
-        store.add(np.arange(3), vectors)
-    with pytest.raises(ValueError, match="k must be at least 1"):
-        store.search(vectors, 0)
 
 
 def test_a_store_describes_itself_in_one_line_without_folders(make, tmp_path):
@@ -220,7 +191,6 @@ def test_a_store_describes_itself_in_one_line_without_folders(make, tmp_path):
 def test_a_saved_store_is_the_same_store(tmp_path, kind, mapped):
     vectors, queries = embeddings(300), embeddings(20, seed=1)
     store = FaissStore.build(np.arange(300) + 2**40, vectors, kind=kind)
-    store.remove(np.arange(0, 300, 9) + 2**40)
     store.save(tmp_path / "a.faiss")
     again = FaissStore.load(tmp_path / "a.faiss", dimension=D, mapped=mapped)
     assert (len(again), again.kind, again.describe()) == (len(store), kind, store.describe())
@@ -234,11 +204,27 @@ def test_a_saved_store_is_the_same_store(tmp_path, kind, mapped):
         np.testing.assert_array_equal(again.search(queries, 3)[0], store.search(queries, 3)[0])
         with pytest.raises(ValueError, match="must be in memory to be changed"):
             again.add(np.array([1]), vectors[:1])
-        with pytest.raises(ValueError, match="Load it with mapped=False"):
-            again.remove(np.array([1]))
     else:
         again.add(np.array([1]), queries[:1])
         assert again.search(queries[:1], 1)[0] == 1
+
+
+@pytest.mark.parametrize(("kind", "mapped"), [("ivf", False), ("ivf", True), ("hnsw", False)])
+def test_what_an_older_version_has_removed_is_not_found(tmp_path, kind, mapped):
+    """It wrote files with places without items: lists without the vector, a graph with it."""
+    vectors, gone = embeddings(300), np.arange(0, 300, 9)
+    store = FaissStore.build(np.arange(300), vectors, kind=kind)
+    if kind == "ivf":
+        store._index.remove_ids(gone)
+    store._ids[gone] = -1
+    store.save(tmp_path / "a.faiss")
+    again = FaissStore.load(tmp_path / "a.faiss", mapped=mapped)
+    left = np.setdiff1d(np.arange(300), gone)
+    assert len(again) == len(left)
+    found, _ = again.search(vectors[gone], 300)
+    assert (np.sort(found[:, : len(left)], axis=1) == left).all()
+    assert (found[:, len(left) :] == -1).all()
+    assert np.mean(again.search(vectors[left], 1)[0][:, 0] == left) >= 0.98
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -314,7 +300,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
     assert [file.name for file in tmp_path.iterdir()] == ["a.faiss"]
 
 
-def test_a_store_is_exact_until_it_is_large_and_again_when_it_is_small(monkeypatch):
+def test_a_store_is_exact_until_it_is_large(monkeypatch):
     monkeypatch.setattr(faiss_store, "EXACT_BELOW", 1000)
     vectors = embeddings(1500)
     store = FaissStore.build(np.arange(999), vectors[:999])
@@ -328,11 +314,6 @@ def test_a_store_is_exact_until_it_is_large_and_again_when_it_is_small(monkeypat
     store.add(np.arange(1000, 1500), vectors[1000:])
     np.testing.assert_array_equal(store.contents()[0], np.arange(1500))
     np.testing.assert_array_equal(store.contents()[1], vectors)
-    store.remove(np.arange(500, 1500))
-    assert (store.kind, len(store)) == ("ivf", 500)
-    store.remove(np.arange(1))
-    assert (store.kind, len(store)) == ("flat", 499)
-    np.testing.assert_array_equal(store.search(vectors[1:500], 1)[0][:, 0], np.arange(1, 500))
 
 
 @pytest.mark.parametrize(("kind", "spread"), [("ivf", 0.1), ("ivf", 3.0), ("hnsw", 0.5)])
@@ -404,13 +385,6 @@ def test_another_thread_may_search_while_torch_works():
     assert torch.get_num_threads() == threads
 
 
-def test_what_no_store_can_be_built_of_is_refused():
-    with pytest.raises(ValueError, match=r"vectors must have shape \(n, D\) .*; got \(24,\)"):
-        FaissStore.build(np.arange(1), embeddings(1)[0])
-    with pytest.raises(ValueError, match="kind must be one of .*'hnsw'.*; got 'hnws'. Did you"):
-        FaissStore(3, kind="hnws")
-
-
 # Milvus: names, addresses, persistence.
 
 WRITER = """
@@ -418,7 +392,7 @@ import sys, numpy as np
 from weiss.catalogue.milvus_store import MilvusStore
 store = MilvusStore(sys.argv[1], "shoes", 3)
 store.add(np.array([5, 6, 7]), np.eye(3, dtype=np.float32))
-store.remove(np.array([6]))
+store.keep_only(np.array([5, 7]))
 print("written", flush=True)
 sys.stdin.readline()
 """
@@ -466,14 +440,6 @@ def test_a_file_that_is_no_database_is_refused(tmp_path, capfd):
     with pytest.raises(ValueError, match="must be host:port, .*got 'nonsense'"):
         MilvusStore("nonsense", "a", 3)
     assert "Traceback" not in capfd.readouterr().err
-
-
-def test_names_of_collections_are_valid_and_stay_different():
-    names = ["shoes", "summer shoes", "summer_shoes", "7", "", "über", "a" * 300, "a" * 301]
-    made = [collection_name(name) for name in names]
-    assert len(set(made)) == len(names)
-    assert all(name.isascii() and name.isidentifier() and len(name) <= 255 for name in made)
-    assert made[0] == "shoes"
 
 
 def test_more_neighbours_than_milvus_gives_are_refused(database):

@@ -8,9 +8,9 @@ import urllib.request
 
 import pytest
 from glyph_catalogue import train_on_glyphs, with_other_weights, without_data, write_glyphs
-from tiny import begin, weiss
-
-from weiss import cli
+from tiny import begin
+from tiny import weiss as weiss_in_a_process
+from typed import weiss
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -24,50 +24,23 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     train_on_glyphs(folder / "run")
     write_glyphs(folder / "pictures", num_classes=30)
-    done = run_main("index", folder / "run", folder / "pictures", "--out", folder / "index")
-    assert done is None
+    said("index", folder / "run", folder / "pictures", "--out", folder / "index")
     return folder
 
 
-def run_main(*words):
-    """Run the command line in this process; return the code it ends with, None for success."""
-    before = sys.argv
-    sys.argv = ["weiss", *map(str, words)]
-    try:
-        cli.main()
-    except SystemExit as end:
-        return end.code or None
-    finally:
-        sys.argv = before
-    return None
-
-
-@pytest.fixture
-def said(capsys):
+def said(*words):
     """Run a command that must succeed, and return what it printed."""
-
-    def run(*words):
-        code = run_main(*words)
-        out, err = capsys.readouterr()
-        assert code is None, err
-        return out
-
-    return run
+    done = weiss(*words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
-@pytest.fixture
-def refused(capsys):
+def refused(*words, code=2):
     """Run a command that must be refused, and return the message."""
-
-    def run(*words):
-        capsys.readouterr()
-        assert run_main(*words) == 2
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        assert not out
-        return " ".join(err.split())
-
-    return run
+    done = weiss(*words)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert "Traceback" not in done.stderr
+    return " ".join(done.stderr.split())
 
 
 @pytest.fixture
@@ -76,7 +49,7 @@ def index(made, tmp_path):
     return shutil.copytree(made / "index", tmp_path / "index")
 
 
-def test_a_search_prints_ranks_similarities_classes_and_a_verdict(made, said):
+def test_a_search_prints_ranks_similarities_classes_and_a_verdict(made):
     picture = made / "pictures" / "U+0041" / "2.png"
     lines = said("search", made / "index", picture, "-k", 3).splitlines()
     assert lines[0].startswith(f"{picture}: ")
@@ -87,7 +60,7 @@ def test_a_search_prints_ranks_similarities_classes_and_a_verdict(made, said):
     assert sum(line.split()[-1].endswith(".png") for line in lines[2:]) == 3
 
 
-def test_what_is_far_from_everything_is_no_match(made, said, tmp_path):
+def test_what_is_far_from_everything_is_no_match(made, tmp_path):
     import numpy as np
 
     from weiss._base.images import encode_png
@@ -99,7 +72,7 @@ def test_what_is_far_from_everything_is_no_match(made, said, tmp_path):
     assert "* a match" not in lines
 
 
-def test_json_says_the_same_for_programs(made, said):
+def test_json_says_the_same_for_programs(made):
     pictures = [made / "pictures" / name / "1.png" for name in ("U+0041", "U+0043")]
     found = json.loads(said("search", made / "index", *pictures, "-k", 2, "--json"))
     assert [answer["query"] for answer in found] == [{"image": str(path)} for path in pictures]
@@ -110,7 +83,7 @@ def test_json_says_the_same_for_programs(made, said):
     assert (first["name"], first["classes"], first["match"]) == ("U+0041/1.png", ["U+0041"], True)
 
 
-def test_a_page_of_the_hits_is_written_beside_the_table(made, said, tmp_path):
+def test_a_page_of_the_hits_is_written_beside_the_table(made, tmp_path):
     picture = made / "pictures" / "U+0041" / "2.png"
     out = said("search", made / "index", picture, "--html", tmp_path / "page.html")
     assert f"Wrote {tmp_path / 'page.html'}" in out
@@ -120,7 +93,7 @@ def test_a_page_of_the_hits_is_written_beside_the_table(made, said, tmp_path):
     assert str(made) not in page
 
 
-def test_an_index_is_added_to_and_removed_from(index, said, tmp_path):
+def test_an_index_is_added_to_and_removed_from(index, tmp_path):
     write_glyphs(tmp_path / "more", num_classes=2, per_class=3, first=30)
     assert "6 images added" in said("index", "--add", tmp_path / "more", "--out", index)
     out = said("index", "--remove", "class:U+0041", "--remove", "0", "--out", index)
@@ -152,17 +125,14 @@ def test_an_index_is_added_to_and_removed_from(index, said, tmp_path):
         (["--remove", "0", "--out", "index", "--batch-size", "4"], "--batch-size must be left out"),
         (["run", "--remove", "0", "--out", "index"], "RUN must be left out with --remove"),
         (["run", "--check", "--out", "index"], "RUN must be left out with --check"),
-        (
-            ["--check", "--out", "index", "--device", "cpu"],
-            "--device must be left out",
-        ),
+        (["--check", "--out", "index", "--device", "cpu"], "--device must be left out"),
         (["--check", "--out", "index", "--false-match-rate", "0.05"], "--false-match-rate must be"),
         (["run", "pictures", "--out", "run"], "--out must be a folder of its own"),
         (["run", "pictures", "--out", "run/recipe.toml"], "--out must be a folder of its own"),
         (["--check", "--out", "nowhere"], "INDEX must be the folder of an index"),
     ],
 )
-def test_an_index_that_cannot_be_is_refused_in_words(made, refused, monkeypatch, words, message):
+def test_an_index_that_cannot_be_is_refused_in_words(made, monkeypatch, words, message):
     monkeypatch.chdir(made)
     assert message in refused("index", *words)
     assert not (made / "new" / "index.json").exists()
@@ -181,12 +151,12 @@ def test_an_index_that_cannot_be_is_refused_in_words(made, refused, monkeypatch,
         (["index", "pictures/U+0041/0.png", "--onnx", "x.onnx"], "there is no x.onnx"),
     ],
 )
-def test_a_search_that_cannot_be_is_refused_in_words(made, refused, monkeypatch, words, message):
+def test_a_search_that_cannot_be_is_refused_in_words(made, monkeypatch, words, message):
     monkeypatch.chdir(made)
     assert message in refused("search", *words)
 
 
-def test_a_damaged_index_is_refused_in_words(index, made, refused):
+def test_a_damaged_index_is_refused_in_words(index, made):
     path = next(index.glob("vectors-*.npy"))
     path.write_bytes(path.read_bytes()[:-1])
     picture = made / "pictures" / "U+0041" / "0.png"
@@ -194,14 +164,14 @@ def test_a_damaged_index_is_refused_in_words(index, made, refused):
     assert f"{path.name} of the index must have" in refused("index", "--check", "--out", index)
 
 
-def test_another_run_cannot_add(index, made, refused, tmp_path):
+def test_another_run_cannot_add(index, made, tmp_path):
     other = with_other_weights(made / "run", tmp_path / "other")
     write_glyphs(tmp_path / "more", num_classes=1, per_class=1, first=30)
     message = refused("index", other, "--add", tmp_path / "more", "--out", index)
     assert "an index must have vectors of one model; other is another" in message
 
 
-def test_files_that_cannot_be_read_do_not_fail_the_command(made, said, tmp_path):
+def test_files_that_cannot_be_read_do_not_fail_the_command(made, tmp_path):
     run = without_data(made / "run", tmp_path / "run")
     write_glyphs(tmp_path / "few", num_classes=1, per_class=2)
     (tmp_path / "few" / "U+0021" / "bad.png").write_bytes(b"?")
@@ -212,35 +182,47 @@ def test_files_that_cannot_be_read_do_not_fail_the_command(made, said, tmp_path)
     assert "no threshold:" in out
 
 
-def test_ctrl_c_says_how_to_go_on(made, tmp_path, monkeypatch, capsys):
+def test_ctrl_c_says_how_to_go_on(made, tmp_path, monkeypatch):
     from weiss.catalogue import embedding
 
     def interrupted(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(embedding.BatchEmbedder, "embed", interrupted)
-    assert run_main("index", made / "run", made / "pictures", "--out", tmp_path / "new") == 130
-    assert "start the same command again to go on" in " ".join(capsys.readouterr().err.split())
+    words = ("index", made / "run", made / "pictures", "--out", tmp_path / "new")
+    message = refused(*words, code=130)
+    assert "What is embedded is kept. Start the same command again" in message
 
 
-def test_ctrl_c_while_items_are_removed_speaks_of_no_embedding(index, monkeypatch, capsys):
+def test_ctrl_c_while_items_are_removed_speaks_of_no_embedding(index, monkeypatch):
     from weiss.catalogue import building
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(building, "complete", interrupted)
-    assert run_main("index", "--remove", "0", "--out", index) == 130
-    message = " ".join(capsys.readouterr().err.split())
-    assert "is as it was. Start the same command again to remove them" in message
+    message = refused("index", "--remove", "0", "--out", index, code=130)
+    assert "is whole. Start the same command again to finish the change" in message
     assert "embedded" not in message
 
 
-def test_a_quiet_check_says_nothing(index, said):
+def test_compacting_leaves_an_index_without_remains_as_it_is(index):
+    from weiss.catalogue import Catalogue
+
+    before = Catalogue.open(index, device="cpu")
+    assert "240 images in " in said("index", "--compact", "--out", index)
+    assert not before.is_outdated()
+    assert said("index", "--compact", "--out", index, "--quiet") == ""
+    assert "--device must be left out with --compact" in refused(
+        "index", "--compact", "--out", index, "--device", "cpu"
+    )
+
+
+def test_a_quiet_check_says_nothing(index):
     assert said("index", "--check", "--out", index, "--quiet") == ""
 
 
-def test_pictures_are_decoded_small_and_searched_in_groups(made, said, tmp_path, monkeypatch):
+def test_pictures_are_decoded_small_and_searched_in_groups(made, tmp_path, monkeypatch):
     from PIL import Image
 
     from weiss.catalogue import Catalogue, networks
@@ -263,7 +245,7 @@ def test_pictures_are_decoded_small_and_searched_in_groups(made, said, tmp_path,
     assert names[1:] == [f"U+0041/{number}.png" for number in range(4)]
 
 
-def test_names_with_control_characters_do_not_reach_the_terminal(made, said, tmp_path):
+def test_names_with_control_characters_do_not_reach_the_terminal(made, tmp_path):
     path = tmp_path / "a\x1b[2Jb.png"
     shutil.copy(made / "pictures" / "U+0041" / "0.png", path)
     out = said("search", made / "index", path, "-k", 1)
@@ -272,13 +254,13 @@ def test_names_with_control_characters_do_not_reach_the_terminal(made, said, tmp
 
 
 def test_help_of_the_commands_loads_nothing_heavy():
-    done = weiss("index", "--help")
+    done = weiss_in_a_process("index", "--help")
     assert done.returncode == 0
     assert "weiss index --add more/" in " ".join(done.stdout.split())
 
 
 @pytest.mark.slow
-def test_an_export_searches_the_index_of_its_run_and_of_no_other(made, said, refused, tmp_path):
+def test_an_export_searches_the_index_of_its_run_and_of_no_other(made, tmp_path):
     pytest.importorskip("onnxruntime")
     out = said("export", made / "run", "--out", tmp_path / "model.onnx")
     assert "embeddings as the run's network gives them" in out
@@ -293,6 +275,25 @@ def test_an_export_searches_the_index_of_its_run_and_of_no_other(made, said, ref
     said("export", other, "--out", tmp_path / "other.onnx")
     message = refused("search", made / "index", picture, "--onnx", tmp_path / "other.onnx")
     assert "other.onnx is of another" in message
+
+
+def test_serve_reads_the_secret_from_a_file_and_refuses_to_be_open_by_accident(
+    made, tmp_path, monkeypatch
+):
+    file, given = tmp_path / "secret.txt", {}
+    file.write_text("a-long-secret-of-the-shop\n")
+    assert "--public" in refused("serve", made / "index", "--host", "0.0.0.0", "--port", 0)
+    for wrong in (tmp_path / "secret.none", tmp_path):
+        message = refused("serve", made / "index", "--token", wrong)
+        assert f"--token must name a file with the secret; {wrong} cannot be read" in message
+    file.write_text("short\n")
+    # before an index is opened
+    assert "at least 16" in refused("serve", tmp_path / "none", "--port", 0, "--token", file)
+    file.write_text("a-long-secret-of-the-shop\n")
+    monkeypatch.setattr("weiss.server.serve", lambda index, **options: given.update(options))
+    said("serve", made / "index", "--token", file)
+    assert given["token"] == "a-long-secret-of-the-shop"
+    assert given["public"] is False
 
 
 @pytest.mark.slow

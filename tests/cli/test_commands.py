@@ -4,12 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
-import psutil
 import pytest
 from miniature import write_cub, write_image
 from PIL import Image
+from tiny import begin, wait_until
 from tiny import weiss as weiss_in_a_process
 from typed import weiss
 
@@ -86,7 +85,11 @@ def test_bad_images_fail_a_check_unless_they_are_skipped_and_listed(photos):
     assert "class1/2.jpg: is empty" in done.stdout
 
 
-def test_a_sheet_is_drawn(photos, tmp_path):
+def test_a_sheet_is_drawn_also_of_data_that_are_wrong(photos, tmp_path):
+    for path in (photos / "class1").glob("[12].jpg"):
+        path.unlink()
+    (photos / "class2" / "0.jpg").write_bytes(b"")
+    assert weiss("data", "check", photos).returncode == 2
     out = tmp_path / "new" / "sheet.png"
     done = weiss("data", "show", photos, "--out", out, "--classes", 3, "--each", 2)
     assert done.returncode == 0, done.stderr
@@ -94,34 +97,28 @@ def test_a_sheet_is_drawn(photos, tmp_path):
         assert min(image.size) > 100
 
 
-def test_data_that_are_wrong_can_be_looked_at(photos, tmp_path):
-    for path in (photos / "class1").glob("[12].jpg"):
-        path.unlink()
-    (photos / "class2" / "0.jpg").write_bytes(b"")
-    assert weiss("data", "check", photos).returncode == 2
-    assert weiss("data", "show", photos, "--out", tmp_path / "s.png").returncode == 0
-
-
-@pytest.mark.parametrize("wait", [0.0, 0.05, 0.2], ids=lambda wait: f"{wait}s")
-def test_ctrl_c_stops_without_a_traceback(photos, wait):
-    large = photos / "class0" / "large.jpg"
-    write_image(large, 0, 0, size=(640, 480))
-    for i in range(20_000):  # a minute of work, whatever keeps this test from its signal
-        os.link(large, large.with_name(f"more{i}.jpg"))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "weiss", "data", "check", photos],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+@pytest.mark.parametrize("place", ["beginning", "image"])
+def test_ctrl_c_stops_without_a_traceback(photos, tmp_path, place):
+    for i in range(100):  # enough for a process that decodes
+        os.link(photos / "class0" / "0.jpg", photos / "class0" / f"more{i}.jpg")
+    # A process that decodes never ends by itself: it hangs, and a file tells that it does.
+    hang = f"lambda *_, **__: (open({str(tmp_path / 'hangs')!r}, 'w'), time.sleep(600))"
+    child = {
+        "beginning": f"import time; ({hang})(); ",
+        "image": f"import time, PIL.Image; PIL.Image.open = {hang}; ",
+    }[place]
+    code = "import sys; from weiss import cli; from weiss._base import decoding; "
+    code += "decoding._CHILD = sys.argv.pop(1) + decoding._CHILD; cli.main()"
+    process = begin(
+        [sys.executable, "-c", code, child, "data", "check", str(photos)],
         text=True,
         start_new_session=True,
         # In the background of a script Ctrl-C is ignored, by whoever is started from there too.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    while psutil.Process(process.pid).children() == [] and process.poll() is None:
-        time.sleep(0.002)
-    time.sleep(wait)  # a process that decodes begins, imports, decodes
+    wait_until(lambda: (tmp_path / "hangs").exists() or process.poll() is not None)
     os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=120)  # if it were not stopped, it would end with 0
+    _, said = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "Traceback" not in said
 

@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 from tiny import tiny_recipe, write_stripes
+from trained import always_one_thread, undrawn
 
-
-@pytest.fixture(autouse=True, scope="module")
-def always_one_thread(one_thread):
-    """Compute with one thread in every test here."""
+__all__ = ["always_one_thread", "undrawn"]
 
 
 @pytest.fixture(scope="session")
@@ -27,14 +25,6 @@ def stripes(tmp_path_factory):
 def recipe(stripes):
     """A recipe of a second."""
     return tiny_recipe(stripes, train__epochs=1, train__warmup_epochs=0, train__batch_size=8)
-
-
-@pytest.fixture
-def undrawn(monkeypatch):
-    """Leave the pictures of runs out: they take longer than these runs."""
-    from weiss.training import results
-
-    monkeypatch.setattr(results, "draw", lambda *_: None)
 
 
 @pytest.fixture

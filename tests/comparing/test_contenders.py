@@ -1,21 +1,16 @@
 """Rows of a comparison that differ in a setting and not in the loss."""
 
-import tomllib
-
 import pytest
 
 from weiss.comparing import carry_out, make_study, reality_check, traditional
 from weiss.comparing.contenders import Contender, contenders_of, merged_losses
-
-
-def test_a_loss_alone_is_itself():
-    plain = Contender.from_text(" mf_cwms ")
-    assert plain.text == plain.loss == plain.folder == "mf_cwms"
-    assert plain.title == "MFCWMS"
-    assert plain.changes == {}
+from weiss.runs import Run
 
 
 def test_changes_belong_to_the_loss_unless_they_name_a_section():
+    plain = Contender.from_text(" mf_cwms ")
+    assert plain.text == plain.loss == plain.folder == "mf_cwms"
+    assert (plain.title, plain.changes) == ("MFCWMS", {})
     changed = Contender.from_text("mf_cwms: delta=0.8 :train.batch_size= 30:loss.alpha=1e-3")
     assert changed.changes == {"loss.alpha": 0.001, "loss.delta": 0.8, "train.batch_size": 30}
     assert changed.text == "mf_cwms:alpha=0.001:delta=0.8:train.batch_size=30"
@@ -99,10 +94,7 @@ def test_folders_are_names_of_files_and_each_has_its_own():
 
 WRONG = {
     "name": (["mf_cmws:delta=0.8"], "Did you mean 'mf_cwms'"),
-    "no value": (
-        ["mf_cwms:delta"],
-        "without a colon in a value; got 'mf_cwms:delta'",
-    ),
+    "no value": (["mf_cwms:delta"], "without a colon in a value; got 'mf_cwms:delta'"),
     "empty value": (["mf_cwms:delta="], "must be NAME or NAME:KEY=VALUE"),
     "empty": (["mf_cwms:"], "must be NAME or NAME:KEY=VALUE"),
     "nothing": ([], "at least one loss"),
@@ -118,10 +110,7 @@ WRONG = {
     "graphs": (["ms:train.graphs=false"], "must not change train.graphs for one loss alone"),
     "machine": (["ms:train.device=cpu"], "must not change train.device for one loss alone"),
     "section": (["ms:train=3"], "Write train.KEY=VALUE"),
-    "no seeds": (
-        ["ms:seeds=0"],
-        "seeds in --losses 'ms:seeds=0' must be a whole number of at least 1",
-    ),
+    "no seeds": (["ms:seeds=0"], "seeds in --losses 'ms:seeds=0' must be a whole number of at"),
     "seeds twice": (["ms:seeds=2:seeds=3"], "must give seeds once"),
     "other seeds": (["ms:seeds=2", "ms:seeds=3"], "once; got 'ms:seeds=2' and 'ms:seeds=3'"),
     "a typo": (["ms:seed=3"], "seeds=N gives a loss N runs"),
@@ -179,14 +168,10 @@ def test_every_setting_is_a_row_with_runs_of_its_own(bench):
     assert rows["mf_cwms"]["changes"] == {}
     assert rows["mf_cwms"]["settings"]["delta"] == 0.2
     assert changed["runs"] == ["mf_cwms_delta-0.5/seed-0", "mf_cwms_delta-0.5/seed-1"]
-    assert _recipe(out / changed["runs"][0])["loss"]["delta"] == 0.5
+    assert Run(out / changed["runs"][0]).recipe()["loss"]["delta"] == 0.5
     assert changed["scores"]["map_at_r"] != rows["mf_cwms"]["scores"]["map_at_r"]
-    assert _recipe(out / "ms_train.per_class-2" / "seed-1")["train"]["per_class"] == 2
+    assert Run(out / "ms_train.per_class-2" / "seed-1").recipe()["train"]["per_class"] == 2
     assert found["question"] == "Which loss, with which settings, gives the best embedding?"
-
-
-def _recipe(folder):
-    return tomllib.loads((folder / "recipe.toml").read_text())
 
 
 def test_rows_are_tested_against_each_other_if_they_differ_in_one_thing(bench):
@@ -197,14 +182,10 @@ def test_rows_are_tested_against_each_other_if_they_differ_in_one_thing(bench):
 
 def test_a_setting_can_be_added_later_and_what_is_the_same_cannot(bench, recipe):
     out, found = bench
-    for same, message in (
-        ("mf_cwms:delta=0.20", "is the same as 'mf_cwms' here"),
-        ("mf_cwms:reg_weight=0", "is the same as 'mf_cwms' here"),
-    ):
-        plan = traditional(recipe, [same], seeds=2)
-        plan.check()  # there is nothing wrong with it alone
-        with pytest.raises(ValueError, match=message):
-            carry_out(plan, out, quiet=True)
+    plan = traditional(recipe, ["mf_cwms:delta=0.20"], seeds=2)
+    plan.check()  # there is nothing wrong with it alone
+    with pytest.raises(ValueError, match="is the same as 'mf_cwms' here"):
+        carry_out(plan, out, quiet=True)
     # Nothing has changed by it; in other words the same settings are those that are there.
     words = ["mf_cwms", "mf_cwms: loss.delta = .50", "ms:train.per_class=2"]
     again = carry_out(traditional(recipe, words, seeds=2), out, quiet=True)

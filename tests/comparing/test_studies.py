@@ -43,10 +43,7 @@ def test_every_row_has_its_own_name_and_the_untrained_network_is_one(recipe):
 def test_values_reach_the_recipe(recipe):
     plan = make_study("beta-delta", recipe, values={"loss.beta": [7], "loss.delta": [0.25]})
     variant = plan.variants[1]
-    assert (variant.recipe.loss.arguments["beta"], variant.recipe.loss.arguments["delta"]) == (
-        7,
-        0.25,
-    )
+    assert {"beta": 7, "delta": 0.25}.items() <= variant.recipe.loss.arguments.items()
     assert variant.name == "mf_cwms/beta-7_delta-0.25"
     assert plan.num_units == 2
 
@@ -60,12 +57,8 @@ def test_ways_to_find_the_fields_are_compared(recipe, tmp_path):
     plan = make_study("fields", recipe, losses=["mf_cwms"], seeds=2)
     found = carry_out(plan, tmp_path / "study", quiet=True)
     assert found["is_complete"]
-    assert [row["at"].get("fields.how") for row in found["rows"]] == [
-        None,
-        "joint",
-        "alternating",
-        "class_mean",
-    ]
+    ways = [row["at"].get("fields.how") for row in found["rows"]]
+    assert ways == [None, "joint", "alternating", "class_mean"]
     assert len(found["tests"]) == 3
 
 
@@ -122,16 +115,6 @@ def test_the_approximation_is_measured_on_drawn_classes_and_on_networks(recipe, 
         ("dimension", {"seeds": 0}, "--seeds must be"),
         ("dimension", {"values": {"loss.beta": [1]}}, "--values must be"),
         ("classes", {"seeds": 3}, "must be left out"),
-    ],
-)
-def test_what_is_no_study_is_refused(recipe, name, options, message):
-    with pytest.raises(ValueError, match=message):
-        make_study(name, recipe, **options)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
         ("dimension", {"values": {"backbone.embedding_size": []}}, "at least one value"),
         ("dimension", {"values": {"backbone.embedding_size": [-3]}}, "embedding_size must be"),
         ("classes", {"values": {"num_classes": [1]}}, "at least 2"),

@@ -12,14 +12,8 @@ from weiss.runs.summaries import summarised
 def row(name, values, repetitions=None, at=None, loss=None, **more):
     numbers = list(range(len(values))) if repetitions is None else repetitions
     scores = {"map_at_r": summarised(values)} if values else {}
-    return {
-        "name": name,
-        "loss": loss or name,
-        "at": at or {},
-        "repetitions": numbers,
-        "scores": scores,
-        **more,
-    }
+    named = {"name": name, "loss": loss or name, "at": at or {}}
+    return {**named, "repetitions": numbers, "scores": scores, **more}
 
 
 def test_the_interval_is_scipys():
@@ -83,21 +77,6 @@ def test_rows_without_scores_or_with_one_common_repetition_are_not_tested():
     assert significance_tests(rows, ["map_at_r"]) == []
 
 
-def test_rows_are_compared_that_differ_in_one_thing():
-    rows = [
-        row(f"{loss}/{how}", [0.1, 0.2, 0.4], at={"how": how}, loss=loss)
-        for loss in ("x", "y")
-        for how in ("joint", "mean")
-    ]
-    pairs = {(t["first"], t["second"]) for t in significance_tests(rows, ["map_at_r"])}
-    assert pairs == {
-        ("x/joint", "x/mean"),
-        ("y/joint", "y/mean"),
-        ("x/joint", "y/joint"),
-        ("x/mean", "y/mean"),
-    }
-
-
 def test_rows_of_changed_settings_are_compared_that_differ_in_one_thing():
     delta, batch = {"loss.delta": 0.8}, {"train.per_class": 2}
     rows = [
@@ -127,15 +106,8 @@ def test_rows_of_changed_settings_are_compared_that_differ_in_one_thing():
 
 
 def test_scores_are_those_of_the_test_set_wherever_it_was_looked_at():
-    result = {
-        "map_at_r": 0.5,
-        "precision_at_1": 0.6,
-        "r_precision": 0.55,
-        "epoch": 3,
-        "seconds": 2.0,
-    }
-    tested = {"map_at_r": 0.4, "precision_at_1": 0.5, "r_precision": 0.45}
-    scores = run_scores([{**result, "test": tested}, {**result, "test": tested}])
+    result = {"map_at_r": 0.5, "epoch": 3, "seconds": 2.0}
+    scores = run_scores([{**result, "test": {"map_at_r": 0.4}}] * 2)
     assert scores["map_at_r"]["mean"] == 0.4
     assert scores["valid.map_at_r"]["mean"] == 0.5
     assert "valid.map_at_r" not in run_scores([result])

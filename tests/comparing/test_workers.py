@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -235,7 +236,8 @@ def changed_workers(tmp_path, monkeypatch):
             "import sys, time\nfrom weiss.cli import main\nfrom weiss.comparing import units\n"
         )
         imports += "from weiss.data import cache\n"
-        arguments = "note, _, _, *sys.argv[1:] = sys.argv[1:]\n"  # NOTE -m weiss join-in
+        # NOTE -m weiss._base.parent PID weiss join-in
+        arguments = "note, _, _, _, _, *sys.argv[1:] = sys.argv[1:]\n"
         script.write_text(f"{imports}{arguments}{code}\nmain()\n")
         words = shlex.join([sys.executable, str(script), str(note)])
         python.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
@@ -280,33 +282,30 @@ def test_the_unit_of_a_killed_worker_goes_to_the_other(recipe, tmp_path, changed
     assert "was killed (signal 9)" in capfd.readouterr().out
 
 
-def test_stopping_gives_the_unit_back_and_says_how_to_go_on(stripes, tmp_path):
-    out = tmp_path / "bench"
-    begun = Run(out / "mf_cwms" / "seed-0")
+@contextmanager
+def interrupted(reached):
+    """Press Ctrl-C as soon as something is so, and expect that the comparison stops."""
 
     def stop():
-        wait_until(lambda: begun.exists() and begun.metrics())
+        wait_until(reached)
         os.kill(os.getpid(), signal.SIGINT)
 
-    plan = traditional(
-        tiny_recipe(stripes, **QUICK | {"train__epochs": 5000}), ["mf_cwms"], seeds=1
-    )
     stopper = threading.Thread(target=stop)
     stopper.start()
     with pytest.raises(StoppedError, match="Start the same command again"):
-        carry_out(plan, out, quiet=True)
+        yield
     stopper.join()
+
+
+def test_stopping_gives_the_unit_back_and_says_how_to_go_on(stripes, tmp_path):
+    out = tmp_path / "bench"
+    begun = Run(out / "mf_cwms" / "seed-0")
+    recipe = tiny_recipe(stripes, **QUICK | {"train__epochs": 5000})
+    with interrupted(lambda: begun.exists() and begun.metrics()):
+        carry_out(traditional(recipe, ["mf_cwms"], seeds=1), out, quiet=True)
     assert not summary_of(out)["is_complete"]
     assert (begun.folder / "state").exists()
     assert open_ledger(out, None, None).claim(["mf_cwms/seed-0"]).attempt == 2
-
-
-def test_a_worker_that_is_not_wanted_stops_before_the_next_unit(recipe, tmp_path):
-    plan = traditional(recipe, ["mf_cwms"], seeds=1)
-    ledger, _ = join(plan, tmp_path / "bench")
-    with pytest.raises(StoppedError, match="before the next unit"):
-        workers.work(plan, tmp_path / "bench", ledger, is_wanted=lambda: False)
-    assert not ledger.attempts()
 
 
 @pytest.fixture
@@ -331,16 +330,8 @@ def test_workers_that_all_fail_are_an_error(recipe, tmp_path, fake_workers, caps
 
 def test_stopping_a_command_stops_its_workers(recipe, tmp_path, fake_workers):
     fake_workers(f"echo $$ > {tmp_path}/worker-$$; exec sleep 600")
-
-    def stop():
-        wait_until(lambda: len(list(tmp_path.glob("worker-*"))) == 2)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    stopper = threading.Thread(target=stop)
-    stopper.start()
-    with pytest.raises(StoppedError, match="Start the same command again"):
+    with interrupted(lambda: len(list(tmp_path.glob("worker-*"))) == 2):
         carry_out(traditional(recipe, ["mf_cwms"], seeds=1), tmp_path / "bench", workers=2)
-    stopper.join()
     assert not any(psutil.pid_exists(int(p.name[7:])) for p in tmp_path.glob("worker-*"))
 
 
@@ -390,42 +381,38 @@ def test_killed_at_random_and_restarted_the_table_is_the_same(
 
 
 @pytest.fixture
-def train(monkeypatch):
-    """Replace the training of units by a function that may also call the real one."""
+def fails(monkeypatch):
+    """Let the training of units raise an error, if its folder has these words in its name."""
     real = units.train
 
-    def replace(instead):
-        monkeypatch.setattr(
-            units, "train", lambda recipe, out, **more: instead(real, recipe, out, **more)
-        )
+    def replace(error, words="", times=99):
+        left = [error] * times
+
+        def train(recipe, out, **options):
+            if words in str(out) and left:
+                raise left.pop()
+            return real(recipe, out, **options)
+
+        monkeypatch.setattr(units, "train", train)
 
     return replace
 
 
-def test_a_seed_that_fails_does_not_stop_the_others_and_is_tried_again(recipe, tmp_path, train):
-    def broken(real, recipe, out, **options):
-        if str(out).endswith("seed-1"):
-            raise RuntimeError("no luck today")
-        return real(recipe, out, **options)
-
-    train(broken)
+def test_a_seed_that_fails_does_not_stop_the_others_and_is_tried_again(recipe, tmp_path, fails):
+    fails(RuntimeError("no luck today"), "seed-1", times=1)
     plan = traditional(recipe, ["mf_cwms"], seeds=3)
     found = carry_out(plan, tmp_path / "bench", quiet=True)
     row = found["rows"][1]
     assert row["failed"] == {"mf_cwms/seed-1": "RuntimeError: no luck today"}
     assert row["repetitions"] == [0, 2]
     assert not found["is_complete"]
-    train(lambda real, *given, **options: real(*given, **options))
     found = carry_out(plan, tmp_path / "bench", quiet=True)
     assert found["is_complete"]
     assert found["rows"][1]["repetitions"] == [0, 1, 2]
 
 
-def test_an_error_that_is_nobodys_fault_gives_the_unit_back(recipe, tmp_path, train):
-    def broken(real, recipe, out, **options):
-        raise MemoryError("no memory")
-
-    train(broken)
+def test_an_error_that_is_nobodys_fault_gives_the_unit_back(recipe, tmp_path, fails):
+    fails(MemoryError("no memory"))
     with pytest.raises(MemoryError):
         carry_out(traditional(recipe, ["mf_cwms"], seeds=1), tmp_path / "bench", quiet=True)
     ledger = open_ledger(tmp_path / "bench", None, None)
@@ -434,14 +421,9 @@ def test_an_error_that_is_nobodys_fault_gives_the_unit_back(recipe, tmp_path, tr
 
 
 def test_a_trial_whose_loss_is_not_finite_scores_zero_and_the_search_goes_on(
-    recipe, tmp_path, train
+    recipe, tmp_path, fails
 ):
-    def diverging(real, recipe, out, **options):
-        if "trial-001" in str(out):
-            raise NotFiniteError("the loss must stay finite; it was nan")
-        return real(recipe, out, **options)
-
-    train(diverging)
+    fails(NotFiniteError("the loss must stay finite; it was nan"), "trial-001")
     found = carry_out(small_check(recipe, trials=3, repeats=1), tmp_path / "bench", quiet=True)
     trials = found["rows"][1]["trials"]
     assert [trial["value"] == 0 for trial in trials] == [False, True, False]
@@ -449,37 +431,24 @@ def test_a_trial_whose_loss_is_not_finite_scores_zero_and_the_search_goes_on(
     assert found["is_complete"]
 
 
-def test_a_lost_device_is_not_the_fault_of_the_settings(recipe, tmp_path, train):
-    def lost(real, recipe, out, **options):
-        raise RuntimeError("CUDA error: unspecified launch failure")
-
-    train(lost)
+def test_a_lost_device_is_not_the_fault_of_the_settings(recipe, tmp_path, fails):
+    fails(RuntimeError("CUDA error: unspecified launch failure"))
     unit = units.trial("ms/trial-000/fold-0", lambda: recipe)
     with pytest.raises(RuntimeError, match="CUDA error"):
         unit.work(tmp_path)
     assert unit.found(tmp_path) is None
 
 
-def test_a_passing_fault_of_the_machine_is_not_a_score(recipe, tmp_path, train):
-    faults = iter([True, False])
-
-    def faulty(real, recipe, folder, **options):
-        if next(faults):
-            raise RuntimeError("DataLoader worker (pid 1) is killed by signal")
-        return {"map_at_r": 0.5}
-
-    train(faulty)
-    assert units.trial("k", lambda: recipe).work(tmp_path / "one") == {"map_at_r": 0.5}
+def test_a_passing_fault_of_the_machine_is_not_a_score(recipe, tmp_path, fails):
+    fails(RuntimeError("DataLoader worker (pid 1) is killed by signal"), times=1)
+    assert units.trial("k", lambda: recipe).work(tmp_path / "one")["map_at_r"] > 0
 
 
-def test_what_fails_twice_in_a_row_or_is_refused_is_a_failed_trial(recipe, tmp_path, train):
-    def broken(real, recipe, folder, **options):
-        raise RuntimeError("these settings do not work")
-
+def test_what_fails_twice_in_a_row_or_is_refused_is_a_failed_trial(recipe, tmp_path, fails):
     def refused():
         raise ValueError("beta must be positive")
 
-    train(broken)
+    fails(RuntimeError("these settings do not work"))
     for name, make, why in (
         ("one", lambda: recipe, "these settings"),
         ("two", refused, "must be positive"),
@@ -603,28 +572,80 @@ def test_a_storage_that_does_not_answer_for_a_moment_is_asked_again(recipe, tmp_
 @pytest.mark.dist
 @pytest.mark.slow
 def test_workers_do_not_outlive_their_command(stripes, tmp_path):
+    """Killed, it can say nothing; suspended, they notice nothing themselves."""
     out = tmp_path / "bench"
     options = ["--losses", "mf_cwms,ms", "--seeds", 20, "--workers", 2]
     process = start(bench(stripes, out, *options))
     process.stdout.readline()
-    children = psutil.Process(process.pid).children()
+    children = psutil.Process(process.pid).children(recursive=True)
     assert len(children) == 2
+    for child in children:
+        child.suspend()
     process.kill()
-    _, alive = psutil.wait_procs(children, timeout=30)
+    _, alive = psutil.wait_procs(children, timeout=60)
     process.stdout.close()
     process.wait()
     assert not alive
     assert len(open_ledger(out, None, None).results()) < 60
 
 
-def test_a_unit_in_other_hands_is_left_to_them(recipe, tmp_path, monkeypatch, train):
+def test_damaged_results_are_named_and_block_no_comparison(recipe, tmp_path, monkeypatch):
+    out = tmp_path / "bench"
+    plan = small_check(recipe, trials=1, repeats=1)
+    found = carry_out(plan, out, quiet=True)
+    loss = out / "ms"
+    harmed = [loss / "repeat-00" / name for name in ("fold-0", "ensemble")]
+    harmed = [path / "result.json" for path in (*harmed, loss / "trial-000" / "fold-1")]
+    harmed = [*(out / "untrained").rglob("result.json"), *harmed]
+    for path in harmed:
+        path.write_text(path.read_text()[:-20])
+    with pytest.warns(UserWarning, match="result.json must be JSON; it is cut off"):
+        before = current_summary(out)
+    assert table(before) == table(found)  # the last complete summary
+    trained, real = [], units.train
+
+    def train(recipe, folder, **options):
+        trained.append(folder)
+        return real(recipe, folder, **options)
+
+    monkeypatch.setattr(units, "train", train)
+    with pytest.warns(UserWarning, match="result.json must be JSON") as caught:
+        again = carry_out(plan, out, quiet=True)
+    said = " ".join(str(each.message) for each in caught)
+    assert all(f"{path} must be JSON; it is cut off" in said for path in harmed)
+    assert table(again) == table(found)
+    # Units that train; of the first the model and the metrics are there, so it takes no steps.
+    assert sorted(trained) == [loss / "repeat-00" / "fold-0", loss / "trial-000" / "fold-1"]
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"num_done": "6"}'])
+def test_a_damaged_summary_is_put_together_again(recipe, tmp_path, text):
+    plan = traditional(recipe, ["mf_cwms"], seeds=1)
+    found = carry_out(plan, tmp_path / "bench", quiet=True)
+    (tmp_path / "bench" / "summary.json").write_text(text)
+    with pytest.warns(UserWarning, match="summary.json must .* put together again from the folder"):
+        assert table(current_summary(tmp_path / "bench")) == table(found)
+
+
+@pytest.mark.parametrize(
+    "harm", [[], {"options": []}, {"options": {"losses": 5}}, {"recipe": "x"}, {"kind": 1}]
+)
+def test_a_plan_with_other_kinds_of_values_is_refused(recipe, tmp_path, harm):
+    join(traditional(recipe, ["mf_cwms"], seeds=1), tmp_path)
+    held = read_plan(tmp_path)
+    (tmp_path / "plan.json").write_text(json.dumps({**held, **harm} if harm else harm))
+    with pytest.raises((ValueError, TypeError), match=r"plan.json|losses"):
+        current_summary(tmp_path)
+
+
+def test_a_unit_in_other_hands_is_left_to_them(recipe, tmp_path, monkeypatch):
     """A worker that was thought dead finds its unit taken: it stops that one and goes on."""
     monkeypatch.setattr(ledgers, "BEAT_SECONDS", 0.05)
     monkeypatch.setattr(workers, "BUSY_SECONDS", 0.1)
     out = tmp_path / "bench"
-    stolen = []
+    real, stolen = units.train, []
 
-    def stop_once(real, recipe, folder, **options):
+    def stop_once(recipe, folder, **options):
         if stolen:
             return real(recipe, folder, **options)
         thief = Ledger(str(out / "ledger.sqlite3"), "study")
@@ -636,7 +657,7 @@ def test_a_unit_in_other_hands_is_left_to_them(recipe, tmp_path, monkeypatch, tr
         thief.give_back(claim)
         raise StoppedError("told to stop")
 
-    train(stop_once)
+    monkeypatch.setattr(units, "train", stop_once)
     found = carry_out(traditional(recipe, ["mf_cwms"], seeds=1), out, quiet=True)
     assert found["is_complete"]
     assert attempts(out)["mf_cwms/seed-0"] == 3
@@ -687,33 +708,24 @@ def test_an_ensemble_reads_the_data_where_this_machine_keeps_them(stripes, tmp_p
     assert len(decoded) == 2  # decoded images do not outlast a command
 
 
-@pytest.mark.parametrize("has_links", [True, False])
-def test_of_several_that_begin_at_once_all_take_the_first_plan(
-    recipe, tmp_path, monkeypatch, at_once, has_links
-):
-    def no_links(*_):
-        raise OSError("not supported")
-
-    if not has_links:
-        monkeypatch.setattr(folders.os, "link", no_links)
+def test_of_several_that_begin_at_once_all_take_the_first_plan(recipe, tmp_path, at_once):
     plans = [traditional(recipe, [loss], seeds=1) for loss in ("ms", "mf_cwms", "triplet")]
     found = at_once(lambda plan: join(plan, tmp_path / "bench"), plans)
     identity, plan = found[0][0].registered()
     assert set(plan["options"]["losses"]) == {"ms", "mf_cwms", "triplet"}
     assert read_plan(tmp_path / "bench")["id"] == identity
-    assert not list((tmp_path / "bench").glob("*.tmp"))
+    assert not list((tmp_path / "bench").glob(".*"))
 
 
 def test_a_plan_that_appears_at_the_last_moment_is_joined(recipe, tmp_path, monkeypatch):
     first, _ = join(traditional(recipe, ["ms"], seeds=1), tmp_path / "bench")
-    real, calls = folders._held_now, []
+    calls = []
 
     def not_yet(out):
         calls.append(out)
-        return real(out) if len(calls) > 1 else None
+        return read_plan(out) if len(calls) > 1 else None
 
-    monkeypatch.setattr(folders, "_held_now", not_yet)
+    monkeypatch.setattr(folders, "read_plan", not_yet)
     second, grown = join(traditional(recipe, ["triplet"], seeds=1), tmp_path / "bench")
-    assert len(calls) == 2
     assert second.registered()[0] == first.registered()[0]
     assert grown["options"]["losses"] == ["ms", "triplet"]

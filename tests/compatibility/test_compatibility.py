@@ -22,7 +22,7 @@ from PIL import Image
 from tiny import metrics, tiny_recipe, traces, without_times, write_stripes
 
 from weiss._base.tensor_files import read_tensors
-from weiss.catalogue import Catalogue
+from weiss.catalogue import Catalogue, add_items, remove_items
 from weiss.catalogue.networks import network_of_file, network_of_run
 from weiss.reporting import write_report
 from weiss.runs import Run, evaluate_run, recipe_from
@@ -60,7 +60,9 @@ def test_an_interrupted_run_resumes_to_the_end_that_the_old_version_reached(old,
     before = {path.name for path in Path("interrupted/state").iterdir()}
     assert before == {"000000006.safetensors"}
     recipe = recipe_from("interrupted", ["train.epochs=3"])
-    train(recipe, "interrupted", resume=True, quiet=True)
+    unknown = "does not know its recipe and the content of its images"
+    with pytest.warns(UserWarning, match=unknown):
+        train(recipe, "interrupted", resume=True, quiet=True)
     ours, theirs = traces("interrupted"), traces("finished")
     # The first two epochs are the old version's; the third is ours.
     assert ours["metrics"][:2] == theirs["metrics"][:2]
@@ -102,7 +104,8 @@ def test_a_run_is_evaluated_with_its_own_result(old):
 
 
 def test_an_index_finds_what_it_found(old):
-    catalogue = Catalogue.open("index", device="cpu")
+    with pytest.warns(UserWarning, match="has no checksum"):
+        catalogue = Catalogue.open("index", device="cpu")
     for query in json.loads(Path("search.json").read_text()):
         hits = catalogue.search(catalogue.embed([np.asarray(Image.open(query["image"]))]), 10)[0]
         assert [(hit.item.id, hit.item.name) for hit in hits[:3]] == [
@@ -110,6 +113,16 @@ def test_an_index_finds_what_it_found(old):
         ]
         similarities = [similarity for _, _, similarity in query["hits"]]
         assert [hit.similarity for hit in hits] == pytest.approx(similarities, abs=1e-4)
+
+
+def test_an_index_can_be_changed(old):
+    with pytest.warns(UserWarning, match="has no checksum"):
+        before = len(Catalogue.open("index", device="cpu"))
+    removed = remove_items("index", [0], quiet=True)
+    added = add_items("index", "stripes", device="cpu", quiet=True)
+    assert (removed.num_items, added.num_added, added.num_items) == (before - 1, 1, before)
+    catalogue = Catalogue.open("index", device="cpu")
+    assert catalogue.search(catalogue.vector(before)[None], 1)[0][0].item.id == before
 
 
 @pytest.mark.parametrize("name", ["export.onnx", "export.safetensors", "finished"])

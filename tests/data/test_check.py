@@ -58,12 +58,8 @@ def test_a_copy_on_the_other_side_of_the_split_is_found(folder, kind):
     assert found.problems == []
 
 
-def test_copies_on_one_side_are_not_reported(folder):
+def test_copies_on_one_side_and_plain_images_are_not_reported(folder):
     photo(12).save(folder / "train" / "c0" / "copy.png")
-    assert check_table(open_table(folder)).pairs == []
-
-
-def test_plain_images_are_not_taken_for_copies(folder):
     for split in ("train/c0", "test/c3"):
         Image.new("RGB", (50, 50), "white").save(folder / split / "white.png")
     assert check_table(open_table(folder)).pairs == []
@@ -78,16 +74,23 @@ def test_broken_images_are_problems_and_the_rest_is_still_compared(folder):
     assert len(found.pairs) == 1
 
 
-def test_single_images_and_shared_classes_are_remarked():
-    pixels = RNG.integers(0, 256, (6, 8, 8), dtype=np.uint8)
+REMARKS = {
+    "aabcba": ("train train test test test unused", "with one image in test: 1 (c); nothing to be"),
+    "bbaaba": ("train train test test test unused", "items in no split: 1"),
+    "aabbaa": ("train train train train test test", "train and test share: 1 (a)"),
+    "aabbcc": ("train train query gallery query query", "nothing in the gallery: 1 (c)"),
+    "abbbbb": ("train train train train train train", "with one image in train: 1 (a); no pair of"),
+    "bbbbbb": ("train train train train train train", "nothing tests: no item is in test"),
+    "cccccc": ("test test test test test test", "nothing trains: no item is in train"),
+}
+
+
+@pytest.mark.parametrize(("labels", "case"), REMARKS.items())
+def test_what_is_worth_knowing_about_classes_is_remarked(labels, case):
+    pixels, (splits, remark) = RNG.integers(0, 256, (6, 8, 8), dtype=np.uint8), case
     how = Assembly(shared_classes=True, min_images=1)
-    splits = ["train", "train", "test", "test", "query", "unused"]
-    table = from_arrays(pixels, list("aabcba"), how, splits=[*splits[:4], "test", splits[5]])
-    remarks = check_table(table).remarks
-    assert any("classes with one image in test: 1 (c); nothing to be found" in r for r in remarks)
-    assert any("items in no split: 1" in r for r in remarks)
-    shared = from_arrays(pixels, list("aabbaa"), how, splits=["train"] * 4 + ["test"] * 2)
-    assert any("train and test share: 1 (a)" in r for r in check_table(shared).remarks)
+    table = from_arrays(pixels, list(labels), how, splits=splits.split())
+    assert any(remark in found for found in check_table(table).remarks)
 
 
 def test_official_counts_must_agree(tmp_path):
@@ -104,14 +107,6 @@ def test_vectors_are_checked_for_their_classes_alone():
     assert check_table(table).problems == []
 
 
-def test_queries_without_anything_to_find_are_remarked():
-    pixels = RNG.integers(0, 256, (6, 8, 8), dtype=np.uint8)
-    splits = ["train", "train", "query", "gallery", "query", "query"]
-    table = from_arrays(pixels, list("aabbcc"), splits=splits)
-    remarks = check_table(table).remarks
-    assert "classes with queries and nothing in the gallery: 1 (c)" in remarks
-
-
 def test_what_is_left_is_what_is_checked(folder):
     for i in range(3):
         (folder / "test" / "c4" / f"{i}.png").write_bytes(b"")
@@ -121,15 +116,11 @@ def test_what_is_left_is_what_is_checked(folder):
     assert any("one image in test: 1 (c4)" in remark for remark in found.remarks)
 
 
-def test_an_empty_part_is_remarked():
-    pixels = RNG.integers(0, 256, (4, 8, 8), dtype=np.uint8)
-    table = from_arrays(pixels, [0, 0, 1, 1], Assembly(split="all"))
-    assert any(remark.startswith("nothing tests") for remark in check_table(table).remarks)
-
-
 @pytest.mark.data
 def test_the_real_birds_pass_and_hold_one_photograph_twice(cub_root):
     table = open_table("cub", root=cub_root)
+    assert table.class_names[0] == "001.Black_footed_Albatross"
+    assert table.class_names[-1] == "200.Common_Yellowthroat"
     found = check_table(table, OFFICIAL["cub"])
     assert found.problems == []
     assert [(pair.train, pair.test) for pair in found.pairs] == [

@@ -22,9 +22,11 @@ def photo(height, width):
 PHOTOS = [photo(*size) for size in SIZES]
 
 
-def cropped(photos, windows):
+def cropped(photos, windows, *, behind=None):
+    """Crop photos that lie one after the other in memory, perhaps with something behind them."""
     sizes = np.array([photo.shape[:2] for photo in photos])
-    pixels = torch.from_numpy(np.concatenate([p.reshape(-1, p.shape[2]) for p in photos]))
+    laid_out = photos if behind is None else [*photos, behind]
+    pixels = torch.from_numpy(np.concatenate([p.reshape(-1, p.shape[2]) for p in laid_out]))
     lengths = sizes.prod(axis=1)
     starts = np.cumsum(lengths) - lengths
     return resample(pixels, starts, sizes[:, 1], windows).permute(0, 2, 3, 1).numpy()
@@ -111,33 +113,18 @@ def test_a_crop_of_the_same_size_is_the_image_itself():
 
 @pytest.mark.parametrize("crop", [CentreCrop(64, 72), None])
 def test_what_lies_behind_the_pixels_does_not_matter(crop):
-    sizes = np.array(SIZES)
-    crop = crop or RandomCrop(64)
-    place = () if isinstance(crop, CentreCrop) else (0, np.arange(len(SIZES)))
-    alone = cropped(PHOTOS, crop.windows(sizes, *place))
+    place = () if crop else (0, np.arange(len(SIZES)))
+    windows = (crop or RandomCrop(64)).windows(np.array(SIZES), *place)
     noise = RNG.integers(0, 256, (40, 2000, 3), dtype=np.uint8)
-    windows = crop.windows(sizes, *place)
-    pixels = torch.from_numpy(np.concatenate([p.reshape(-1, 3) for p in [*PHOTOS, noise]]))
-    lengths = sizes.prod(axis=1)
-    padded = resample(pixels, np.cumsum(lengths) - lengths, sizes[:, 1], windows)
-    np.testing.assert_array_equal(padded.permute(0, 2, 3, 1).numpy(), alone)
-
-
-def test_a_narrow_last_image_does_not_read_beyond_the_pixels():
-    photos, crop = [photo(40, 90), photo(30, 36)], CentreCrop(24, 24)
-    sizes = np.array([p.shape[:2] for p in photos])
-    together = cropped(photos, crop.windows(sizes))
-    for i, one in enumerate(photos):
-        alone = cropped([one], crop.windows(sizes[i : i + 1]))
-        np.testing.assert_allclose(together[i], alone[0], atol=1e-3)
+    padded = cropped(PHOTOS, windows, behind=noise)
+    np.testing.assert_array_equal(padded, cropped(PHOTOS, windows))
 
 
 def test_memory_stays_within_a_budget_however_large_the_images(monkeypatch):
-    whole = cropped(PHOTOS, CentreCrop(64, 72).windows(np.array(SIZES)))
+    windows = CentreCrop(64, 72).windows(np.array(SIZES))
+    whole = cropped(PHOTOS, windows)
     monkeypatch.setattr("weiss.data.resample.CPU_BYTES", 1)
-    np.testing.assert_array_equal(
-        cropped(PHOTOS, CentreCrop(64, 72).windows(np.array(SIZES))), whole
-    )
+    np.testing.assert_array_equal(cropped(PHOTOS, windows), whole)
 
 
 BAD = {
@@ -152,30 +139,28 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("kind", list(BAD))
-def test_crops_that_cannot_be_are_refused(kind):
-    make, message = BAD[kind]
+@pytest.mark.parametrize(("make", "message"), BAD.values(), ids=BAD)
+def test_crops_that_cannot_be_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
-def test_wide_and_tall_images_are_done_in_parts_with_the_same_result():
-    photos = [*PHOTOS, photo(3000, 40), photo(40, 3000)]
-    sizes = np.array([p.shape[:2] for p in photos])
-    crop = CentreCrop(32, 32)
-    whole = Windows(
-        start=np.zeros(sizes.shape),
-        scale=sizes / 32,
-        low=np.zeros_like(sizes),
-        high=sizes,
-        flip=np.zeros(len(sizes), dtype=bool),
-        size=32,
-    )
-    got = cropped(photos, whole)
-    for i, one in enumerate(photos):
+TALL_AND_WIDE = [*PHOTOS, photo(3000, 40), photo(40, 3000)]
+
+
+def test_whole_images_are_resized_as_by_pillow():
+    sizes = np.array([p.shape[:2] for p in TALL_AND_WIDE])
+    got = cropped(TALL_AND_WIDE, Windows.plain(sizes, np.zeros(sizes.shape), sizes / 32, 32))
+    for mine, one in zip(got, TALL_AND_WIDE, strict=True):
         want = np.asarray(Image.fromarray(one).resize((32, 32), Image.Resampling.BILINEAR))
-        assert np.abs(got[i] - want).mean() < 0.6
-    # Done in parts or at once, the pixels are the same but for the last bits.
+        assert np.abs(mine - want).mean() < 0.6
+
+
+# Tall and wide ones are done in parts; a narrow last one must not be read beyond the pixels.
+@pytest.mark.parametrize("photos", [TALL_AND_WIDE, [photo(40, 90), photo(30, 36)]])
+def test_images_together_are_what_each_is_alone(photos):
+    sizes = np.array([p.shape[:2] for p in photos])
+    crop = CentreCrop(24, 24)
     together = cropped(photos, crop.windows(sizes))
     for i, one in enumerate(photos):
         alone = cropped([one], crop.windows(sizes[i : i + 1]))

@@ -36,39 +36,36 @@ def test_cub_trains_on_the_first_half_of_the_classes(tmp_path):
     ]
 
 
-def test_classes_come_in_the_order_of_their_numbers_not_of_their_lines(tmp_path):
+def test_lists_may_come_in_any_order_with_windows_line_ends_and_byte_order_marks(tmp_path):
     folder = write_cub(tmp_path, num_classes=12, per_class=1)
-    lines = (folder / "classes.txt").read_text().splitlines()
-    write_lines(folder / "classes.txt", *reversed(lines))
-    assert CUB.read(tmp_path).labels.tolist() == list(range(12))
-
-
-def test_cars_in_the_old_form(tmp_path):
-    table = CARS.read(write_cars_old(tmp_path))
-    assert table.class_names == tuple(car_names(4))
-    assert table.labels.tolist() == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
-    assert table.sizes() == {"train": (6, 2), "test": (6, 2)}
-    assert table.source.name(0) == "car_ims/000001.jpg"
-    assert table.source.read(11).shape == (18, 24, 3)
+    before = CUB.read(tmp_path)
+    for name, lines in {
+        name: (folder / name).read_text().splitlines() for name in ("classes.txt", "images.txt")
+    }.items():
+        ordered = reversed(lines) if name == "classes.txt" else lines
+        text = "".join(f"{line}\r\n\r\n" for line in ordered)
+        (folder / name).write_bytes(b"\xef\xbb\xbf" + text.encode())
+    after = CUB.read(tmp_path)
+    assert after.source.paths.tolist() == before.source.paths.tolist()
+    assert after.labels.tolist() == before.labels.tolist() == list(range(12))
 
 
 @pytest.mark.parametrize("labels_in", [".", "devkit"])
-def test_cars_in_the_new_form(tmp_path, labels_in):
-    table = CARS.read(write_cars_new(tmp_path, labels_in=labels_in))
-    assert table.class_names == tuple(car_names(4))
-    assert table.sizes() == {"train": (6, 2), "test": (6, 2)}
-    assert set(table.source.paths) == {
-        f"cars_{p}/0000{i}.jpg" for p in ("train", "test") for i in range(1, 7)
-    }
-
-
-def test_both_forms_of_cars_hold_the_same_images_in_the_same_classes(tmp_path):
-    old, new = CARS.read(write_cars_old(tmp_path / "a")), CARS.read(write_cars_new(tmp_path / "b"))
+def test_both_forms_of_cars_hold_the_same_images_in_the_same_classes(tmp_path, labels_in):
+    old = CARS.read(write_cars_old(tmp_path / "a"))
+    new = CARS.read(write_cars_new(tmp_path / "b", labels_in=labels_in))
 
     def images(table):
         return sorted((int(c), table.source.read(i).tobytes()) for i, c in enumerate(table.labels))
 
     assert images(old) == images(new)
+    assert old.class_names == new.class_names == tuple(car_names(4))
+    assert old.sizes() == new.sizes() == {"train": (6, 2), "test": (6, 2)}
+    assert old.labels.tolist() == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
+    assert old.source.name(0) == "car_ims/000001.jpg"
+    assert set(new.source.paths) == {
+        f"cars_{p}/0000{i}.jpg" for p in ("train", "test") for i in range(1, 7)
+    }
 
 
 def test_the_copy_of_cars_with_each_folder_twice_is_read_too(tmp_path):
@@ -125,10 +122,7 @@ def test_joined_inshop_is_the_same_with_one_test_set(tmp_path):
     assert joined.splits.tolist() == plain.joined().splits.tolist()
     assert joined.sizes() == {"train": (8, 2), "test": (8, 2)}
     assert joined.source.paths.tolist() == plain.source.paths.tolist()
-
-
-def test_images_of_inshop_may_be_unpacked_beside_their_archive(tmp_path):
-    write_inshop(tmp_path)
+    # The images may be unpacked beside their archive.
     (tmp_path / "Img").mkdir()
     (tmp_path / "img").rename(tmp_path / "Img" / "img")
     assert INSHOP.read(tmp_path).source.read(0).shape == (18, 24, 3)
@@ -139,22 +133,15 @@ def test_images_of_inshop_may_be_unpacked_beside_their_archive(tmp_path):
     [
         (CUB, write_cub, "CUB_200_2011"),
         (SOP, write_sop, "Stanford_Online_Products"),
-        *((CARS, write_cars_new, name) for name in ("stanford_cars", "cars196")),
-        *((INSHOP, write_inshop, name) for name in ("In-shop Clothes Retrieval Benchmark",)),
+        (CARS, write_cars_new, "stanford_cars"),
+        (CARS, write_cars_new, "cars196"),
+        (INSHOP, write_inshop, "In-shop Clothes Retrieval Benchmark"),
     ],
 )
 def test_the_official_folder_is_found_in_the_one_above(tmp_path, official, write, folder):
     makes_it = official in (CUB, SOP)
     write(tmp_path if makes_it else tmp_path / folder)
     assert official.locate(tmp_path) == official.locate(tmp_path / folder) == tmp_path / folder
-
-
-def test_windows_line_ends_blank_lines_and_byte_order_marks_are_accepted(tmp_path):
-    folder = write_cub(tmp_path)
-    before = CUB.read(tmp_path)
-    text = (folder / "images.txt").read_text().replace("\n", "\r\n\r\n")
-    (folder / "images.txt").write_bytes(b"\xef\xbb\xbf" + text.encode())
-    assert CUB.read(tmp_path).source.paths.tolist() == before.source.paths.tolist()
 
 
 # What is missing
@@ -174,9 +161,10 @@ MISSING_LISTS = {
 }
 
 
-@pytest.mark.parametrize("case", MISSING_LISTS)
-def test_missing_lists_are_named(tmp_path, case):
-    official, write, name, message = MISSING_LISTS[case]
+@pytest.mark.parametrize(
+    ("official", "write", "name", "message"), MISSING_LISTS.values(), ids=MISSING_LISTS
+)
+def test_missing_lists_are_named(tmp_path, official, write, name, message):
     write(tmp_path)
     for path in list(tmp_path.rglob(name)):
         if path.is_file():
@@ -186,13 +174,10 @@ def test_missing_lists_are_named(tmp_path, case):
     assert str(tmp_path) in str(caught.value)
 
 
-def remove(folder, count):
-    for path in sorted((folder / "images").rglob("*.jpg"))[:count]:
+def test_missing_images_are_refused_or_left_out_unless_all_are_missing(tmp_path):
+    paths = sorted((write_cub(tmp_path) / "images").rglob("*.jpg"))
+    for path in paths[:4]:
         path.unlink()
-
-
-def test_missing_images_are_refused_or_left_out(tmp_path):
-    remove(write_cub(tmp_path), 4)
     message = r"all 12 images .* 4 are not there: 001.Bird_0/Bird_0_0.jpg, .*--allow-missing"
     with pytest.raises(FileNotFoundError, match=message):
         CUB.read(tmp_path)
@@ -200,12 +185,8 @@ def test_missing_images_are_refused_or_left_out(tmp_path):
     assert len(table) == 8
     assert table.num_classes == 4, "a class without images keeps its number"
     assert table.labels.tolist() == [1] * 2 + [2] * 3 + [3] * 3
-    for item in range(len(table)):
-        table.source.read(item)
-
-
-def test_images_that_are_all_missing_cannot_be_left_out(tmp_path):
-    remove(write_cub(tmp_path), 12)
+    for path in paths[4:]:
+        path.unlink()
     with pytest.raises(FileNotFoundError, match="none of the 12 is there"):
         CUB.read(tmp_path, allow_missing=True)
 
@@ -288,46 +269,25 @@ BAD_CARS = {
 }
 
 
-@pytest.mark.parametrize("case", BAD_CARS)
-def test_damaged_annotations_are_refused(tmp_path, case):
-    variables, message = BAD_CARS[case]
-    write_mat(tmp_path / "cars_annos.mat", class_names=["a", "b"], **variables)
+@pytest.mark.parametrize(("variables", "message"), BAD_CARS.values(), ids=BAD_CARS)
+def test_damaged_annotations_are_refused(tmp_path, variables, message):
+    path = tmp_path / "cars_annos.mat"
+    write_mat(path, class_names=["a", "b"], **variables)
     with pytest.raises(ValueError, match=message):
         CARS.read(tmp_path)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.6])
-def test_what_is_no_matlab_file_is_refused(tmp_path, share):
-    path = write_cars_old(tmp_path) / "cars_annos.mat"
-    data = path.read_bytes()
-    path.write_bytes(data[: int(len(data) * share)])
-    with pytest.raises(ValueError, match="cars_annos.mat must .*Restore the official file"):
-        CARS.read(tmp_path)
+    for share in (0.6, 0.0):
+        path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+        with pytest.raises(ValueError, match="cars_annos.mat must .*Restore the official file"):
+            CARS.read(tmp_path)
 
 
 def test_every_set_has_its_published_counts_and_what_a_person_must_know():
     counts = {name: official.num_images for name, official in OFFICIAL.items()}
-    assert counts == {
-        "cub": 11_788,
-        "cars": 16_185,
-        "sop": 120_053,
-        "inshop": 52_712,
-        "inshop_joined": 52_712,
-    }
+    inshop = {"inshop": 52_712, "inshop_joined": 52_712}
+    assert counts == {"cub": 11_788, "cars": 16_185, "sop": 120_053, **inshop}
     for name, official in OFFICIAL.items():
         assert official.name == name
         assert official.home.startswith("https://")
         assert "{root}" in official.by_hand
         for archive in official.archives:
             assert archive.checksum is None or archive.checksum.source
-
-
-@pytest.mark.data
-def test_the_real_cub_has_the_published_counts(cub_root):
-    table = CUB.read(cub_root)
-    assert table.sizes() == {"train": (5_864, 100), "test": (5_924, 100)}
-    assert CUB.differences(table) == []
-    assert table.class_names[0] == "001.Black_footed_Albatross"
-    assert table.class_names[-1] == "200.Common_Yellowthroat"
-    for item in range(0, len(table), 1000):
-        assert table.source.read(item).shape[2] == 3

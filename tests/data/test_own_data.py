@@ -1,13 +1,16 @@
 """Your own data: folders, lists, arrays, Hugging Face data sets; and what can be wrong."""
 
 import csv
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from miniature import write_image
 
-from weiss.data import DATASETS, Assembly, from_arrays, from_folder, from_hub, from_list, open_table
+from weiss.data import Assembly, from_arrays, from_folder, from_hub, from_list, open_table, own_data
+from weiss.data.content import digest_of_source
+from weiss.data.sources import Files, HubImages
 
 ALL = Assembly(split="all")
 
@@ -122,13 +125,30 @@ def test_query_and_gallery_may_share_classes_with_each_other(photos, tmp_path):
     assert set(table.sizes()) == {"train", "query", "gallery"}
 
 
-def test_numbers_sort_as_numbers():
-    table = from_arrays(np.zeros((6, 4, 4), np.uint8), [10, 9, 9, 10, 2, 2], ALL)
-    assert table.class_names == ("2", "9", "10")
-    assert table.labels.tolist() == [2, 1, 1, 2, 0, 0]
-    long = [2**53] * 2 + [2**53 + 1] * 2  # different, but the same as floats
-    table = from_arrays(np.zeros((4, 4, 4), np.uint8), np.array(long), ALL)
-    assert table.class_names == (str(2**53), str(2**53 + 1))
+LONG = [2**53] * 2 + [2**53 + 1] * 2  # different, but the same as floats
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        ([10, 9, 9, 10, 2, 2], ("2", "9", "10")),
+        (LONG, (str(2**53), str(2**53 + 1))),
+        (["a", "a", "b", "a"], ("a", "b")),
+    ],
+)
+def test_numbers_sort_as_numbers(labels, names):
+    how = Assembly(split="all", min_images=1)
+    table = from_arrays(np.zeros((len(labels), 4, 4), np.uint8), np.array(labels), how)
+    assert table.class_names == names
+    assert [names[c] for c in table.labels] == [str(label) for label in labels]
+
+
+def test_text_that_is_numbers_sorts_as_numbers(photos, tmp_path):
+    rows = [(f"photos/{n}/{i}.JPG", k) for k, n in ((10, "a"), (9, "e")) for i in range(2)]
+    path = write_csv(tmp_path / "l.csv", ("path", "label"), rows)
+    assert from_list(path, ALL).class_names == ("9", "10")
+    path = write_csv(tmp_path / "m.csv", ("path", "label"), [(p, f"0{k}") for p, k in rows])
+    assert from_list(path, ALL).class_names == ("010", "09")  # codes, not numbers
 
 
 def test_arrays_and_tensors_of_any_layout_agree():
@@ -162,10 +182,30 @@ def test_a_hugging_face_data_set_is_read_with_its_class_names(photos):
         from_hub(dataset.remove_columns("photo"))
 
 
-def bad_list(tmp_path, header, *rows):
-    write_image(tmp_path / "a.jpg", 0)
-    write_image(tmp_path / "b.jpg", 1)
-    return from_list(write_csv(tmp_path / "l.csv", header, rows), ALL)
+def test_the_digest_of_hub_data_is_that_of_their_files_and_decodes_nothing(photos, monkeypatch):
+    from datasets import Dataset, Features, Image, Value
+
+    def refuse(*_):
+        raise AssertionError("an image was decoded")
+
+    monkeypatch.setattr(Image, "decode_example", refuse)
+    paths = [photos / "a" / "0.JPG", photos / "e" / "0.JPG", photos / "a" / "1.JPG"]
+    images = {
+        "paths": [str(path) for path in paths],
+        "bytes": [{"bytes": path.read_bytes(), "path": None} for path in paths],
+        "missing": [str(paths[0]), None, str(paths[2])],
+    }
+    features = Features({"image": Image(), "label": Value("int64")})
+    rows = {
+        name: Dataset.from_dict({"image": each, "label": [0, 0, 0]}, features=features)
+        for name, each in images.items()
+    }
+    found = {name: digest_of_source(HubImages(each, "image")) for name, each in rows.items()}
+    files = Files(photos, ["a/0.JPG", "e/0.JPG", "a/1.JPG"])
+    assert found["paths"] == found["bytes"] == digest_of_source(files)
+    assert found["missing"] != found["paths"]
+    turned = HubImages(rows["bytes"], "image", np.array([2, 0]))
+    assert digest_of_source(turned) == digest_of_source(files.take(np.array([2, 0])))
 
 
 BAD_LISTS = {
@@ -177,25 +217,71 @@ BAD_LISTS = {
     "ragged": ((("path", "label"), ("a.jpg", "1", "2")), "line 2: every row must have the 2"),
     "alone": ((("path", "label"), ("a.jpg", "1"), ("b.jpg", "2")), r"2 have fewer: 1 \(a.jpg\)"),
     "empty": ((("path", "label"),), "l must hold images; found none"),
+    "two paths": (
+        (("path", "label", "path"), ("a.jpg", "1", "b.jpg")),
+        "one column 'path'; it has 2",
+    ),
+    "two labels": ((("path", "label", " Label"), ("a.jpg", "1", "2")), "one column 'label'"),
+    "long name": ((("path", "label"), ("a" * 9000, "1")), r"1 of 1 do not: a{200}\.\.\.\. Give"),
+    "null": ((("path", "label"), ("a\0.jpg", "1")), "1 of 1 do not"),
+    "device": ((("path", "label"), ("/dev/zero", "1")), "1 of 1 do not: /dev/zero"),
+    "long field": ((("path", "label"), ("a" * 200_000, "1")), "field larger than field limit"),
+    "cell": (
+        (("path", "labels"), ("a.jpg", "red|blue"), ("b.jpg", "nan")),
+        "missing or NaN in l; 1 rows break this: b.jpg",
+    ),
 }
 
 
-@pytest.mark.parametrize("kind", list(BAD_LISTS))
-def test_bad_lists_are_refused_by_row_and_name(tmp_path, kind):
-    rows, message = BAD_LISTS[kind]
+@pytest.mark.parametrize(("rows", "message"), BAD_LISTS.values(), ids=BAD_LISTS)
+def test_bad_lists_are_refused_by_row_and_name(tmp_path, rows, message):
+    for c, name in enumerate(("a.jpg", "b.jpg")):
+        write_image(tmp_path / name, c)
+    header, *rest = rows
     with pytest.raises((ValueError, FileNotFoundError), match=message):
-        bad_list(tmp_path, *rows)
+        from_list(write_csv(tmp_path / "l.csv", header, rest), ALL)
 
 
-def test_a_list_that_is_none_is_refused(tmp_path):
-    (tmp_path / "l.parquet").write_bytes(b"PAR1 no")
-    with pytest.raises(ValueError, match="must be a Parquet file"):
-        from_list(tmp_path / "l.parquet")
-    (tmp_path / "l.csv").write_bytes(b"path,label\n\xff\xfe,1\n")
-    with pytest.raises(ValueError, match="must be a CSV file in UTF-8"):
-        from_list(tmp_path / "l.csv")
-    with pytest.raises(FileNotFoundError, match="a list of images must exist; .*none.csv"):
-        open_table(tmp_path / "none.csv")
+def test_labels_of_thousands_of_digits_are_text(tmp_path):
+    for name in ("a.jpg", "b.jpg"):
+        write_image(tmp_path / name, 0)
+    rows = [(name, "9" * 5000) for name in ("a.jpg", "b.jpg")]
+    table = from_list(write_csv(tmp_path / "l.csv", ("path", "label"), rows), ALL)
+    assert table.class_names == ("9" * 5000,)
+
+
+def test_a_parquet_list_takes_no_more_memory_than_it_has_different_values(tmp_path, monkeypatch):
+    import pyarrow
+    import pyarrow.parquet
+
+    same = pyarrow.DictionaryArray.from_arrays(np.zeros(2000, dtype=np.int32), ["a" * 10**5])
+    table = pyarrow.table({"path": same, "label": [None] * 1999 + ["x"]})
+    pyarrow.parquet.write_table(table, tmp_path / "bomb.parquet")
+    columns = own_data._parquet(tmp_path / "bomb.parquet")  # 200 MB, if each were a copy
+    assert len({id(value) for value in columns["path"]}) == 1
+    assert columns["label"] == table["label"].to_pylist()
+    monkeypatch.setattr(own_data, "MOST_ROWS", 1999)
+    with pytest.raises(ValueError, match="at most 1,999 images; it has 2,000 rows"):
+        from_list(tmp_path / "bomb.parquet", ALL)
+    columns = pyarrow.table([["a.jpg"], ["x"], ["b.jpg"]], names=["path", "label", "Path"])
+    pyarrow.parquet.write_table(columns, tmp_path / "twice.parquet")
+    with pytest.raises(ValueError, match="must have one column 'path'; it has 2"):
+        from_list(tmp_path / "twice.parquet", ALL)
+
+
+NO_LISTS = [
+    ("l.parquet", b"PAR1 no", ValueError, "must be a Parquet file"),
+    ("l.csv", b"path,label\n\xff\xfe,1\n", ValueError, "must be a CSV file in UTF-8"),
+    ("none.csv", None, FileNotFoundError, "a list of images must exist; .*none.csv"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "error", "message"), NO_LISTS)
+def test_a_list_that_is_none_is_refused(tmp_path, name, content, error, message):
+    if content:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(error, match=message):
+        open_table(tmp_path / name)
 
 
 def test_splits_that_share_classes_are_refused_unless_allowed(photos, tmp_path):
@@ -249,76 +335,61 @@ def test_skipping_the_bad_lists_what_it_skipped(tmp_path):
     for name in "abcd":
         write_image(tmp_path / f"{name}.jpg", 0)
     rows = [("a.jpg", 1), ("b.jpg", 1), ("c.jpg", ""), ("a.jpg", 1), ("d.jpg", "nan")]
+    rows.append(("gone.jpg", 1))
     path = write_csv(tmp_path / "l.csv", ("path", "label"), rows)
     with pytest.warns(UserWarning, match="left out") as caught:
         table = from_list(path, Assembly(split="all", skip_bad=True))
     assert len(table) == 2
     said = " ".join(str(warning.message) for warning in caught)
+    assert "1 of 6 are left out: gone.jpg" in said
     assert "c.jpg, d.jpg" in said
     assert "listed once: 1 rows of l are left out: a.jpg" in said
 
 
-BAD_ARRAYS = {
-    "nan": (([np.nan, 1.0],), "must not be missing or NaN"),
-    "length": (([1],), "one entry for each of the 2 items"),
-    "soft": (([[0.5, 1], [1, 0]],), "must be 0 or 1"),
-    "nothing": (([[0, 0], [1, 0]],), "must not be missing"),
-    "cube": ((np.zeros((2, 1, 1)),), r"shape \(N,\) or \(N, C\)"),
-}
+BAD_LABELS = [
+    ([np.nan, 1.0], "must not be missing or NaN"),
+    ([1], "one entry for each of the 2 items"),
+    ([[0.5, 1], [1, 0]], "must be 0 or 1"),
+    ([[0, 0], [1, 0]], "must not be missing"),
+    (np.zeros((2, 1, 1)), r"shape \(N,\) or \(N, C\)"),
+]
 
 
-@pytest.mark.parametrize("kind", list(BAD_ARRAYS))
-def test_bad_labels_of_arrays_are_refused(kind):
-    (labels,), message = BAD_ARRAYS[kind]
+@pytest.mark.parametrize(("labels", "message"), BAD_LABELS)
+def test_bad_labels_of_arrays_are_refused(labels, message):
     with pytest.raises(ValueError, match=message):
         from_arrays(np.zeros((2, 4, 4), np.uint8), labels, ALL)
 
 
-def test_anything_else_is_no_data(tmp_path):
-    with pytest.raises(ValueError, match="Did you mean 'glyphs'"):
-        open_table("glyph")
-    with pytest.raises(TypeError, match="pair .images, labels.*got list"):
-        open_table([1, 2])
-    with pytest.raises(ValueError, match="root must be the folder of cub.*weiss data prepare cub"):
-        open_table("cub")
-    with pytest.raises(ValueError, match="split must not be given for glyphs"):
-        open_table("glyphs", how=Assembly(split="stratified"))
-    with pytest.raises(ValueError, match="split must be one of .*Did you mean 'stratified'"):
-        Assembly(split="stratify")
-    with pytest.raises(ValueError, match="root must be left out for a folder"):
-        open_table(tmp_path, root=tmp_path)
-    with pytest.raises(ValueError, match="allow_missing is for data sets that have a name"):
-        open_table(tmp_path, allow_missing=True)
-    assert {"glyphs", "cub", "cars", "sop", "inshop", "inshop_joined"} <= set(DATASETS)
+HERE = Path(__file__).parent
+NO_DATA = [
+    (lambda: open_table("glyph"), "Did you mean 'glyphs'"),
+    (lambda: open_table([1, 2]), "pair .images, labels.*got list"),
+    (lambda: open_table("cub"), "root must be the folder of cub.*weiss data prepare cub"),
+    (lambda: open_table("glyphs", how=Assembly("stratified")), "split must not be given for glyph"),
+    (lambda: Assembly(split="stratify"), "split must be one of .*Did you mean 'stratified'"),
+    (lambda: open_table(HERE, root=HERE), "root must be left out for a folder"),
+    (lambda: open_table(HERE, allow_missing=True), "allow_missing is for data sets that have a na"),
+]
 
 
-def test_text_that_is_numbers_sorts_as_numbers(photos, tmp_path):
-    rows = [(f"photos/{n}/{i}.JPG", k) for k, n in ((10, "a"), (9, "e")) for i in range(2)]
-    path = write_csv(tmp_path / "l.csv", ("path", "label"), rows)
-    assert from_list(path, ALL).class_names == ("9", "10")
-    path = write_csv(tmp_path / "m.csv", ("path", "label"), [(p, f"0{k}") for p, k in rows])
-    assert from_list(path, ALL).class_names == ("010", "09")  # codes, not numbers
+@pytest.mark.parametrize(("make", "message"), NO_DATA)
+def test_anything_else_is_no_data(make, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()
 
 
-def test_an_empty_cell_of_several_labels_is_a_missing_label(photos, tmp_path):
-    rows = [("photos/a/0.JPG", "red|blue"), ("photos/a/1.JPG", "nan")]
-    with pytest.raises(ValueError, match="missing or NaN in l; 1 rows break this: photos/a/1.JPG"):
-        from_list(write_csv(tmp_path / "l.csv", ("path", "labels"), rows), ALL)
-
-
-HALF_SPLIT = {
-    "flat val": ({"train/a": 2, "train/b": 2, "val": 2}, "outside of class folders in: val"),
-    "extra": ({"train/a": 2, "test/b": 2, "extra/c": 2}, "these are no splits: extra"),
-    "loose": ({"train/a": 2, "train": 1, "test/b": 2}, "outside of class folders in: train"),
-}
-
-
-@pytest.mark.parametrize("kind", list(HALF_SPLIT))
-def test_a_folder_that_is_half_split_is_refused(tmp_path, kind):
-    files, message = HALF_SPLIT[kind]
-    for name, count in files.items():
-        for i in range(count):
-            write_image(tmp_path / name / f"{i}.jpg", 0, i)
+@pytest.mark.parametrize(
+    ("folders", "message"),
+    [
+        (["train/a", "train/b", "val"], "outside of class folders in: val"),
+        (["train/a", "test/b", "extra/c"], "these are no splits: extra"),
+        (["train/a", "train", "test/b"], "outside of class folders in: train"),
+    ],
+)
+def test_a_folder_that_is_half_split_is_refused(tmp_path, folders, message):
+    for name in folders:
+        write_image(tmp_path / name / "0.jpg", 0)
     with pytest.raises(ValueError, match=message):
         from_folder(tmp_path)
 
@@ -329,27 +400,12 @@ def test_leaving_out_a_rare_label_keeps_the_item(tmp_path):
     source = from_arrays(np.zeros((6, 4, 4), np.uint8), [0] * 6, ALL).source
     with pytest.warns(UserWarning, match=r"2 classes of toy are left out: q \(image 5\), r"):
         table = table_of("toy", source, labels)
-    assert dict(zip(table.class_names, table.class_sizes().tolist(), strict=True)) == {
-        "a": 2,
-        "b": 3,
-        "c": 3,
-    }
-
-
-def test_rare_classes_that_make_others_rare_go_too():
-    how = Assembly(split="all", min_images=3, skip_bad=True)
+    assert (table.class_names, table.class_sizes().tolist()) == (("a", "b", "c"), [2, 3, 3])
     with (
         pytest.warns(UserWarning, match="left out"),
         pytest.raises(ValueError, match="none has. Add images"),
     ):
-        from_arrays(np.zeros((3, 4, 4), np.uint8), ["a", "a", "b"], how)
-
-
-def test_listed_files_that_are_not_there_are_left_out_on_request(photos, tmp_path):
-    rows = [(f"photos/a/{i}.JPG", "a") for i in range(2)] + [("gone.jpg", "a")]
-    path = write_csv(tmp_path / "l.csv", ("path", "label"), rows)
-    with pytest.warns(UserWarning, match="1 of 3 are left out: gone.jpg"):
-        assert len(from_list(path, Assembly(split="all", skip_bad=True))) == 2
+        table_of("toy", source, list("abcdef"))
 
 
 def test_unlabelled_rows_and_streams_of_the_hub_are_refused(photos):

@@ -75,12 +75,6 @@ def test_a_stopped_download_resumes_in_the_next_call(tmp_path, tgz):
     assert site.first_bytes == [0] + [2000] * 5
 
 
-def test_an_archive_put_there_by_hand_is_used(tmp_path, tgz):
-    (tmp_path / "CUB_200_2011.tgz").write_bytes(tgz)
-    official = mini_cub("http://nowhere.invalid/", tgz)
-    assert len(prepare(official, tmp_path)) == 12
-
-
 def test_a_wrong_archive_put_there_is_fetched_again_and_kept_aside(tmp_path, tgz):
     (tmp_path / "CUB_200_2011.tgz").write_bytes(tgz[:100])
     with serving(Site(tgz)) as site:

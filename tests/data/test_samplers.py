@@ -2,17 +2,14 @@
 
 import numpy as np
 import pytest
+from miniature import toy_table
 
 from weiss.data import PerClass, Shuffled, share_of
-from weiss.data.sources import Pixels
-from weiss.data.table import Table
 
 
-def toy(sizes, seed=0):
-    labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
-    source = Pixels(np.zeros((len(labels), 2, 2), np.uint8))
-    names = tuple(map(str, range(len(sizes))))
-    return Table("toy", source, labels, names, np.full(len(labels), "train"))
+def toy(sizes):
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    return toy_table(labels.tolist(), len(sizes))
 
 
 def test_shuffling_shows_every_item_once_and_drops_the_last_partial_batch():
@@ -87,16 +84,9 @@ def test_several_processes_share_the_batch_of_one():
 
 
 def test_many_labels_take_items_that_have_the_class():
-    hot = np.zeros((12, 4), dtype=bool)
-    hot[np.arange(12), np.arange(12) % 4] = True
-    hot[::3, 0] = True
-    table = Table(
-        "toy", Pixels(np.zeros((12, 2, 2), np.uint8)), hot, tuple("abcd"), np.full(12, "train")
-    )
+    table = toy_table([[i % 4, 0] if i % 3 == 0 else [i % 4] for i in range(12)], 4)
     for batch in PerClass(table, 3, 2, steps=20).batches(0):
-        pairs = batch.reshape(3, 2)
-        classes = [set(np.flatnonzero(hot[a] & hot[b])) for a, b in pairs]
-        assert all(classes)
+        assert all((table.labels[a] & table.labels[b]).any() for a, b in batch.reshape(3, 2))
 
 
 BAD = {
@@ -108,8 +98,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("kind", list(BAD))
-def test_batches_that_cannot_be_are_refused(kind):
-    make, message = BAD[kind]
+@pytest.mark.parametrize(("make", "message"), BAD.values(), ids=BAD)
+def test_batches_that_cannot_be_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()

@@ -2,27 +2,14 @@
 
 import numpy as np
 import pytest
+from miniature import toy_table
 
 from weiss.data import class_folds, hold_out_classes, leave_fold_out, stratify, train_on_all
-from weiss.data.sources import Pixels
 from weiss.data.splits import refuse_shared_classes
-from weiss.data.table import Table
 
 
 def toy(sizes):
-    labels = np.repeat(np.arange(len(sizes)), sizes)
-    source = Pixels(np.zeros((len(labels), 2, 2), np.uint8))
-    names = tuple(f"c{c}" for c in range(len(sizes)))
-    return Table("toy", source, labels, names, np.full(len(labels), "train"))
-
-
-def multi(rows, num_classes):
-    hot = np.zeros((len(rows), num_classes), dtype=bool)
-    for row, classes in enumerate(rows):
-        hot[row, classes] = True
-    names = tuple(f"c{c}" for c in range(num_classes))
-    source = Pixels(np.zeros((len(rows), 2, 2), np.uint8))
-    return Table("toy", source, hot, names, np.full(len(rows), "train"))
+    return toy_table(np.repeat(np.arange(len(sizes)), sizes).tolist(), len(sizes))
 
 
 @pytest.mark.parametrize(("classes", "held"), [(10, 2), (6, 2), (4, 2), (3, 1), (2, 1), (52, 10)])
@@ -42,7 +29,7 @@ def test_the_seed_decides_which_classes():
 
 
 def test_items_with_classes_on_both_sides_are_unused():
-    table = multi([[0], [1], [0, 1], [2], [2, 3], [3]], 4)
+    table = toy_table([[0], [1], [0, 1], [2], [2, 3], [3]], 4)
     for seed in range(5):
         split = hold_out_classes(table, 0.5, seed)
         held = {c for row in split.rows("test") for c in np.flatnonzero(table.labels[row])}
@@ -60,7 +47,7 @@ def test_stratifying_takes_a_share_of_every_class_and_leaves_single_items_to_tra
 
 
 def test_stratifying_many_labels_goes_by_the_rarest():
-    split = stratify(multi([[0], [0], [0], [0], [0, 1], [0, 1]], 2), 0.5)
+    split = stratify(toy_table([[0], [0], [0], [0], [0, 1], [0, 1]], 2), 0.5)
     assert split.part("test").class_sizes()[1] == 1
 
 
@@ -94,23 +81,18 @@ BAD = {
     "one class": (lambda: hold_out_classes(toy([5])), "at least two classes.*got 1"),
     "folds": (lambda: class_folds(np.arange(3), 4), r"\[2, 3\].*got 4"),
     "fold": (lambda: leave_fold_out(toy([2]), [np.array([0])], 1), r"\[0, 1\); got 1"),
+    "shared": (
+        lambda: refuse_shared_classes(toy_table([0, 0, 1], 2, ["train", "test", "train"])),
+        "1 are shared: c0.*--shared-classes",
+    ),
+    "nothing to test": (
+        lambda: hold_out_classes(toy_table([[c, (c + 1) % 4] for c in range(4)] * 3, 4), 0.25),
+        "classes on both sides. Split by items",
+    ),
 }
 
 
-@pytest.mark.parametrize("kind", list(BAD))
-def test_impossible_splits_are_refused(kind):
-    make, message = BAD[kind]
+@pytest.mark.parametrize(("make", "message"), BAD.values(), ids=BAD)
+def test_impossible_splits_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_shared_classes_are_refused_by_name():
-    table = toy([2, 2]).with_splits(np.array(["train", "test", "train", "train"]))
-    with pytest.raises(ValueError, match="1 are shared: c0.*--shared-classes"):
-        refuse_shared_classes(table)
-
-
-def test_a_hold_out_that_leaves_nothing_to_test_is_refused():
-    rows = [[c, (c + 1) % 4] for c in range(4)] * 3
-    with pytest.raises(ValueError, match="classes on both sides. Split by items"):
-        hold_out_classes(multi(rows, 4), 0.25)

@@ -2,23 +2,13 @@
 
 import numpy as np
 import pytest
+from miniature import toy_table
 
 from weiss._base.checks import some
 from weiss.data.sources import Files, Pixels, Vectors
 from weiss.data.table import Table
 
-
-def table(labels, splits, names=("a", "b", "c")):
-    return Table(
-        "toy",
-        Pixels(np.arange(len(labels) * 4, dtype=np.uint8).reshape(-1, 2, 2)),
-        np.array(labels),
-        tuple(names),
-        np.array(splits),
-    )
-
-
-TOY = table([0, 2, 2, 0, 2], ["train", "query", "gallery", "train", "gallery"])
+TOY = toy_table([0, 2, 2, 0, 2], 3, ["train", "query", "gallery", "train", "gallery"])
 
 
 def test_a_part_keeps_classes_names_and_order():
@@ -37,10 +27,9 @@ def test_test_means_query_and_gallery_where_there_is_no_test():
 
 def test_compacting_leaves_out_empty_classes_and_keeps_their_order():
     compact = TOY.compact()
-    assert compact.class_names == ("a", "c")
+    assert compact.class_names == ("c0", "c2")
     assert compact.labels.tolist() == [0, 1, 1, 0, 1]
-    hot = np.array([[1, 0, 0], [1, 0, 1]], dtype=bool)
-    several = Table("toy", TOY.source.take(np.arange(2)), hot, ("a", "b", "c"), TOY.splits[:2])
+    several = toy_table([[0], [0, 2]], 3)
     assert several.compact().labels.tolist() == [[True, False], [True, True]]
     assert several.class_sizes().tolist() == [2, 0, 1]
     assert several.is_multi_label
@@ -48,14 +37,17 @@ def test_compacting_leaves_out_empty_classes_and_keeps_their_order():
 
 def test_shared_classes_are_named():
     assert TOY.shared_classes() == []
-    assert table([0, 0, 1], ["train", "query", "gallery"]).shared_classes() == ["a"]
+    assert toy_table([0, 0, 1], 2, ["train", "query", "gallery"]).shared_classes() == ["c0"]
 
 
 BAD = {
-    "labels": (lambda: table([0, 3], ["train"] * 2), r"labels must lie in \[0, 3\) for toy; got 3"),
-    "length": (lambda: table([0, 1], ["train"]), "splits must have one entry for each of the 2"),
-    "split": (lambda: table([0], ["trian"]), "split must be one of .* Did you mean 'train'"),
-    "columns": (lambda: table([[True, False]], ["train"]), "one column for each of the 3 classes"),
+    "labels": (lambda: toy_table([0, 3], 3), r"labels must lie in \[0, 3\) for toy; got 3"),
+    "length": (lambda: toy_table([0, 1], 2, ["train"]), "splits must have one entry for each of"),
+    "split": (lambda: toy_table([0], 1, ["trian"]), "split must be one of .* Did you mean 'train'"),
+    "columns": (
+        lambda: Table("toy", TOY.source, np.ones((5, 2), bool), ("a", "b", "c"), TOY.splits),
+        "one column for each of the 3 classes",
+    ),
     "ask": (lambda: TOY.part("tests"), "Did you mean 'test'"),
     "floats": (lambda: Pixels(np.zeros((2, 4, 4))), "images must be uint8.*float64.*0..255"),
     "first": (lambda: Pixels(np.zeros((2, 3, 9, 9), np.uint8)), "move the channels last"),
@@ -64,9 +56,8 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("kind", list(BAD))
-def test_what_does_not_fit_is_refused(kind):
-    make, message = BAD[kind]
+@pytest.mark.parametrize(("make", "message"), BAD.values(), ids=BAD)
+def test_what_does_not_fit_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 

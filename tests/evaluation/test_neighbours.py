@@ -9,6 +9,13 @@ import torch
 from weiss.evaluation import neighbours
 
 
+def found(query, gallery, needs, **options):
+    """Blocks of neighbours on the CPU; by default of all queries among themselves, in one block."""
+    usual = {"leave_one_out": True, "budget": 2**28, "rows": np.arange(len(query))}
+    options = usual | {"device": torch.device("cpu")} | options
+    return neighbours.nearest_neighbours(query, gallery, needs, **options)
+
+
 def expected_order(scores, k):
     """Columns by falling score, equal scores from the left, written as a sort of pairs."""
     rows = []
@@ -35,9 +42,9 @@ def test_the_largest_scores_come_in_order_with_ties_from_the_left(values, width,
         scores = torch.randn(11, width, generator=generator)
     else:
         scores = torch.randint(values, (11, width), generator=generator).float()
-    found, index = neighbours._largest(scores, k)
+    largest, index = neighbours._largest(scores, k)
     assert index[:, :k].tolist() == expected_order(scores, k)
-    assert torch.equal(found, scores.gather(1, index))
+    assert torch.equal(largest, scores.gather(1, index))
 
 
 @pytest.mark.parametrize(("width", "k"), [(1000, 3), (1037, 9), (4096, 5)])
@@ -83,16 +90,8 @@ def test_any_budget_finds_the_neighbours_of_the_whole_matrix(kind, budget, leave
         distance.fill_diagonal_(math.inf)
     expected = distance.argsort(dim=1, stable=True)
     seen = []
-    for block, index in neighbours.nearest_neighbours(
-        query,
-        gallery,
-        needs,
-        distance=kind,
-        leave_one_out=leave_one_out,
-        device=torch.device("cpu"),
-        budget=budget,
-        rows=rows,
-    ):
+    options = {"leave_one_out": leave_one_out, "budget": budget, "rows": rows}
+    for block, index in found(query, gallery, needs, distance=kind, **options):
         assert index.shape[1] == needs[block].max()
         assert torch.equal(index, expected[block, : index.shape[1]])
         seen.extend(block.tolist())
@@ -101,16 +100,7 @@ def test_any_budget_finds_the_neighbours_of_the_whole_matrix(kind, budget, leave
 
 def test_missing_neighbours_are_nobody():
     x = torch.randn(3, 2)
-    ((_, index),) = neighbours.nearest_neighbours(
-        x,
-        x,
-        np.array([5, 5, 5]),
-        distance="cosine",
-        leave_one_out=True,
-        device=torch.device("cpu"),
-        budget=2**20,
-        rows=np.arange(3),
-    )
+    ((_, index),) = found(x, x, np.array([5, 5, 5]), distance="cosine")
     assert index.shape == (3, 3)  # no more than the gallery holds
     assert (index[:, 2] == neighbours.NOBODY).all()
     assert (index[:, :2] >= 0).all()
@@ -122,14 +112,5 @@ def test_euclidean_neighbours_are_exact_in_float32_however_far_apart_the_groups(
     side = torch.randint(2, (300, 1)) * 2.0 - 1.0
     items = torch.randn(300, 8) + gap * side
     exact = (items.double()[:, None] - items.double()).norm(dim=2).fill_diagonal_(math.inf)
-    ((_, index),) = neighbours.nearest_neighbours(
-        items,
-        items,
-        np.full(300, 5),
-        distance="euclidean",
-        leave_one_out=True,
-        device=torch.device("cpu"),
-        budget=2**28,
-        rows=np.arange(300),
-    )
+    ((_, index),) = found(items, items, np.full(300, 5), distance="euclidean")
     assert torch.equal(index, exact.argsort(dim=1, stable=True)[:, :5])

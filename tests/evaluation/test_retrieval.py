@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import workers
+from loops import metrics_by_loops
 from workers import some_embeddings
 
 from weiss import concatenate_embeddings, evaluate_retrieval, retrieval_metrics
@@ -29,45 +30,6 @@ def test_metrics_are_those_of_the_oracle(case):
     found = retrieval_metrics(query, case["query_labels"], *gallery)
     for name, expected in case["expected"].items():
         assert found[name] == pytest.approx(expected, abs=1e-12)
-
-
-def distance_by_loops(kind, x, y):
-    if kind == "cosine":
-        dot = sum(a * b for a, b in zip(x, y, strict=True))
-        return 1 - dot / math.hypot(*x) / math.hypot(*y)
-    return math.dist(x, y)
-
-
-def metrics_by_loops(kind, query, labels, gallery=None, gallery_labels=None, ks=(1, 3, 50)):
-    """Every metric of every query from its definition; ties by index."""
-    itself = gallery is None
-    gallery, gallery_labels = (query, labels) if itself else (gallery, gallery_labels)
-    total, queries = {}, 0
-    for q, (x, label) in enumerate(zip(query, labels, strict=True)):
-        ranked = sorted(
-            # Rounded, so that equal points are equal whatever order their sums were taken in.
-            (round(distance_by_loops(kind, x, y), 9), g)
-            for g, y in enumerate(gallery)
-            if not (itself and g == q)
-        )
-        hits = [bool(set(gallery_labels[g]) & set(label)) for _, g in ranked]
-        relevant = sum(hits)
-        if relevant == 0:
-            continue
-        queries += 1
-        precision = [sum(hits[: i + 1]) / (i + 1) for i in range(len(hits))]
-        values = {
-            "r_precision": sum(hits[:relevant]) / relevant,
-            "map_at_r": sum(precision[i] for i in range(relevant) if hits[i]) / relevant,
-        }
-        for k in ks:
-            found = [precision[i] for i in range(min(k, len(hits))) if hits[i]]
-            values[f"recall_at_{k}"] = float(any(hits[:k]))
-            values[f"precision_at_{k}"] = sum(hits[:k]) / k
-            values[f"map_at_{k}"] = sum(found) / min(k, relevant)
-        for name, value in values.items():
-            total[name] = total.get(name, 0.0) + value
-    return {name: value / queries for name, value in total.items()} | {"queries": queries}
 
 
 def tricky_points(kind, seed, number):
@@ -170,15 +132,18 @@ def test_large_labels_that_share_a_float_stay_apart():
     assert retrieval_metrics(embeddings, labels)["map_at_r"] == 1.0
 
 
-def test_arrays_tensors_and_memory_maps_give_the_same_numbers(tmp_path):
+def test_kinds_and_layouts_of_arrays_give_the_same_numbers(tmp_path):
     embeddings, labels = some_embeddings()
-    on_disk = np.memmap(tmp_path / "e.npy", np.float32, "w+", shape=tuple(embeddings.shape))
-    on_disk[:] = embeddings.numpy()
-    on_disk = np.memmap(tmp_path / "e.npy", np.float32, "r", shape=tuple(embeddings.shape))
+    array, labels = embeddings.numpy(), labels.numpy()
+    np.memmap(tmp_path / "e.npy", np.float32, "w+", shape=array.shape)[:] = array
+    read_only = np.memmap(tmp_path / "e.npy", np.float32, "r", shape=array.shape)
     expected = retrieval_metrics(embeddings, labels)
-    for kind in (embeddings.numpy(), on_disk):
-        for budget in (None, 10_000):
-            assert retrieval_metrics(kind, labels, memory_budget=budget) == expected
+    for given in (array, read_only, np.asfortranarray(array), array.astype(">f4")):
+        for budget in (None, 10_000, 1):
+            assert retrieval_metrics(given, labels, memory_budget=budget) == expected
+    assert retrieval_metrics(array[::-1], labels[::-1]) == pytest.approx(expected)
+    assert retrieval_metrics(embeddings.T.contiguous().T, labels) == expected
+    assert concatenate_embeddings([read_only]).shape == (90, 16)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -349,6 +314,14 @@ BAD = {
     "hot and not": (X, Y, against(X, torch.eye(10)), "both classes or both multi-hot"),
     "other classes": (X, Y, against(X, Y + 100), "at least one query must have a relevant item"),
     "devices": (X, Y, against(X.to("meta"), Y), "must be on one device; got cpu and meta"),
+    "bfloat16": (X, torch.tensor([256, 257] * 5).bfloat16() + 2, {}, "at most 256, .* got 258"),
+    "float16": (X, torch.full((10,), 5000.0).half(), {}, "at most 2048, .* got 5000"),
+    "float32": (X, np.full(10, 2.0**25, np.float32), {}, "at most 16777216"),
+    "float64": (X, np.full(10, 2.0**60), {}, "at most 9007199254740992"),
+    "uint64": (X, np.full(10, 2**64 - 1, np.uint64), {}, "fit 64-bit signed integers"),
+    "large": (X, [2**70] * 10, {}, "fit 64-bit signed integers"),
+    "mixture": (X, ["a", 1] * 5, {}, "all be integers or all be strings; got a mixture"),
+    "column": (X, np.ones((10, 1)), {}, r"got \(10, 1\). Flatten"),
 }
 
 
@@ -383,42 +356,9 @@ def test_the_scale_of_embeddings_does_not_matter(kind, scale):
     assert retrieval_metrics(embeddings * scale, labels, distance=kind) == expected
 
 
-def test_layouts_of_arrays_do_not_matter():
-    embeddings, labels = some_embeddings()
-    array, labels = embeddings.numpy(), labels.numpy()
-    expected = retrieval_metrics(array, labels)
-    read_only = array.copy()
-    read_only.flags.writeable = False
-    for given in (np.asfortranarray(array), array.astype(">f4"), read_only):
-        assert retrieval_metrics(given, labels) == expected
-        assert retrieval_metrics(given, labels, memory_budget=1) == expected
-    backwards = retrieval_metrics(array[::-1], labels[::-1])
-    assert backwards == pytest.approx(expected)
-    assert retrieval_metrics(embeddings.T.contiguous().T, labels) == expected
-    assert concatenate_embeddings([read_only]).shape == (90, 16)
-
-
 def test_half_precision_parts_are_scaled_in_float32():
     joined = concatenate_embeddings([torch.full((3, 512), 3000.0).half()])
     torch.testing.assert_close(joined.norm(dim=1), torch.ones(3))
-
-
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        (torch.tensor([256, 257] * 5).bfloat16() + 2, "at most 256, .* got 258"),
-        (torch.full((10,), 5000.0).half(), "at most 2048, .* got 5000"),
-        (np.full(10, 2.0**25, np.float32), "at most 16777216"),
-        (np.full(10, 2.0**60), "at most 9007199254740992"),
-        (np.full(10, 2**64 - 1, np.uint64), "fit 64-bit signed integers"),
-        ([2**70] * 10, "fit 64-bit signed integers"),
-        (["a", 1] * 5, "all be integers or all be strings; got a mixture"),
-        (np.ones((10, 1)), r"got \(10, 1\). Flatten"),
-    ],
-)
-def test_labels_that_cannot_be_told_apart_are_refused(labels, message):
-    with pytest.raises((ValueError, TypeError), match=message):
-        retrieval_metrics(X, labels)
 
 
 def test_a_bar_is_shown_for_a_long_search_unless_unwanted(monkeypatch, capsys):

@@ -61,26 +61,6 @@ def test_results_are_repeatable_and_do_not_depend_on_memory(monkeypatch):
     assert paired_test(values, -values, seed=3).p_value == pytest.approx(whole[1].p_value, abs=0.02)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options", "message"),
-    [
-        (([],), {}, "one value for each query"),
-        (([[1.0]],), {}, "one value for each query"),
-        (([float("nan")],), {}, "must be finite"),
-        (([1.0],), {"confidence": 95}, "between 0 and 1"),
-        (([1.0],), {"resamples": 0}, "resamples must be at least 1"),
-    ],
-)
-def test_bad_values_are_refused(arguments, options, message):
-    with pytest.raises(ValueError, match=message):
-        bootstrap_interval(*arguments, **options)
-
-
-def test_different_lengths_are_refused():
-    with pytest.raises(ValueError, match=r"same queries .* got 2 and 3"):
-        paired_test([1.0, 2.0], [1.0, 2.0, 3.0])
-
-
 CONFIDENCES = [0.001, 0.1, 0.5, 0.95, 0.999999]
 
 
@@ -97,51 +77,9 @@ def test_students_interval_is_that_of_scipy(number):
         assert found.confidence == confidence
 
 
-def test_students_quantiles_are_those_of_the_tables():
-    for freedom, expected in [(1, 12.706), (2, 4.303), (4, 2.776), (9, 2.262), (120, 1.980)]:
-        values = np.arange(freedom + 1.0)
-        interval = t_interval(values, confidence=0.95)
-        error = values.std(ddof=1) / math.sqrt(len(values))
-        assert round((interval.high - interval.mean) / error, 3) == expected
-
-
-def test_students_interval_covers_the_truth_as_often_as_it_says():
-    random = np.random.default_rng(0)
-    covered = 0
-    for _ in range(1000):
-        interval = t_interval(random.normal(5.0, 3.0, size=5), confidence=0.9)
-        covered += interval.low <= 5.0 <= interval.high
-    assert 0.87 <= covered / 1000 <= 0.93
-
-
 def test_equal_repetitions_leave_no_doubt():
     found = t_interval([26.5] * 4)
     assert (found.mean, found.low, found.high) == (26.5, 26.5, 26.5)
-
-
-def test_more_confidence_or_fewer_repetitions_make_a_wider_interval():
-    widths = [t_interval([1.0, 2.0, 4.0], confidence=c).high for c in CONFIDENCES]
-    assert widths == sorted(set(widths))
-    halves = [t_interval([-1.0, 1.0] * pairs).high for pairs in (1, 2, 5, 50)]
-    assert halves == sorted(set(halves), reverse=True)
-
-
-@pytest.mark.parametrize(
-    ("values", "options", "error", "message"),
-    [
-        ([], {}, ValueError, "one value for each query.* for t_interval"),
-        ([[1.0, 2.0]], {}, ValueError, r"for t_interval; got \(1, 2\)"),
-        ([1.0], {}, ValueError, "at least two repetitions .*; got 1"),
-        ([1.0, float("nan")], {}, ValueError, "values must be finite for t_interval"),
-        ([1.0, 2.0], {"confidence": 0}, ValueError, "between 0 and 1 for t_interval; got 0"),
-        ([1.0, 2.0], {"confidence": 1.0}, ValueError, "between 0 and 1 for t_interval; got 1.0"),
-        ([1.0, 2.0], {"confidence": "95%"}, TypeError, "confidence must be a number .*'95%'"),
-        ([1.0, 2.0], {"confidence": float("nan")}, ValueError, "confidence must be finite"),
-    ],
-)
-def test_what_has_no_students_interval_is_refused(values, options, error, message):
-    with pytest.raises(error, match=message):
-        t_interval(values, **options)
 
 
 @pytest.mark.parametrize(("number", "scale"), [(2, 1.0), (3, 1e-9), (10, 1e6), (50, 1e-3)])
@@ -234,16 +172,6 @@ def test_rounding_does_not_part_what_ties():
     assert wilcoxon_test(first, second) == wilcoxon_test(tenths, [0] * 5)
 
 
-def test_wilcoxons_normal_law_takes_over_smoothly(monkeypatch):
-    random = np.random.default_rng(0)
-    for shift in (0.0, 0.05, 0.15):
-        first, second = random.normal(size=300), random.normal(shift, 1.0, size=300).round(1)
-        exact = wilcoxon_test(first, second)
-        with monkeypatch.context() as patch:
-            patch.setattr(statistics, "MOST_EXACT", 0)
-            assert wilcoxon_test(first, second) == pytest.approx(exact, rel=0.02)
-
-
 def test_wilcoxons_law_of_many_pairs_is_scipys_normal_one():
     random = np.random.default_rng(1)
     first, second = random.normal(size=2000).round(1), random.normal(0.1, 1.0, 2000).round(1)
@@ -267,28 +195,34 @@ def test_holms_correction_is_its_definition(seed):
     assert holm(p_values.tolist()) == pytest.approx(expected, rel=1e-14)
 
 
-def test_holms_correction_keeps_the_order_and_lies_between_none_and_bonferronis():
-    p_values = np.random.default_rng(3).uniform(size=20) ** 4
-    corrected = np.array(holm(p_values))
-    assert (np.diff(corrected[np.argsort(p_values)]) >= 0).all()
-    assert (corrected >= p_values).all()
-    assert (corrected <= np.minimum(1.0, 20 * p_values)).all()
-    assert holm([0.2]) == [0.2]
+VALUES = "must be one value for each query or repetition"
+REFUSED = [
+    (bootstrap_interval, [[]], {}, VALUES),
+    (bootstrap_interval, [[[1.0]]], {}, VALUES),
+    (bootstrap_interval, [[math.nan]], {}, "must be finite"),
+    (bootstrap_interval, [[1.0]], {"confidence": 95}, "between 0 and 1"),
+    (bootstrap_interval, [[1.0]], {"resamples": 0}, "resamples must be at least 1"),
+    (paired_test, [[1.0, 2.0], [1.0, 2.0, 3.0]], {}, "same queries .* got 2 and 3. Evaluate both"),
+    (t_interval, [[]], {}, f"{VALUES}.* for t_interval"),
+    (t_interval, [[[1.0, 2.0]]], {}, r"for t_interval; got \(1, 2\)"),
+    (t_interval, [[1.0]], {}, "values must hold at least two repetitions .*; got 1. Repeat"),
+    (t_interval, [[1.0, math.nan]], {}, "values must be finite for t_interval"),
+    (t_interval, [[1.0, 2.0]], {"confidence": 0}, "between 0 and 1 for t_interval; got 0"),
+    (t_interval, [[1.0, 2.0]], {"confidence": 1.0}, "between 0 and 1 for t_interval; got 1.0"),
+    (t_interval, [[1.0, 2.0]], {"confidence": "95%"}, "confidence must be a number .*'95%'"),
+    (t_interval, [[1.0, 2.0]], {"confidence": math.nan}, "confidence must be finite"),
+    (paired_t_test, [[1.0], [2.0]], {}, "at least two repetitions for paired_t_test; got 1. Rep"),
+    (paired_t_test, [[1.0, 2.0], [1.0]], {}, "same repetitions .* got 2 and 1. Repeat both"),
+    (paired_t_test, [[1.0], [2.0]], {"confidence": 95}, "between 0 and 1 for paired_t_test"),
+    (wilcoxon_test, [[1.0, math.nan], [1.0, 2.0]], {}, "first must be finite"),
+    (wilcoxon_test, [[], []], {}, VALUES),
+    (holm, [[0.1, 1.2]], {}, r"p_values must lie in \[0, 1\] for holm; got 1.2"),
+    (holm, [[math.nan]], {}, "p_values must be finite for holm"),
+    (holm, [["0.1"]], {}, "p_values must be a number for holm"),
+]
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: paired_t_test([1.0], [2.0]), ValueError, "at least two repetitions .* got 1. Rep"),
-        (lambda: paired_t_test([1.0, 2.0], [1.0]), ValueError, "same repetitions .* got 2 and 1"),
-        (lambda: paired_t_test([1.0], [2.0], confidence=95), ValueError, "between 0 and 1"),
-        (lambda: wilcoxon_test([1.0, math.nan], [1.0, 2.0]), ValueError, "first must be finite"),
-        (lambda: wilcoxon_test([], []), ValueError, "one value for each query or repetition"),
-        (lambda: holm([0.1, 1.2]), ValueError, r"p_values must lie in \[0, 1\] for holm; got 1.2"),
-        (lambda: holm([math.nan]), ValueError, "p_values must be finite for holm"),
-        (lambda: holm(["0.1"]), TypeError, "p_values must be a number for holm"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
+@pytest.mark.parametrize(("call", "arguments", "options", "message"), REFUSED)
+def test_what_cannot_be_computed_is_refused(call, arguments, options, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        call(*arguments, **options)

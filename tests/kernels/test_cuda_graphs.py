@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from weiss.kernels import cuda_graphs
-from weiss.kernels.cuda_graphs import BorrowedBuffers, BufferOwner, CapturedCounts, CudaGraphs
+from weiss.kernels.cuda_graphs import CapturedCounts, CudaGraphs
 from weiss.kernels.dispatch import differentiable, scale_in_place
-from weiss.kernels.problem import Found, Problem, Shard, Task
+from weiss.kernels.problem import BorrowedBuffers, BufferOwner, Found, Problem, Shard, Task
 
 
 @pytest.fixture

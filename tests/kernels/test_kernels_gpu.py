@@ -10,7 +10,17 @@ import weakref
 
 import pytest
 import torch
-from budgets import GENTLE, assert_within_budget, clustered, found, with_fields
+from budgets import (
+    FUSED,
+    GENTLE,
+    MEAN_FIELD,
+    OURS,
+    assert_within_budget,
+    clustered,
+    found,
+    same_bits,
+    with_fields,
+)
 from torch.nn.functional import normalize
 
 import weiss
@@ -19,8 +29,6 @@ from weiss.kernels import cuda_graphs, plan
 from weiss.kernels.problem import Problem
 
 pytestmark = pytest.mark.gpu
-MEAN_FIELD = ["mf_contrastive", "mf_cwms", "mf_binomial"]
-OURS = ["contrastive", "cwms", "binomial", *MEAN_FIELD]
 
 
 @contextlib.contextmanager
@@ -32,6 +40,15 @@ def synchronisation(mode):
         yield
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@contextlib.contextmanager
+def tf32():
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision("highest")
 
 
 def take_the_large_path(monkeypatch, block=2**16):
@@ -52,6 +69,16 @@ def near_pairs_pay(monkeypatch):
 def near_pairs_do_not_pay(monkeypatch):
     near_pairs = pytest.importorskip("weiss.kernels.near_pairs")
     monkeypatch.setattr(near_pairs, "PAYS", dict.fromkeys(near_pairs.PAYS, -1.0))
+
+
+def warmed_up(step):
+    """Take a step three times on another stream, as torch asks before it is captured."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
 
 
 def batch(multi_hot=False):
@@ -103,7 +130,7 @@ def test_with_checks_the_device_is_asked_once(name, multi_hot):
     assert len([w for w in caught if "synchronizing" in str(w.message)]) == 1
 
 
-@pytest.mark.parametrize("name", MEAN_FIELD)
+@pytest.mark.parametrize("name", FUSED)
 @pytest.mark.parametrize(
     ("kind", "way"),
     [
@@ -123,12 +150,7 @@ def test_a_cuda_graph_captures_forward_and_backward(name, kind, way, monkeypatch
         take_the_large_path(monkeypatch)
     loss = weiss.make_loss(name, 50, 32, check=False, distance=kind, impl=impl).cuda()
     inputs = [embeddings, loss.fields]
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            torch.autograd.grad(loss(embeddings, labels), inputs)
-    torch.cuda.current_stream().wait_stream(stream)
+    warmed_up(lambda: torch.autograd.grad(loss(embeddings, labels), inputs))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         value = loss(embeddings, labels)
@@ -150,13 +172,8 @@ def test_a_cuda_graph_captures_forward_and_backward(name, kind, way, monkeypatch
 def test_every_run_gives_the_same_bits(name):
     embeddings, labels = batch()
     loss = weiss.make_loss(name, 50, 32).cuda()
-    runs = []
-    for _ in range(5):
-        x = embeddings.clone().requires_grad_()
-        value = loss(x, labels)
-        runs.append([value, *torch.autograd.grad(value, [x, loss.fields])])
-    for run in runs[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(run, runs[0], strict=True))
+    first, *others = (found(loss, embeddings, labels) for _ in range(5))
+    assert all(same_bits(other, first) for other in others)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -234,12 +251,9 @@ def test_retrieval_does_not_follow_tf32():
     labels = torch.randint(500, (4000,), device="cuda")
     embeddings = torch.randn(500, 64, device="cuda")[labels] + 2 * torch.randn(4000, 64).cuda()
     expected = weiss.retrieval_metrics(embeddings, labels)
-    torch.set_float32_matmul_precision("high")
-    try:
+    with tf32():
         assert weiss.retrieval_metrics(embeddings, labels) == expected
         assert torch.get_float32_matmul_precision() == "high"
-    finally:
-        torch.set_float32_matmul_precision("highest")
 
 
 def test_chunks_select_what_topk_selects():
@@ -255,11 +269,8 @@ def test_tf32_costs_three_digits_where_it_is_allowed(name):
     embeddings, labels = batch()
     loss = weiss.make_loss(name, 50, 32).cuda()
     exact = loss(embeddings, labels).item()
-    torch.set_float32_matmul_precision("high")
-    try:
+    with tf32():
         coarse = loss(embeddings, labels).item()
-    finally:
-        torch.set_float32_matmul_precision("highest")
     assert coarse == pytest.approx(exact, rel=2e-2)
 
 
@@ -271,11 +282,11 @@ WAYS = {
     "near pairs": {"skip": "on"},
     "bfloat16": {"skip": "off", "matmul_dtype": "bfloat16"},
 }
-FUSED = [(name, way) for name in MEAN_FIELD for way in WAYS if way != "near pairs"]
-FUSED.append(("mf_contrastive", "near pairs"))
+EVERY_WAY = [(name, way) for name in FUSED for way in WAYS if way != "near pairs"]
+EVERY_WAY.append(("mf_contrastive", "near pairs"))
 
 
-@pytest.mark.parametrize(("name", "way"), FUSED)
+@pytest.mark.parametrize(("name", "way"), EVERY_WAY)
 @pytest.mark.parametrize("shape", [(180, 300, 64), (255, 1507, 123)], ids=str)
 def test_fused_kernels_err_as_the_plain_formula_does(name, way, shape, monkeypatch):
     embeddings, labels, fields = clustered(*shape, same=9)
@@ -301,7 +312,7 @@ def test_fused_kernels_err_as_the_plain_formula_does(name, way, shape, monkeypat
         assert_within_budget(results, plain, truth, slack)
 
 
-@pytest.mark.parametrize("name", MEAN_FIELD)
+@pytest.mark.parametrize("name", FUSED)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_fused_kernels_round_gradients_once(name, dtype):
     embeddings, labels, fields = clustered(180, 300, 64, same=9)
@@ -320,7 +331,7 @@ def test_fused_kernels_round_gradients_once(name, dtype):
     assert_within_budget(results, plain, truth, slack=5e-6)
 
 
-@pytest.mark.parametrize(("name", "way"), FUSED)
+@pytest.mark.parametrize(("name", "way"), EVERY_WAY)
 def test_fused_kernels_give_the_same_bits_on_every_run(name, way, monkeypatch):
     embeddings, labels, fields = clustered(180, 300, 64, same=9)
     if way in ("large", "bfloat16"):
@@ -328,8 +339,7 @@ def test_fused_kernels_give_the_same_bits_on_every_run(name, way, monkeypatch):
     near_pairs_pay(monkeypatch)
     loss = with_fields(name, fields, impl="triton", **WAYS[way], **GENTLE[name]).cuda()
     first, *others = (found(loss, embeddings.cuda(), labels.cuda()) for _ in range(5))
-    for other in others:
-        assert all(a.equal(b) for a, b in zip(first, other, strict=True))
+    assert all(same_bits(other, first) for other in others)
 
 
 def test_a_hinge_loses_no_bit_of_its_gradients_to_skipping(monkeypatch):
@@ -341,7 +351,7 @@ def test_a_hinge_loses_no_bit_of_its_gradients_to_skipping(monkeypatch):
     monkeypatch.setattr(Problem, "reach", math.inf)
     every = found(loss, embeddings.cuda(), labels.cuda())
     assert loss.skipped_share == 0.0
-    assert all(a.equal(b) for a, b in zip(few, every, strict=True))
+    assert same_bits(few, every)
 
 
 def test_by_itself_a_hinge_of_many_pairs_skips(monkeypatch):
@@ -378,7 +388,7 @@ def test_near_pairs_fit_in_a_cuda_graph(monkeypatch):
         gradients = torch.autograd.grad(value, [x, loss.fields])
     graph.replay()
     assert loss.skipped_share > 0.5
-    assert all(a.equal(b) for a, b in zip([value, *gradients], expected, strict=True))
+    assert same_bits([value, *gradients], expected)
 
 
 def test_by_itself_nothing_is_skipped_in_a_cuda_graph(monkeypatch):
@@ -403,10 +413,10 @@ def test_where_too_many_pairs_are_near_all_are_computed(monkeypatch):
         loss = with_fields("mf_contrastive", fields, impl="triton", skip=skip).cuda()
         results[skip] = found(loss, embeddings.cuda(), labels.cuda())
         assert loss.skipped_share == (0.0 if skip == "on" else None)
-    assert all(a.equal(b) for a, b in zip(*results.values(), strict=True))
+    assert same_bits(*results.values())
 
 
-@pytest.mark.parametrize("name", MEAN_FIELD)
+@pytest.mark.parametrize("name", FUSED)
 def test_with_many_classes_little_is_needed_beyond_the_gradient_of_the_fields(name):
     embeddings, labels, fields = clustered(256, 200_000, 256)
     loss = with_fields(name, fields, impl="triton", **GENTLE[name]).cuda()
@@ -445,7 +455,7 @@ def is_captured(loss):
     return bool(loss._graphs._graphs)
 
 
-@pytest.mark.parametrize("name", MEAN_FIELD)
+@pytest.mark.parametrize("name", FUSED)
 @pytest.mark.parametrize("check", [True, False])
 def test_a_replay_gives_the_bits_of_a_plain_pass(name, check):
     loss, x, labels = captured_loss(name, check=check)
@@ -453,23 +463,18 @@ def test_a_replay_gives_the_bits_of_a_plain_pass(name, check):
     for turn in range(3):
         x, labels = x.roll(turn, 0) * (1 + turn), labels.roll(2 * turn)
         for factor in (1.0, -2.5):
-            for a, b in zip(
-                found(loss, x, labels, factor), plainly(loss, x, labels, factor), strict=True
-            ):
-                assert a.equal(b)
+            assert same_bits(found(loss, x, labels, factor), plainly(loss, x, labels, factor))
 
 
 def test_a_replay_sees_fields_that_have_moved():
     loss, x, labels = captured_loss()
     with torch.no_grad():
         loss.fields.mul_(-0.7).add_(0.1)
-    assert all(
-        a.equal(b) for a, b in zip(found(loss, x, labels), plainly(loss, x, labels), strict=True)
-    )
+    assert same_bits(found(loss, x, labels), plainly(loss, x, labels))
     loss.fields = torch.nn.Parameter(loss.fields.detach().flip(0).clone())
     for _ in range(6):
         results = found(loss, x, labels)
-    assert all(a.equal(b) for a, b in zip(results, plainly(loss, x, labels), strict=True))
+    assert same_bits(results, plainly(loss, x, labels))
 
 
 def test_passes_that_overlap_keep_their_own_gradients_and_values():
@@ -506,9 +511,8 @@ def test_a_replay_can_be_gone_back_through_twice():
 def test_other_sizes_in_between_are_computed_as_they_are():
     loss, x, labels = captured_loss()
     for size in (48, 31, 48, 5, 48):
-        results = found(loss, x[:size], labels[:size])
-        expected = plainly(loss, x[:size], labels[:size])
-        assert all(a.equal(b) for a, b in zip(results, expected, strict=True))
+        part = x[:size], labels[:size]
+        assert same_bits(found(loss, *part), plainly(loss, *part))
 
 
 def test_a_captured_loss_can_be_copied_saved_and_moved(tmp_path):
@@ -525,13 +529,7 @@ def test_a_replayed_loss_can_be_part_of_a_captured_step():
     loss, x, labels = captured_loss(check=False)
     expected = plainly(loss, x, labels)
     x = x.clone().requires_grad_()
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            x.grad = loss.fields.grad = None
-            loss(x, labels).backward()
-    torch.cuda.current_stream().wait_stream(stream)
+    warmed_up(lambda: loss(x, labels).backward())
     x.grad = loss.fields.grad = None
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -569,8 +567,7 @@ def test_batches_in_ever_new_memory_are_copied_to_a_graph():
         kept.append((found(loss, moved, of), moved, of))  # so that no memory is used again
     assert is_captured(loss)
     for results, moved, of in kept:
-        expected = plainly(loss, moved, of)
-        assert all(a.equal(b) for a, b in zip(results, expected, strict=True))
+        assert same_bits(results, plainly(loss, moved, of))
 
 
 def test_a_graph_does_not_hold_its_batch():
@@ -597,18 +594,14 @@ def test_labels_with_gaps_are_read_as_they_lie():
     assert results == [plainly(loss, x, at)[0].item() for at in (close.clone(), apart.clone())]
 
 
-def test_a_deleted_loss_leaves_no_graph_behind():
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_loss_that_moves_or_is_deleted_leaves_no_graph_behind(moves):
     loss, _, _ = captured_loss()
     graph = weakref.ref(next(iter(loss._graphs._graphs.values())))
-    del loss
-    gc.collect()
-    assert graph() is None
-
-
-def test_fields_that_move_leave_no_graph_behind():
-    loss, _, _ = captured_loss()
-    graph = weakref.ref(next(iter(loss._graphs._graphs.values())))
-    loss.double()
+    if moves:
+        loss.double()
+    else:
+        del loss
     gc.collect()
     assert graph() is None
 

@@ -11,7 +11,7 @@ import weiss
 from weiss import MeanFieldLoss, PairLoss
 from weiss.kernels import plan
 from weiss.kernels.plan import Plan, make_plan
-from weiss.kernels.problem import Problem, Shard
+from weiss.kernels.problem import Problem, Shard, Task
 from weiss.losses import BinomialDeviance, ClassWiseMultiSimilarity, Contrastive
 from weiss.theory.interactions import Interactions, LinearLink
 
@@ -71,7 +71,8 @@ def planned(
     if multi_hot:
         labels = one_hot(labels, num_classes)
     shard = replace(Shard(0, parts * num_classes), parts=parts)
-    return make_plan(problem, embeddings, fields, labels, shard, "TheLoss", impl=impl, **asked)
+    task = Task(problem, embeddings, fields, labels, shard)
+    return make_plan(task, "TheLoss", impl=impl, **asked)
 
 
 def kernel(*asked, **more):
@@ -121,9 +122,10 @@ def test_fused_kernels_are_taken_where_they_run_for_what_they_know(interactions)
     for impl in ("auto", "triton"):
         assert planned(impl, interactions) == Plan("small")
         assert planned(impl, interactions, batch=1, num_classes=1) == Plan("small")
+        assert planned(impl, interactions, batch=1, num_classes=1, parts=2) == Plan("small")
         assert planned(impl, interactions, matmul_dtype="bfloat16") == Plan("bfloat16")
-    assert planned("triton").groups_batch
-    assert not planned("streaming").groups_batch
+    assert planned("triton").is_fused
+    assert not planned("streaming").is_fused
 
 
 @pytest.mark.usefixtures("interpreted")
@@ -157,15 +159,10 @@ def test_fields_of_many_numbers_are_not_captured(on_cuda):
     problem, labels = Problem(Contrastive(), "cosine", "classes"), torch.zeros(1).long()
     for rows, captured in ((2**14, True), (2**14 + 1, False)):
         x, fields = (torch.empty(number, 512, device="meta") for number in (1, rows))
-        made = make_plan(problem, x, fields, labels, Shard(0, rows), "TheLoss")
-        assert made == Plan("small", captured=captured)
-        by_columns = torch.empty(512, rows, device="meta").T
-        made = make_plan(problem, x, by_columns, labels, Shard(0, rows), "TheLoss")
-        assert made == Plan("small")
-
-
-def test_on_a_cpu_nothing_is_captured(interpreted):
-    assert planned("triton", num_classes=5) == Plan("small")
+        task = Task(problem, x, fields, labels, Shard(0, rows))
+        assert make_plan(task, "TheLoss") == Plan("small", captured=captured)
+        by_columns = task._replace(fields_CD=torch.empty(512, rows, device="meta").T)
+        assert make_plan(by_columns, "TheLoss") == Plan("small")
 
 
 UNKNOWN = {
@@ -180,7 +177,7 @@ UNKNOWN = {
 @pytest.mark.parametrize("why", UNKNOWN)
 def test_what_fused_kernels_do_not_know_is_streamed_or_refused(why):
     case = UNKNOWN[why]
-    assert kernel(**case) == "streaming"
+    assert kernel(**case) == kernel(**case, parts=2) == "streaming"
     refused(f"impl='triton' cannot be used for TheLoss.*{why}", impl="triton", **case)
     words = f"matmul_dtype must be 'float32' for TheLoss here.*{why}.*'bfloat16'"
     refused(words, matmul_dtype="bfloat16", **case)
@@ -274,12 +271,6 @@ def test_shards_of_any_size_choose_alike(monkeypatch):
     assert planned(**size) == Plan("streaming")
 
 
-@pytest.mark.usefixtures("interpreted")
-def test_shards_are_fused_where_kernels_run():
-    assert planned(batch=1, num_classes=1, parts=2) == Plan("small")
-    assert planned(interactions=Cubic(), parts=2) == Plan("streaming")
-
-
 @has_triton
 def test_where_no_kernel_runs_there_is_one_warning_and_plain_pytorch_computes(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
@@ -329,6 +320,7 @@ NEVER = {
     "soft hinges": ({"interactions": BinomialDeviance()}, "only .* a hinge"),
     "reference": ({"impl": "reference"}, "plain formula over all pairs"),
     "streaming on a GPU": ({"impl": "streaming", "device": "meta"}, "part of impl='triton'"),
+    "a shard of a GPU": ({"impl": "streaming", "device": "meta", "parts": 2}, "on a GPU"),
 }
 
 
@@ -339,12 +331,6 @@ def test_other_losses_never_skip(why):
     refused(f"skip='on' cannot be used for TheLoss.*{words}", skip="on", **case)
     many = {} if "multi_hot" in case else {"num_classes": 2**25}
     assert not planned(**case, **many).skips
-
-
-@pytest.mark.usefixtures("not_interpreted")
-def test_a_shard_of_a_gpu_never_skips():
-    case = {"impl": "streaming", "device": "meta", "parts": 2}
-    refused("on a GPU", skip="on", **case)
 
 
 @pytest.mark.usefixtures("not_interpreted")

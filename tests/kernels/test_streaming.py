@@ -13,11 +13,15 @@ import torch
 from budgets import (
     GENTLE,
     MEAN_FIELD,
+    RATED,
     LargestTensor,
     assert_equal_to,
     assert_within_budget,
+    both,
     clustered,
     found,
+    found_alone,
+    soft,
     with_fields,
 )
 from torch.nn.functional import one_hot, relu
@@ -74,15 +78,6 @@ def double_batch(batch, num_classes, size, labels_each=None, **more):
     return embeddings.double(), labels, fields.double()
 
 
-def assert_streams(name, embeddings, labels, fields, relative=1e-10, **arguments):
-    """Hold the streaming kernel to the plain formula."""
-    results = [
-        found(with_fields(name, fields, impl=impl, **arguments), embeddings, labels)
-        for impl in ("streaming", "reference")
-    ]
-    assert_equal_to(*results, relative=relative)
-
-
 @every_loss()
 @pytest.mark.parametrize("given", LABELS)
 def test_many_blocks_are_the_plain_formula(name, given, small_blocks):
@@ -90,14 +85,7 @@ def test_many_blocks_are_the_plain_formula(name, given, small_blocks):
     batch = double_batch(13, 11, 5, labels_each, same=4)
     for kind, average, reg in WAYS:
         arguments = {**GENTLE[name], "distance": kind, "average": average, **LABELS[given], **reg}
-        assert_streams(name, *batch, **arguments)
-
-
-@every_loss()
-@pytest.mark.parametrize("kind", KINDS)
-def test_one_block_is_the_plain_formula(name, kind):
-    batch = double_batch(40, 300, 7, same=9)
-    assert_streams(name, *batch, distance=kind, reg_weight=0.7, **GENTLE[name])
+        assert_equal_to(*both(name, *batch, **arguments))
 
 
 @every_loss()
@@ -105,8 +93,8 @@ def test_one_block_is_the_plain_formula(name, kind):
 @pytest.mark.parametrize("labels_each", [None, 2])
 def test_gradients_are_those_of_the_value(name, kind, labels_each, small_blocks):
     embeddings, labels, fields = loops.random_batch(3, labels_each=labels_each)
-    rates = {} if "contrastive" in name else {"alpha": 2.0, "beta": 5.0, "delta": 0.6}
-    loss = with_fields(name, fields, impl="streaming", distance=kind, reg_weight=0.5, **rates)
+    settings = {"distance": kind, "reg_weight": 0.5, **soft(name)}
+    loss = with_fields(name, fields, impl="streaming", **settings)
 
     def value(x, m):
         return torch.func.functional_call(loss, {"fields": m}, (x, labels))
@@ -145,10 +133,7 @@ def test_awkward_shapes_are_the_plain_formula(name, kind, shape, small_blocks):
         (hot, {"average": "classes", **unchecked}),
     ):
         more = {"distance": kind, "reg_weight": 0.3, **arguments}
-        results = [
-            found(with_fields(name, fields, impl=impl, **more), embeddings, given)
-            for impl in ("streaming", "reference")
-        ]
+        results = both(name, embeddings, given, fields, **more)
         # In one dimension cosines are 1 or -1, and gradients zero up to rounding.
         for a, b in zip(*results, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
@@ -160,8 +145,8 @@ def test_zero_vectors_and_equal_points_are_the_plain_formula(name, kind, small_b
     embeddings, labels, fields = double_batch(10, 12, 4)
     embeddings[3], fields[labels[5]], fields[11] = 0.0, 0.0, 0.0
     embeddings[7], embeddings[8] = fields[labels[7]], fields[(labels[8] + 1) % 12]
-    batch = (embeddings, labels, fields)
-    assert_streams(name, *batch, distance=kind, reg_weight=0.7, **GENTLE[name])
+    more = {"distance": kind, "reg_weight": 0.7, **GENTLE[name]}
+    assert_equal_to(*both(name, embeddings, labels, fields, **more))
 
 
 @every_loss()
@@ -180,17 +165,14 @@ def test_errors_are_those_of_the_plain_formula(name, dtype, shape, kind, monkeyp
         exact = with_fields(name, fields.double(), impl="reference", **more)
         truth = found(exact, embeddings.double(), labels)
         assert all(tensor.any() for tensor in truth)
-        results, plain = (
-            found(with_fields(name, fields, impl=impl, **more), embeddings, labels)
-            for impl in ("streaming", "reference")
-        )
+        results, plain = both(name, embeddings, labels, fields, **more)
         assert [r.dtype for r in results] == [wide, dtype, dtype_of_fields]
         # Two parts of a gradient are rounded before they are added.
         slack = 1e-6 if dtype_of_fields == wide else 2 * torch.finfo(dtype).eps
         assert_within_budget(results, plain, truth, slack)
 
 
-@every_loss(["mf_cwms", "mf_binomial"])
+@every_loss([name for name in MEAN_FIELD if name in RATED])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_any_rate_and_offset_gives_a_finite_loss_and_gradient(name, kind, dtype, small_blocks):
@@ -284,6 +266,16 @@ class Mixed(Doubled, Contrastive):
     """What changes the energy is not in the class itself."""
 
 
+def of_description(interactions, embeddings, labels, fields, **more):
+    """Return what the streaming kernel and the plain formula find for a description."""
+    results = []
+    for impl in ("streaming", "reference"):
+        loss = MeanFieldLoss(interactions, *fields.shape, impl=impl, **more).to(fields.dtype)
+        loss.load_state_dict({"fields": fields})
+        results.append(found(loss, embeddings, labels))
+    return results
+
+
 CUSTOM = [SquaredHinge(), Gauss(), Inverted(), Indifferent(), Steeper(neg_margin=0.5), Mixed()]
 
 
@@ -293,13 +285,8 @@ CUSTOM = [SquaredHinge(), Gauss(), Inverted(), Indifferent(), Steeper(neg_margin
 def test_any_loss_of_the_derivation_streams(interactions, kind, labels_each, small_blocks):
     embeddings, labels, fields = double_batch(13, 11, 5, labels_each, same=4)
     for average, reg in (("classes", CONSTRAINTS[2]), ("samples", CONSTRAINTS[1])):
-        results = []
-        for impl in ("streaming", "reference"):
-            more = {"impl": impl, "average": average, "distance": kind, **reg}
-            loss = MeanFieldLoss(interactions, 11, 5, **more).double()
-            loss.load_state_dict({"fields": fields})
-            results.append(found(loss, embeddings, labels))
-        assert_equal_to(*results)
+        more = {"average": average, "distance": kind, **reg}
+        assert_equal_to(*of_description(interactions, embeddings, labels, fields, **more))
 
 
 @pytest.mark.parametrize("known", [Contrastive, ClassWiseMultiSimilarity, BinomialDeviance])
@@ -316,9 +303,6 @@ def test_who_changes_an_energy_or_a_link_has_no_closed_form(known, changed):
 def test_who_changes_something_else_keeps_the_closed_form():
     child = type("Child", (Contrastive,), {"repulsion_range": 1.0})
     assert closed_form_of(child(0.1, 0.4)) == closed_form_of(Contrastive(0.1, 0.4))
-
-
-def test_who_inherits_another_energy_has_no_closed_form():
     assert closed_form_of(Mixed()) is None
 
 
@@ -330,16 +314,14 @@ def test_who_inherits_another_energy_has_no_closed_form():
 @pytest.mark.parametrize("wanted", ["embeddings", "fields"])
 def test_either_gradient_may_be_wanted_alone(name, kind, wanted, small_blocks):
     embeddings, labels, fields = double_batch(13, 11, 5, same=4)
-    gradients = []
+    results = []
     for impl in ("streaming", "reference"):
         loss = with_fields(name, fields, impl=impl, distance=kind, reg_weight=0.7, **GENTLE[name])
-        x = embeddings.clone().requires_grad_(wanted == "embeddings")
-        loss.fields.requires_grad_(wanted == "fields")
-        loss(x, labels).backward()
-        assert (x.grad is None) == (wanted == "fields")
-        assert (loss.fields.grad is None) == (wanted == "embeddings")
-        gradients.append(x.grad if wanted == "embeddings" else loss.fields.grad)
-    torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-12)
+        value, by_x, by_fields = found_alone(loss, embeddings, labels, wanted)
+        assert (by_x is None) == (wanted == "fields")
+        assert (by_fields is None) == (wanted == "embeddings")
+        results.append([value, by_fields if by_x is None else by_x])
+    torch.testing.assert_close(*results, rtol=1e-10, atol=1e-12)
 
 
 @every_loss()
@@ -365,11 +347,7 @@ def test_without_gradients_the_value_is_the_same(name, kind, small_blocks):
 @pytest.mark.parametrize("factor", [-2.5, 0.0, 1024.0])
 def test_gradients_follow_what_is_done_to_the_loss(name, factor, small_blocks):
     batch = double_batch(13, 11, 5, same=4)
-    results = [
-        found(with_fields(name, batch[2], impl=impl, **GENTLE[name]), *batch[:2], factor)
-        for impl in ("streaming", "reference")
-    ]
-    assert_equal_to(*results)
+    assert_equal_to(*both(name, *batch, factor, **GENTLE[name]))
 
 
 @every_loss()
@@ -490,16 +468,6 @@ def test_nothing_of_size_batch_by_classes_is_formed(name, kind, arguments, monke
     assert largest.numel == fields.numel()
 
 
-@pytest.mark.parametrize(("name", "kind"), [("mf_contrastive", "euclidean"), ("mf_cwms", "cosine")])
-def test_with_many_classes_nothing_is_larger_than_the_fields(name, kind):
-    embeddings, labels, fields = clustered(64, 100_000, 16)
-    loss = with_fields(name, fields, distance=kind)
-    x = embeddings.requires_grad_()
-    with LargestTensor() as largest:
-        loss(x, labels).backward()
-    assert largest.numel == fields.numel()
-
-
 MEMORY = """
 import resource, sys, torch, weiss
 def peak():
@@ -532,15 +500,12 @@ def test_a_million_classes_need_no_gigabyte_beyond_the_fields_and_their_gradient
     assert int(done.stdout) < 1e9
 
 
-@pytest.mark.parametrize("name", MEAN_FIELD)
+@every_loss()
 def test_a_factor_that_half_precision_cannot_say_reaches_the_gradients(name):
     """As a gradient scaler multiplies the loss: what is small is scaled before it is rounded."""
     embeddings, labels, fields = clustered(64, 500, 16)
     x, factor = (50 * embeddings).half(), 2.0**17
-    results = [
-        found(with_fields(name, fields, impl=impl, **GENTLE[name]), x, labels, factor)
-        for impl in ("streaming", "reference")
-    ]
+    results = both(name, x, labels, fields, factor, **GENTLE[name])
     (_, x_streamed, fields_streamed), (_, x_plain, fields_plain) = results
     assert fields_streamed.isfinite().all()
     torch.testing.assert_close(fields_streamed, fields_plain, rtol=1e-3, atol=1e-3)
@@ -566,12 +531,8 @@ def test_interactions_that_compare_equal_are_not_mixed_up():
     embeddings, labels, fields = clustered(13, 60, 5)
     assert Reaching(0.2) == Reaching(0.9)
     for far in (0.2, 0.9):
-        values = []
-        for impl in ("streaming", "reference"):
-            loss = MeanFieldLoss(Reaching(far), 60, 5, impl=impl)
-            loss.load_state_dict({"fields": fields})
-            values.append(loss(embeddings, labels))
-        torch.testing.assert_close(*values)
+        results = of_description(Reaching(far), embeddings, labels, fields)
+        torch.testing.assert_close(*results)
 
 
 def test_a_loss_whose_settings_change_is_described_anew():

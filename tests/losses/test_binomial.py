@@ -2,8 +2,8 @@
 
 import ast
 import inspect
-import math
 
+import loops
 import pytest
 import torch
 
@@ -18,53 +18,33 @@ from weiss.losses import binomial
 A, B, DELTA = 2.0, 5.0, 0.7
 
 
-def cosine_distance(x, y):
-    dot = sum(a * b for a, b in zip(x, y, strict=True))
-    return 1 - dot / math.hypot(*x) / math.hypot(*y)
+def attraction(dist):
+    return torch.log(1 + torch.exp(A * (dist - DELTA))) / A
 
 
-def deviance_pair_loss(embeddings, labels):
-    """Mean of log(1 + e^{a (d - delta)}) / a over class pairs, likewise between classes."""
-    total, present = 0.0, set(labels)
-    for c in present:
-        mine = [x for x, y in zip(embeddings, labels, strict=True) if y == c]
-        for x in mine:
-            for y in mine:
-                value = math.log(1 + math.exp(A * (cosine_distance(x, y) - DELTA))) / A
-                total += value / len(mine) ** 2 / 2 / len(present)
-        for other in present - {c}:
-            theirs = [x for x, y in zip(embeddings, labels, strict=True) if y == other]
-            for x in mine:
-                for y in theirs:
-                    value = math.log(1 + math.exp(-B * (cosine_distance(x, y) - DELTA))) / B
-                    total += value / len(mine) / len(theirs) / 2 / len(present)
-    return total
+def repulsion(dist):
+    return torch.log(1 + torch.exp(-B * (dist - DELTA))) / B
 
 
-def deviance_mean_field_loss(embeddings, labels, fields):
-    total, present = 0.0, set(labels)
-    for x, c in zip(embeddings, labels, strict=True):
-        weight = 1 / labels.count(c) / len(present)
-        total += weight * math.log(1 + math.exp(A * (cosine_distance(x, fields[c]) - DELTA))) / A
-        for other, field in enumerate(fields):
-            if other != c:
-                value = math.log(1 + math.exp(-B * (cosine_distance(x, field) - DELTA))) / B
-                total += weight * value
-    return total
+def plain(average):
+    return average
+
+
+DEFINITION = (attraction, repulsion, plain, plain)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_both_forms_match_their_own_nested_loop(seed):
-    generator = torch.Generator().manual_seed(seed)
-    embeddings = torch.randn(8, 3, generator=generator, dtype=torch.float64)
-    labels = torch.randint(4, (8,), generator=generator)
-    pair = BinomialDevianceLoss(A, B, DELTA)
-    expected = deviance_pair_loss(embeddings.tolist(), labels.tolist())
-    assert pair(embeddings, labels).item() == pytest.approx(expected, rel=1e-12)
+@pytest.mark.parametrize("kind", ["cosine", "euclidean"])
+def test_both_forms_match_the_nested_loop_of_the_definition(seed, kind):
+    embeddings, labels, fields = loops.random_batch(seed, batch=8, num_classes=6)
+    pair = BinomialDevianceLoss(A, B, DELTA, distance=kind)
+    expected = loops.pair_loss(*DEFINITION, kind, embeddings, labels)
+    assert pair(embeddings, labels).item() == pytest.approx(expected.item(), rel=1e-12)
 
-    child = MeanFieldBinomialDevianceLoss(6, 3, A, B, DELTA).double()
-    expected = deviance_mean_field_loss(embeddings.tolist(), labels.tolist(), child.fields.tolist())
-    assert child(embeddings, labels).item() == pytest.approx(expected, rel=1e-12)
+    child = MeanFieldBinomialDevianceLoss(6, 3, A, B, DELTA, distance=kind).double()
+    child.load_state_dict({"fields": fields})
+    expected = loops.mean_field_loss(*DEFINITION, kind, embeddings, labels, fields)
+    assert child(embeddings, labels).item() == pytest.approx(expected.item(), rel=1e-12)
 
 
 def test_at_large_rates_it_is_the_contrastive_loss():

@@ -5,14 +5,13 @@ import warnings
 
 import pytest
 import torch
+from budgets import OURS
 from torch.utils.data import TensorDataset
 
 import weiss
 
 with warnings.catch_warnings(action="ignore"):
     from pytorch_metric_learning import losses, miners, trainers
-
-OURS = ["contrastive", "cwms", "binomial", "mf_contrastive", "mf_cwms", "mf_binomial"]
 
 
 def test_pml_multiple_losses_adds_ours_to_theirs():

@@ -49,9 +49,12 @@ def test_frozen_parameters_are_left_out():
         parameter_groups(model, weiss.ContrastiveLoss(), lr=1e-4)
 
 
-def test_a_model_and_a_loss_in_the_wrong_order_are_refused():
+def test_a_loss_or_parameters_in_the_place_of_the_model_are_refused():
+    model, loss = nn.Linear(8, 4), MeanFieldContrastiveLoss(9, 4)
     with pytest.raises(ValueError, match="model must be the network .*got the loss MeanField"):
-        parameter_groups(MeanFieldContrastiveLoss(9, 4), nn.Linear(8, 4), lr=1e-4)
+        parameter_groups(loss, model, lr=1e-4)
+    with pytest.raises(TypeError, match=r"model must be a torch.nn.Module .*generator"):
+        parameter_groups(model.parameters(), loss, lr=1.0)
 
 
 def test_parameters_of_a_loss_that_are_no_class_vectors_learn_like_the_network():
@@ -73,8 +76,3 @@ def test_parameters_of_a_loss_that_are_no_class_vectors_learn_like_the_network()
 def test_bad_rates_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         parameter_groups(nn.Linear(2, 2), MeanFieldContrastiveLoss(3, 2), **arguments)
-
-
-def test_parameters_instead_of_a_module_are_refused():
-    with pytest.raises(TypeError, match=r"model must be a torch.nn.Module .*generator"):
-        parameter_groups(nn.Linear(2, 2).parameters(), MeanFieldContrastiveLoss(3, 2), lr=1.0)

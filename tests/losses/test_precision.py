@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from budgets import RATED
 
 import weiss
 from weiss import MeanFieldLoss, PairLoss
 from weiss.losses import ClassWiseMultiSimilarity, Contrastive
 
-RATED = ["cwms", "mf_cwms", "binomial", "mf_binomial"]
 RATES = [(1e-6, 1e-6), (1e-6, 1e4), (1e4, 1e-6), (1e4, 1e4), (1.0, 80.0)]
 DELTAS = [-1e3, 0.0, 0.2, 1e3]
 

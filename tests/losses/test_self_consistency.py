@@ -8,9 +8,11 @@ import loops
 import numpy as np
 import pytest
 import torch
+from budgets import MEAN_FIELD, RATED
 
 import weiss
 from weiss.losses import self_consistency
+from weiss.losses.by_name import BASELINES
 from weiss.losses.self_consistency import (
     QUANTILES,
     ClassMeans,
@@ -21,10 +23,8 @@ from weiss.losses.self_consistency import (
 )
 
 CPU = torch.device("cpu")
-MEAN_FIELD = [name for name in weiss.LOSSES if name.startswith("mf_")]
 OVER_PAIRS = [name for name, loss in weiss.LOSSES.items() if loss.class_lr_scale is None]
-PROXIES = [name for name in weiss.LOSSES if name not in (*MEAN_FIELD, *OVER_PAIRS)]
-REACH = {"mf_contrastive": "neg_margin", "mf_cwms": "delta", "mf_binomial": "delta"}
+PROXIES = [n for n in BASELINES if weiss.make_loss(n, 5, 4).class_vectors is not None]
 
 
 @pytest.fixture(autouse=True)
@@ -89,11 +89,11 @@ def test_class_means_are_means_of_the_members(seed, labels_each):
     torch.testing.assert_close(class_means_of(embeddings, labels, 6), expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.uint8, torch.float32])
-def test_multi_hot_labels_may_be_of_any_kind(dtype):
+def test_multi_hot_labels_may_be_of_any_kind():
     embeddings, labels, _ = unit_batch(0, 2)
     expected, _ = means_by_loops(embeddings, labels, 5)
-    torch.testing.assert_close(class_means_of(embeddings, labels.to(dtype), 5), expected)
+    for dtype in (torch.bool, torch.int64, torch.uint8, torch.float32):
+        torch.testing.assert_close(class_means_of(embeddings, labels.to(dtype), 5), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
@@ -105,17 +105,11 @@ def test_sums_are_taken_in_single_precision(dtype):
     torch.testing.assert_close(found, expected)
 
 
-def test_class_means_are_no_part_of_the_graph():
-    embeddings, labels, _ = unit_batch(0)
-    means = measured(embeddings.requires_grad_(), labels, 5)
-    assert not means.means().requires_grad
-    assert not means.sums_CD.requires_grad
-
-
 def test_cleared_means_have_seen_nothing():
     embeddings, labels, _ = unit_batch(0)
-    means = measured(embeddings, labels, 5)
+    means = measured(embeddings.requires_grad_(), labels, 5)
     sums = means.sums_CD
+    assert not sums.requires_grad
     means.clear()
     assert not means.seen().any()
     assert not means.means().any()
@@ -133,8 +127,8 @@ def test_cleared_means_have_seen_nothing():
 def test_order_parameters_are_those_of_the_definition(name, distance, labels_each, monkeypatch):
     monkeypatch.setattr(self_consistency, "DISTANCE_ROWS", 3)
     embeddings, labels, fields = unit_batch(3, labels_each, batch=9, num_classes=11, size=4)
-    reach = 0.7 if distance == "cosine" else 2.0
-    loss = weiss.make_loss(name, 11, 4, distance=distance, **{REACH[name]: reach})
+    reach, margin = 0.7 if distance == "cosine" else 2.0, "delta" if name in RATED else "neg_margin"
+    loss = weiss.make_loss(name, 11, 4, distance=distance, **{margin: reach})
     loss.fields.data.copy_(fields)
     found = order_parameters(measured(embeddings, labels, 11), loss)
     means, counts = means_by_loops(embeddings, labels, 11)
@@ -152,15 +146,6 @@ def test_order_parameters_are_those_of_the_definition(name, distance, labels_eac
     assert found["residual"] == pytest.approx(quantiles_by_hand(residuals), rel=1e-4)
     assert 0 < sum(pairs) < 55
     assert found["violating_share"] == pytest.approx(sum(pairs) / 55, rel=1e-12)
-
-
-@pytest.mark.parametrize("block", [1, 3, 7, 1000])
-def test_the_share_does_not_depend_on_the_blocks(block, monkeypatch):
-    loss = weiss.make_loss("mf_contrastive", 7, 3, neg_margin=0.6)
-    means = measured(torch.eye(3), torch.arange(3), 7)
-    expected = order_parameters(means, loss)
-    monkeypatch.setattr(self_consistency, "DISTANCE_ROWS", block)
-    assert order_parameters(means, loss) == expected
 
 
 @pytest.mark.parametrize("name", OVER_PAIRS)
@@ -201,11 +186,8 @@ def test_a_proxy_is_compared_by_angle_and_has_no_reach(name):
     assert found["residual"] == pytest.approx(quantiles_by_hand(residuals), rel=1e-4, abs=1e-6)
 
 
-def test_before_anything_was_seen_there_is_no_order():
+def test_before_anything_was_seen_there_is_no_order_and_a_single_class_has_no_pairs():
     assert order_parameters(ClassMeans(5, 3, CPU), weiss.make_loss("mf_cwms", 5, 3)) == {}
-
-
-def test_a_single_class_has_no_pairs():
     found = order_parameters(
         measured(torch.eye(2), torch.zeros(2, dtype=torch.long), 1),
         weiss.make_loss("mf_contrastive", 1, 2),
@@ -232,38 +214,13 @@ def lengths_of(embeddings, labels, num_classes):
     return order_parameters(measured(embeddings, labels, num_classes), loss)["class_mean_length"]
 
 
-def test_a_class_in_one_point_has_length_one():
+def test_a_class_in_one_point_has_length_one_and_opposite_points_have_zero():
     points = torch.nn.functional.normalize(torch.randn(3, 8))
-    labels = torch.arange(3).repeat(5)
+    labels = torch.arange(3).repeat(6)
     assert lengths_of(points[labels], labels, 3) == pytest.approx([1.0] * 5, rel=1e-6)
-
-
-def test_opposite_points_have_length_zero():
-    point = torch.nn.functional.normalize(torch.randn(1, 8))
-    labels = torch.zeros(6, dtype=torch.long)
-    assert lengths_of(torch.cat([point, -point] * 3), labels, 1) == [0.0] * 5
-
-
-def test_a_scattered_class_is_as_long_as_a_random_walk():
-    generator = torch.Generator().manual_seed(0)
-    walks, steps = 200, 100
-    x = torch.nn.functional.normalize(torch.randn(walks * steps, 64, generator=generator))
-    found = lengths_of(x, torch.arange(walks).repeat_interleave(steps), walks)
-    assert found[2] == pytest.approx(steps**-0.5, rel=0.03)
-
-
-@pytest.mark.parametrize("distance", ["cosine", "euclidean"])
-def test_a_field_in_the_class_mean_has_no_residual(distance):
-    embeddings, labels, _ = unit_batch(2, batch=30)
-    loss = weiss.make_loss("mf_contrastive", 5, 3, distance=distance)
-    loss.fields.data.copy_(class_means_of(embeddings, labels, 5))
-    means = measured(embeddings, labels, 5)
-    assert order_parameters(means, loss)["residual"] == pytest.approx([0.0] * 5, abs=1e-6)
-    loss.fields.data *= -2
-    expected = [2.0] * 5
-    if distance == "euclidean":
-        expected = quantiles_by_hand((3 * means.means().norm(dim=1)).tolist())
-    assert order_parameters(means, loss)["residual"] == pytest.approx(expected, rel=1e-5)
+    signs = torch.tensor([1.0, -1.0]).repeat_interleave(9)[:, None]
+    found = lengths_of(signs * points[labels], labels, 3)
+    assert found == pytest.approx([0.0] * 5, abs=1e-6)
 
 
 def test_orthogonal_fields_violate_nothing_and_equal_fields_everything():
@@ -302,14 +259,6 @@ def test_fields_follow_the_means_of_a_batch(momentum, labels_each):
     assert loss.fields.grad is None
 
 
-def test_fields_that_follow_arrive_at_the_class_means():
-    embeddings, labels, _ = unit_batch(5, batch=20)
-    loss = weiss.make_loss("mf_contrastive", 5, 3)
-    for _ in range(100):
-        follow_class_means(loss, embeddings.requires_grad_(), labels, 0.8)
-    torch.testing.assert_close(loss.fields.detach(), means_by_loops(embeddings, labels, 5)[0])
-
-
 # Fields that are solved for
 
 
@@ -344,17 +293,10 @@ def test_solving_lowers_the_loss_and_moves_nothing_else(name, distance):
     assert loss.fields.grad is None
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("mf_cwms", {"alpha": 0.01, "beta": 80.0, "delta": 0.2}),
-        ("mf_contrastive", {"pos_margin": -1.0, "neg_margin": 0.2}),
-    ],
-)
-def test_with_a_soft_attraction_the_solution_is_the_class_means(name, arguments):
+def test_with_a_soft_attraction_the_solution_is_the_class_means():
     """An attraction linear in the cosine distance has its minimum in the mean's direction."""
     embeddings, labels = separated()
-    loss = weiss.make_loss(name, 6, 16, **arguments)
+    loss = weiss.make_loss("mf_contrastive", 6, 16, pos_margin=-1.0, neg_margin=0.2)
     means, _ = means_by_loops(embeddings, labels, 6)
     loss.fields.data.copy_(means + 0.3 * torch.randn(6, 16))
 
@@ -403,6 +345,8 @@ def test_fields_that_do_not_learn_are_solved_for_and_stay_so(trained):
     loss = weiss.make_loss("mf_cwms", 6, 16)
     loss.fields.requires_grad_(trained)
     before = loss.fields.detach().clone()
+    solve_fields(loss, embeddings, labels, [], lr=0.1)
+    assert torch.equal(loss.fields, before)
     solve_fields(loss, embeddings, labels, shuffled(120, 40, 1), lr=0.1)
     assert not torch.equal(loss.fields, before)
     assert loss.fields.requires_grad == trained
@@ -416,11 +360,3 @@ def test_solving_takes_multi_hot_labels():
     solve_fields(one, embeddings, labels, batches, lr=0.1)
     solve_fields(other, embeddings, torch.eye(6, dtype=torch.long)[labels], batches, lr=0.1)
     torch.testing.assert_close(one.fields, other.fields)
-
-
-def test_without_batches_nothing_moves():
-    embeddings, labels = separated()
-    loss = weiss.make_loss("mf_cwms", 6, 16)
-    before = loss.fields.detach().clone()
-    solve_fields(loss, embeddings, labels, [], lr=0.1)
-    assert torch.equal(loss.fields, before)

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 from fractions import Fraction
+from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -20,17 +21,13 @@ from weiss.magnet import (
     energy,
     exact,
     landscape,
-    largest_deviation,
-    log_partition,
     mean_field_energy,
-    mean_slope,
-    mean_spin,
-    residual,
     simulate,
     solve,
     transition,
 )
 from weiss.magnet.exact import _integrated
+from weiss.magnet.mean_field import log_partition_less, mean_slope, mean_spin
 from weiss.magnet.simulation import draw_spins
 
 
@@ -52,13 +49,13 @@ def test_a_spin_in_a_field_agrees_with_many_digits(n):
             mean = mpmath.besseli(nu + 1, each) / below
             means.append(float(mean))
             slopes.append(float(1 - (n - 1) * mean / each - mean**2))
-            log = mpmath.log(below) + mpmath.loggamma(nu + 1) + nu * mpmath.log(2 / each)
-            logs.append(float(log))
+            log = mpmath.log(below) + (nu + 1) * mpmath.log(2 * mpmath.pi)
+            logs.append(float(log - nu * mpmath.log(each) - each))
     np.testing.assert_allclose(mean_spin(n, x), means, rtol=1e-12)
     np.testing.assert_allclose(mean_slope(n, x), slopes, rtol=1e-10)
-    np.testing.assert_allclose(log_partition(n, x), logs, rtol=1e-12, atol=2e-15)
+    np.testing.assert_allclose(log_partition_less(n, x), logs, rtol=1e-12, atol=2e-15)
     np.testing.assert_array_equal(mean_spin(n, -x), -mean_spin(n, x))
-    np.testing.assert_array_equal(log_partition(n, -x), log_partition(n, x))
+    np.testing.assert_array_equal(log_partition_less(n, -x), log_partition_less(n, x))
 
 
 @pytest.mark.parametrize("n", [2, 3])
@@ -67,6 +64,11 @@ def test_the_response_of_a_cold_magnet_falls_with_the_temperature(n):
     # A spin in the field J N / T: the variance along it is (n - 1)/2 T^2, the response that over T.
     found = solve(Magnet(n), T).susceptibility
     np.testing.assert_allclose(found, (n - 1) / 2 * T, rtol=5e-6)
+    # Many spins in a field are what mean field theory says.
+    magnet = Magnet(n, field=0.5)
+    for temperature, expected in zip(T, solve(magnet, T).susceptibility, strict=True):
+        found = exact(magnet, temperature, 10**6).susceptibility
+        assert found == pytest.approx(expected, rel=1e-4)
 
 
 # Mean field theory
@@ -77,7 +79,8 @@ def test_the_solution_is_self_consistent_and_the_least_of_the_landscape(n, field
     magnet = Magnet(n, coupling=1.7, field=field)
     for T in (0.05, 0.2, 0.5, 1.0, 2.5):
         state = solve(magnet, T)
-        assert residual(magnet, state.magnetisation, T) == pytest.approx(0.0, abs=1e-13)
+        M = state.magnetisation
+        assert mean_spin(n, (1.7 * M + field) / T) == pytest.approx(M, abs=1e-13)
         heights = landscape(magnet, np.linspace(-1.0, 1.0, 401), T)
         assert state.free_energy <= heights.min() + 1e-14
         assert landscape(magnet, state.magnetisation, T) == pytest.approx(state.free_energy)
@@ -95,36 +98,29 @@ def test_order_begins_at_the_coupling_over_the_components(n):
     assert at == above == 0.0
 
 
+def power_law(x, y):
+    """Return exponent and factor of ``y = factor x^exponent``."""
+    exponent, log_factor = np.polyfit(np.log(x), np.log(y), 1)
+    return exponent, math.exp(log_factor)
+
+
 @pytest.mark.parametrize("n", [1, 3])
-def test_the_magnetisation_grows_with_the_root_of_the_distance_to_the_transition(n):
-    magnet = Magnet(n)
-    gap = np.geomspace(1e-6, 1e-4, 9)
-    M = solve(magnet, magnet.critical_temperature * (1 - gap)).magnetisation
-    exponent, log_factor = np.polyfit(np.log(gap), np.log(M), 1)
+def test_the_critical_exponents_are_those_of_mean_field_theory(n):
+    magnet, gap = Magnet(n), np.geomspace(1e-6, 1e-4, 9)
+    critical = magnet.critical_temperature
+    below, above = (solve(magnet, critical * (1 + side * gap)) for side in (-1, 1))
+    exponent, factor = power_law(gap, below.magnetisation)
     assert exponent == pytest.approx(0.5, abs=1e-4)
     # A_n(x) = x/n - x^3 / (n^2 (n + 2)) + ..., so that M^2 = (n + 2)/n * gap.
-    assert math.exp(2 * log_factor) == pytest.approx((n + 2) / n, rel=1e-3)
-
-
-@pytest.mark.parametrize("n", [1, 3])
-def test_the_susceptibility_diverges_with_power_one_twice_as_strongly_above(n):
-    magnet = Magnet(n)
-    gap = np.geomspace(1e-6, 1e-4, 9)
-    factors = {}
-    for side in (1, -1):
-        chi = solve(magnet, magnet.critical_temperature * (1 + side * gap)).susceptibility
-        exponent, log_factor = np.polyfit(np.log(gap), np.log(chi), 1)
-        assert exponent == pytest.approx(-1.0, abs=1e-3)
-        factors[side] = math.exp(log_factor)
-    assert factors[1] / factors[-1] == pytest.approx(2.0, rel=0.02)
-    assert solve(magnet, magnet.critical_temperature).susceptibility == np.inf
-
-
-def test_the_critical_isotherm_has_the_exponent_three():
+    assert factor**2 == pytest.approx((n + 2) / n, rel=1e-3)
+    # The susceptibility diverges with power one, twice as strongly above.
+    laws = [power_law(gap, state.susceptibility) for state in (above, below)]
+    assert [exponent for exponent, _ in laws] == pytest.approx([-1.0, -1.0], abs=1e-3)
+    assert laws[0][1] / laws[1][1] == pytest.approx(2.0, rel=0.02)
+    assert solve(magnet, critical).susceptibility == np.inf
     fields = np.geomspace(1e-9, 1e-7, 5)
-    M = [float(solve(Magnet(2, field=h), 0.5).magnetisation) for h in fields]
-    exponent, _ = np.polyfit(np.log(fields), np.log(M), 1)
-    assert exponent == pytest.approx(1 / 3, abs=1e-3)
+    M = [float(solve(Magnet(n, field=h), critical).magnetisation) for h in fields]
+    assert power_law(fields, M)[0] == pytest.approx(1 / 3, abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -347,21 +343,6 @@ def test_a_cold_magnet_follows_its_spin_waves(n, N):
         assert n == 1 or math.isnan(found.fluctuation)
 
 
-@pytest.mark.parametrize(("n", "T"), [(2, 1e-6), (3, 1e-8)])
-def test_the_response_of_a_cold_magnet_in_a_field_keeps_its_digits(n, T):
-    # Many spins in a field are what mean field theory says.
-    magnet = Magnet(n, field=0.5)
-    expected = float(solve(magnet, T).susceptibility)
-    assert exact(magnet, T, 10**6).susceptibility == pytest.approx(expected, rel=1e-4)
-
-
-@pytest.mark.parametrize(("n", "field"), [(1, 0.4), (2, 0.0), (3, -0.4)])
-def test_one_spin_always_has_the_length_one(n, field):
-    found = exact(Magnet(n, field=field), 0.3, 1)
-    assert found.length == found.square == 1.0
-    assert found.fluctuation == 0.0
-
-
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_no_mean_is_longer_than_a_spin_and_without_a_field_none_is_preferred(n):
     for T, N in ((1e-8, 2), (1e-8, 5000), (1e-3, 3), (1e-3, 100)):
@@ -370,6 +351,10 @@ def test_no_mean_is_longer_than_a_spin_and_without_a_field_none_is_preferred(n):
         assert found.along == 0.0
         for field in (0.3, -0.3):
             assert abs(exact(Magnet(n, field=field), T, N).along) <= 1.0
+    for field in (0.0, 0.4, -0.4):
+        one = exact(Magnet(n, field=field), 0.3, 1)
+        assert one.length == one.square == 1.0
+        assert one.fluctuation == 0.0
 
 
 # Simulation
@@ -388,19 +373,30 @@ def test_spins_are_drawn_from_their_distribution(n):
     assert np.abs(drawn[:, :-1].mean(axis=0)).max(initial=0.0) < 0.015
 
 
-@pytest.mark.parametrize(("n", "field"), [(1, 0.2), (2, 0.0), (3, 0.2)])
-def test_the_simulation_agrees_with_the_exact_averages_within_its_errors(n, field):
+@pytest.mark.parametrize(
+    ("n", "field", "temperatures", "N"),
+    [
+        (1, 0.2, [0.6, 1.0, 1.5], 16),
+        (2, 0.0, [0.3, 0.5, 0.75], 16),
+        (3, 0.2, [0.2, 0.33, 0.5], 16),
+        # Cold copies in an outer field are on either side as it weighs them.
+        (1, -0.05, [0.5], 50),
+        (1, 0.002, [0.2], 50),
+        (3, -0.05, [0.2], 50),
+    ],
+)
+def test_the_simulation_agrees_with_the_exact_averages_within_its_errors(n, field, temperatures, N):
     magnet = Magnet(n, field=field)
-    T = magnet.critical_temperature * np.array([0.6, 1.0, 1.5])
-    found = simulate(magnet, T, 16, copies=64, sweeps=60, warm_up=30, seed=5)
-    for place, temperature in enumerate(T):
-        expected = exact(magnet, float(temperature), 16)
-        for name, errors in found.errors.items():
-            value = getattr(expected, name)
+    found = simulate(magnet, temperatures, N, copies=80, sweeps=60, warm_up=40, seed=5)
+    for place, temperature in enumerate(temperatures):
+        expected = exact(magnet, temperature, N)
+        names = found.errors if N == 16 else ("along", "square", "energy")
+        for name in names:
+            value, error = getattr(expected, name), found.errors[name][place]
             if (name == "along" and not field) or math.isnan(value):
                 continue
-            assert abs(getattr(found, name)[place] - value) < 4 * errors[place], name
-            assert errors[place] < 0.3 * abs(value)
+            assert abs(getattr(found, name)[place] - value) < 4 * error, name
+            assert N > 16 or error < 0.3 * abs(value)
 
 
 def test_the_same_seed_gives_the_same_numbers_and_another_gives_others():
@@ -413,23 +409,11 @@ def test_the_same_seed_gives_the_same_numbers_and_another_gives_others():
     assert one.length != other.length
 
 
-@pytest.mark.parametrize(
-    ("n", "field", "T"),
-    [(1, -0.05, 0.5), (1, 0.002, 0.2), (3, -0.05, 0.2)],
-)
-def test_cold_copies_in_an_outer_field_are_on_either_side_as_it_weighs_them(n, field, T):
-    magnet = Magnet(n, field=field)
-    found = simulate(magnet, [T], 50, copies=100, sweeps=60, warm_up=40, seed=2)
-    expected = exact(magnet, T, 50)
-    for name in ("along", "square", "energy"):
-        far = abs(getattr(found, name)[0] - getattr(expected, name))
-        assert far < 4 * found.errors[name][0], name
-
-
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_spins_that_are_cooled_to_zero_agree(n):
-    spins = cool(Magnet(n), np.linspace(2.0, 0.0, 60), 30, sweeps=2, seed=3)
-    assert spins.shape == (60, 30, n)
+    # Without coupling to anything at first, where a direction must still have unit length.
+    spins = cool(Magnet(n), [1e10, *np.linspace(2.0, 0.0, 60)], 30, sweeps=2, seed=3)
+    assert spins.shape == (61, 30, n)
     np.testing.assert_allclose(np.linalg.norm(spins, axis=2), 1.0, atol=1e-12)
     lengths = np.linalg.norm(spins.mean(axis=1), axis=1)
     assert lengths[:5].mean() < 0.5
@@ -441,7 +425,7 @@ def test_spins_that_are_cooled_to_zero_agree(n):
 
 
 def small(n=2, **options):
-    effort = {"num_lines": 9, "num_dots": 4, "copies": 4, "sweeps": 4, "warm_up": 2}
+    effort = {"num_lines": 9, "num_dots": 4, "copies": 4, "sweeps": 4}
     return transition(Magnet(n, coupling=2.0), 10, **(effort | options))
 
 
@@ -451,18 +435,12 @@ def test_a_transition_holds_theory_exact_and_simulated_values():
     for T, value in zip(found.dots["temperature"], found.dots["length_exact"], strict=True):
         assert value == exact(found.magnet, float(T), 10).length
     assert found.lines["exact_length"].shape == found.lines["temperature"].shape
-    assert largest_deviation([found]) == np.abs(found.deviations()).max()
+    gap = found.dots["length"] - found.dots["length_exact"]
+    np.testing.assert_array_equal(found.deviations(), gap / found.dots["length_error"])
 
 
-def test_a_picture_of_nothing_and_an_animation_of_the_wrong_shape_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="at least one magnet"):
-        magnet_transition([], tmp_path / "none.png")
-    options = {"theory": ([0, 1], [1, 0]), "critical": 0.5}
-    with pytest.raises(ValueError, match="must end in .gif"):
-        magnet_cooling(np.zeros((2, 4, 2)), [1, 0], tmp_path / "none.png", **options)
-    with pytest.raises(ValueError, match=r"shape \(frames, N, 2\)"):
-        magnet_cooling(np.zeros((2, 4, 3)), [1, 0], tmp_path / "none.gif", **options)
-    assert not list(tmp_path.iterdir())
+def cooling(shape, name):
+    magnet_cooling(np.zeros(shape), [1, 0], Path(name), theory=([0, 1], [1, 0]), critical=0.5)
 
 
 def test_the_command_draws_everything_and_says_what_it_found(tmp_path, capsys):
@@ -483,25 +461,28 @@ def test_the_command_draws_everything_and_says_what_it_found(tmp_path, capsys):
     assert (tmp_path / "new" / "magnet.gif").read_bytes().startswith(b"GIF89a")
 
 
-def test_what_is_typical_of_the_largest_deviation_is_that_of_gaussian_numbers():
-    drawn = np.abs(np.random.default_rng(0).standard_normal((20_000, 60))).max(axis=1)
-    assert magnet._typical_largest(60) == pytest.approx(np.median(drawn), abs=0.02)
-    assert f"{magnet._typical_largest(60):.1f}" == "2.5"
-    assert magnet._typical_largest(1) == pytest.approx(0.6745, abs=1e-4)
-
-
 def test_where_nothing_varied_the_command_compares_with_nothing(
     tmp_path, capsys, monkeypatch, unrendered
 ):
     def frozen(magnet, *_, **__):
         found = small(magnet.n)
         found.dots["length_error"][:] = 0.0
+        found.lines["exact_fluctuation"][0] = np.nan  # lost, as it is for very many spins
         return found
 
     monkeypatch.setattr("weiss.magnet.transition", frozen)
     monkeypatch.setattr(magnet, "_write_animation", lambda *_: None)
     magnet.magnet(tmp_path, n="2", spins=10, quick=True)
-    assert "Gaussian" not in capsys.readouterr().out
+    assert (tmp_path / "magnet.png").exists()
+    assert (
+        json.loads((tmp_path / "magnet.json").read_text())["magnets"][0]["lines"][
+            "exact_fluctuation"
+        ][0]
+        is None
+    )
+    said = capsys.readouterr().out
+    assert "by at most nan standard errors" in said
+    assert "Gaussian" not in said
 
 
 def test_the_animation_shows_as_many_spins_as_are_asked_for(tmp_path, monkeypatch):
@@ -512,13 +493,6 @@ def test_the_animation_shows_as_many_spins_as_are_asked_for(tmp_path, monkeypatc
     assert [each.shape for each in shown] == [(2, 5, 2), (2, 225, 2)]
 
 
-def test_so_many_spins_that_a_fluctuation_is_lost_are_drawn(tmp_path, unrendered):
-    found = small(2)
-    found.lines["exact_fluctuation"][0] = np.nan
-    magnet_transition([found], tmp_path / "drawn.png")
-    assert magnet._peak(found) > 0.4
-
-
 # Mistakes
 
 
@@ -526,8 +500,8 @@ def test_so_many_spins_that_a_fluctuation_is_lost_are_drawn(tmp_path, unrendered
     ("mistake", "words"),
     [
         (lambda: Magnet(0), "n must be 1 .* got 0"),
-        (lambda: mean_slope(4, 1.0), "n must be 1 .* got 4"),
-        (lambda: log_partition(2.5, 1.0), "n must be 1 .* got 2.5"),
+        (lambda: Magnet(2.5), "n must be 1 .* got 2.5"),
+        (lambda: Magnet(True), "n must be 1 .* got True"),
         (lambda: Magnet(2, coupling=0.0), "coupling must be greater than 0"),
         (lambda: Magnet(2, field=math.nan), "field must be finite"),
         (lambda: solve(Magnet(2), -0.1), "zero, or .* got -0.1"),
@@ -535,14 +509,13 @@ def test_so_many_spins_that_a_fluctuation_is_lost_are_drawn(tmp_path, unrendered
         (lambda: solve(Magnet(2), [0.1, math.inf]), "finite .* got inf"),
         (lambda: solve(Magnet(2, 10.0), 9e-8), "1e-08 of the coupling, which is 10; got 9e-08"),
         (lambda: landscape(Magnet(2), [0.5, 0.6], [1, 2, 3]), r"broadcast .* \(2,\)"),
-        (lambda: residual(Magnet(2), 0.5, 0.0), "at least 1e-08 .* got 0"),
         (lambda: exact(Magnet(2), 0.0, 3), "at least 1e-08 .* got 0"),
         (lambda: exact(Magnet(2), 1.0, 0), "num_spins must be at least 1 for exact; got 0"),
         (lambda: simulate(Magnet(2), [0.0], 5), "at least 1e-08 .* got 0"),
         (lambda: simulate(Magnet(2), [], 5), r"at least one number; got shape \(0,\)"),
         (lambda: cool(Magnet(2), [[1.0]], 5), r"flat list|shape \(1, 1\)"),
         (lambda: simulate(Magnet(2), [1.0], 0), "num_spins must be at least 1"),
-        (lambda: simulate(Magnet(2), [1.0], 5, copies=1), "copies must be at least 2; got 1"),
+        (lambda: simulate(Magnet(2), [1.0], 5, copies=1), "copies must be at least 2 .* got 1"),
         (lambda: simulate(Magnet(2), [1.0], 5, seed=-1), "seed must be at least 0; got -1"),
         (lambda: energy(Magnet(2), np.ones((3, 3))), r"shape \(N, 2\)"),
         (lambda: energy(Magnet(2), np.ones((3, 2))), "length 1; got one of length 1.41"),
@@ -552,23 +525,18 @@ def test_so_many_spins_that_a_fluctuation_is_lost_are_drawn(tmp_path, unrendered
         (lambda: transition(Magnet(2, field=1.0), 5), "field must be 0 for transition; got 1"),
         (lambda: small(num_lines=0), "num_lines must be at least 1 for transition; got 0"),
         (lambda: small(num_dots=0), "num_dots must be at least 1 for transition; got 0"),
-        (lambda: largest_deviation([]), "at least one transition"),
+        (lambda: magnet_transition([], Path("none.png")), "at least one magnet"),
+        (lambda: cooling((2, 4, 2), "none.png"), "must end in .gif"),
+        (lambda: cooling((2, 4, 3), "none.gif"), r"shape \(frames, N, 2\)"),
+        (lambda: simulate(Magnet(2), [1.0], 5, sweeps=2.5), "sweeps must be a whole number .* 2.5"),
+        (lambda: solve(3, 0.3), "magnet must be a Magnet; got 3"),
+        (lambda: energy(3, random_spins(3, 4)), "magnet must be a Magnet; got 3"),
+        (lambda: transition(3, 5), "magnet must be a Magnet; got 3"),
     ],
 )
 def test_a_mistake_is_answered_in_words(mistake, words):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises((ValueError, TypeError), match=words):
         mistake()
-
-
-def test_what_has_the_wrong_type_is_refused():
-    with pytest.raises(TypeError, match="sweeps must be a whole number; got 2.5"):
-        simulate(Magnet(2), [1.0], 5, sweeps=2.5)
-    with pytest.raises(TypeError, match="magnet must be a Magnet; got 3"):
-        solve(3, 0.3)
-    with pytest.raises(TypeError, match="magnet must be a Magnet; got 3"):
-        energy(3, random_spins(3, 4))
-    with pytest.raises(TypeError, match="magnet must be a Magnet; got 3"):
-        transition(3, 5)
 
 
 @pytest.mark.parametrize("given", ["0.3", True, 1j, [[0.1], [0.1, 0.2]]])
@@ -582,31 +550,22 @@ def test_temperatures_may_be_of_any_kind_of_number():
         assert (solve(Magnet(2), given).energy == solve(Magnet(2), 1.0).energy).all()
 
 
-def test_spins_have_unit_length_also_without_a_field():
-    for temperature in (1.0, 1e10):
-        spins = cool(Magnet(3), [temperature], 5)
-        np.testing.assert_allclose((spins**2).sum(axis=-1), 1.0, rtol=1e-12)
-    np.testing.assert_allclose(simulate(Magnet(3), [1.0], 1).square, 1.0, rtol=1e-12)
-
-
-@pytest.mark.parametrize(("temperature", "num_spins"), [(0.0003, 100), (0.17, 1_000_000)])
-def test_a_fluctuation_that_is_lost_to_rounding_is_not_told(temperature, num_spins):
-    assert math.isnan(exact(Magnet(3), temperature, num_spins).fluctuation)
+def test_a_fluctuation_that_is_lost_to_rounding_is_not_told():
+    for temperature, num_spins in ((0.0003, 100), (0.17, 1_000_000)):
+        assert math.isnan(exact(Magnet(3), temperature, num_spins).fluctuation)
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--spins", "1"], "--spins must be at least 2; got 1."),
-        (["--spins", "1000000000"], "--spins must be at most 10,000"),
-        (["--seed", "-1"], "--seed must be at least 0; got -1."),
+        (["--spins", "1"], "'--spins'"),
+        (["--spins", "10001"], "'--spins'"),
+        (["--seed", "-1"], "'--seed'"),
         (["--n", "4"], "--n must be 1, 2 or 3"),
-        (["--out", "taken/new"], "--out must be a folder; taken is a file. Choose another name."),
+        (["--out", "taken/new"], "Not a directory: 'taken/new'. Choose another name."),
     ],
 )
-def test_a_wrong_command_says_so_in_a_line_and_makes_nothing(
-    words, said, tmp_path, monkeypatch, capsys
-):
+def test_a_wrong_command_says_so_and_makes_nothing(words, said, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "taken").write_text("somebody's")
     out = [] if "--out" in words else ["--out", "new/folder"]
@@ -614,7 +573,5 @@ def test_a_wrong_command_says_so_in_a_line_and_makes_nothing(
     with pytest.raises(SystemExit) as stopped:
         cli.main()
     assert stopped.value.code == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
+    assert said in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]

@@ -1,7 +1,6 @@
 """The options of the scripts on glyphs; pages tell what the kept rows of their runs say."""
 
 import csv
-import importlib
 import sys
 from pathlib import Path
 
@@ -21,27 +20,13 @@ BATCHES = {
 }
 
 
-@pytest.fixture
-def script(monkeypatch):
-    """A script by its name, as a module."""
-    monkeypatch.syspath_prepend(ROOT / "examples")
-    return importlib.import_module
-
-
-@pytest.fixture
-def run(script, monkeypatch):
-    """Call the main function of a script with words of a command line."""
-
-    def call(name, *words):
-        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, words)])
-        script(name).main()
-
-    return call
-
-
-def rows_of(name):
-    with (KEPT / name).open(newline="") as file:
+def rows_of(path):
+    with path.open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+def nothing(*_, **__):
+    """Stands for what takes long."""
 
 
 @pytest.mark.parametrize(
@@ -71,11 +56,13 @@ def rows_of(name):
         ("two_attributes", "--average both", "invalid choice: 'both'"),
     ],
 )
-def test_an_option_without_sense_is_refused_in_words(run, capsys, tmp_path, name, words, said):
+def test_an_option_without_sense_is_refused_in_words(
+    run_example, capsys, tmp_path, name, words, said
+):
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(SystemExit) as stopped:
-        run(name, *words.format(file=file, folder=tmp_path).split())
+        run_example(name, *words.format(file=file, folder=tmp_path).split())
     assert stopped.value.code == 2
     told = capsys.readouterr()
     assert said in told.err
@@ -83,14 +70,14 @@ def test_an_option_without_sense_is_refused_in_words(run, capsys, tmp_path, name
 
 
 @pytest.mark.parametrize("name", ["convergence", "fluctuations"])
-def test_more_characters_than_there_are_are_refused(run, capsys, name):
+def test_more_characters_than_there_are_are_refused(run_example, capsys, name):
     with pytest.raises(SystemExit, match="there are 482 characters to train with, 5000 were asked"):
-        run(name, "--characters", 5000)
+        run_example(name, "--characters", 5000)
     assert not capsys.readouterr().out
 
 
-def test_what_is_given_holds_beside_quick(script, monkeypatch, tmp_path):
-    module = script("few_glyphs")
+def test_what_is_given_holds_beside_quick(example, monkeypatch, tmp_path):
+    module = example("few_glyphs")
 
     def options(*words):
         monkeypatch.setattr(sys, "argv", ["any.py", "--out", str(tmp_path), *words])
@@ -113,51 +100,49 @@ def test_what_is_given_holds_beside_quick(script, monkeypatch, tmp_path):
     ],
 )
 def test_batches_and_average_are_as_asked(
-    run, script, monkeypatch, tmp_path, words, average, per_class
+    run_example, example, tmp_path, words, average, per_class
 ):
-    module = script("two_attributes")
+    module = example("two_attributes")
     asked = []
 
     def recorded(what, name):
         return lambda *given, **named: asked.append(named[name]) or what(*given, **named)
 
-    monkeypatch.setattr(module, "train", lambda *_: None)
-    monkeypatch.setattr(module, "attribute_rows", lambda *_: None)
-    monkeypatch.setattr(module, "make_loss", recorded(module.make_loss, "average"))
-    monkeypatch.setattr(module, "batches_of", recorded(module.batches_of, "per_class"))
+    replaced = {"train": nothing, "attribute_rows": nothing}
+    replaced["make_loss"] = recorded(module.make_loss, "average")
+    replaced["batches_of"] = recorded(module.batches_of, "per_class")
     few = ["--characters", 8, "--epochs", 1, "--seeds", 3, "--out", tmp_path]
-    run("two_attributes", *few, *words.split())
+    run_example("two_attributes", *few, *words.split(), **replaced)
     assert asked == [average, per_class] * 3
 
 
-@pytest.mark.parametrize("name", ["convergence", "two_attributes"])
+@pytest.mark.parametrize(
+    ("name", "drawing"), [("convergence", "residuals"), ("two_attributes", "attribute_rows")]
+)
 def test_rows_have_all_seeds_and_the_table_shows_them(
-    run, script, monkeypatch, tmp_path, capsys, name
+    run_example, example, tmp_path, name, drawing
 ):
     kept = tmp_path / "new" / "rows.csv"
-    drawing = {"convergence": "residuals", "two_attributes": "attribute_rows"}[name]
-    monkeypatch.setattr(script(name), drawing, lambda *_, **__: None)
     few = ["--characters", 8, "--epochs", 1, "--out", tmp_path, "--rows", kept]
-    run(name, *few, "--seeds", 0, 4)
-    with kept.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    said = run_example(name, *few, "--seeds", 0, 4, **{drawing: nothing})
+    rows = rows_of(kept)
     assert {row["seed"] for row in rows} == {"0", "4"}
-    table = script(name).table(rows)
-    assert "\n".join(table) in capsys.readouterr().out
+    table = example(name).table(rows)
+    assert "\n".join(table) in said
     assert all(cell.count(",") == 1 for cell in table[-1].strip("|").split("|")[2:])
 
 
 @pytest.mark.parametrize(
     ("name", "page"), [("convergence", CONVERGENCE), ("two_attributes", SEVERAL_LABELS)]
 )
-def test_a_table_of_a_page_is_that_of_the_kept_rows(script, name, page):
-    rows = rows_of(f"{name}.csv")
+def test_a_table_of_a_page_is_that_of_the_kept_rows(example, name, page):
+    rows = rows_of(KEPT / f"{name}.csv")
     assert {row["seed"] for row in rows} == {"0", "1", "2"}
-    assert "\n".join(script(name).table(rows)) in page.read_text()
+    assert "\n".join(example(name).table(rows)) in page.read_text()
 
 
-def test_the_tables_of_the_correction_are_those_of_the_kept_rows(script):
-    rows = rows_of("fluctuations.csv")
+def test_the_tables_of_the_correction_are_those_of_the_kept_rows(example):
+    rows = rows_of(KEPT / "fluctuations.csv")
     trained = {}
     for row in rows:
         if row["part"] == "glyphs":
@@ -165,40 +150,35 @@ def test_the_tables_of_the_correction_are_those_of_the_kept_rows(script):
     assert len(trained) == 8
     assert all(seeds == ["0", "1", "2"] for seeds in trained.values())
     page = FLUCTUATIONS.read_text()
-    tables = script("fluctuations").tables(rows)
+    tables = example("fluctuations").tables(rows)
     assert [len(lines) for lines in tables] == [6, 6, 10, 4, 6]
     for lines in tables:
         assert "\n".join(lines) in page
 
 
 def test_rows_of_the_correction_have_all_seeds_and_the_tables_show_them(
-    run, script, monkeypatch, tmp_path, capsys
+    run_example, example, tmp_path
 ):
-    module = script("fluctuations")
     kept = tmp_path / "new" / "rows.csv"
-    monkeypatch.setattr(module, "train", lambda *_, **__: None)
-    monkeypatch.setattr(module, "corrections", lambda *_, **__: None)
-    monkeypatch.setattr(module, "SPREADS", (0.1,))
-    monkeypatch.setattr(module, "CLASS_SIZES", (2,))
-    monkeypatch.setattr(module, "DIMENSIONS", (2,))
-    monkeypatch.setattr(module, "TITLES", {"cwms": "CWMS"})
-    monkeypatch.setattr(module, "LABELS", {("cwms", "corrected"): "corrected"})
-    run("fluctuations", "--characters", 16, "--seeds", 0, 4, "--out", tmp_path, "--rows", kept)
-    with kept.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    replaced = {"train": nothing, "corrections": nothing}
+    replaced |= {"SPREADS": (0.1,), "CLASS_SIZES": (2,), "DIMENSIONS": (2,)}
+    replaced |= {"TITLES": {"cwms": "CWMS"}, "LABELS": {("cwms", "corrected"): "corrected"}}
+    options = ["--characters", 16, "--seeds", 0, 4, "--out", tmp_path, "--rows", kept]
+    said = run_example("fluctuations", *options, **replaced)
+    rows = rows_of(kept)
     assert {row["seed"] for row in rows if row["part"] == "glyphs"} == {"0", "4"}
     assert {row["part"] for row in rows} == {"spread", "samples", "dimensions", "glyphs"}
-    told = capsys.readouterr().out
+    module = example("fluctuations")
     for lines in module.tables(rows):
-        assert "\n".join(lines) in told
+        assert "\n".join(lines) in said
     scored = module.score_table(rows)[-1]
     assert all(cell.count(",") == 1 for cell in scored.strip("|").split("|")[1:])
 
 
-def test_the_table_of_batches_is_that_of_the_kept_rows(script):
-    module = script("two_attributes")
+def test_the_table_of_batches_is_that_of_the_kept_rows(example):
+    module = example("two_attributes")
     for title, name in BATCHES.items():
-        rows = rows_of(name)
+        rows = rows_of(KEPT / name)
 
         def cell(trained_on, score, rows=rows):
             found = [float(row[score]) for row in rows if row["trained_on"] == trained_on]

@@ -4,7 +4,6 @@ A few characters and epochs show less than a page claims: here stand the claims 
 by wide margins, and that do not hold for a network or fields that learn nothing.
 """
 
-import importlib
 import os
 import re
 import subprocess
@@ -113,26 +112,6 @@ def test_samples_settle_around_their_own_fields(tmp_path):
     for name in ("MFCont", "MFCWMS"):
         assert shares["4"][name] < 70
         assert shares["100"][name] > 85
-
-
-@pytest.fixture
-def run_example(monkeypatch, capsys):
-    """Call the main function of an example with words of a command line; return what it printed.
-
-    In this process: to start another and load torch takes longer than most examples.
-    """
-
-    def run(name, *words, **replaced):
-        monkeypatch.syspath_prepend(ROOT / "examples")
-        module = importlib.import_module(name)
-        for attribute, value in replaced.items():
-            monkeypatch.setattr(module, attribute, value)
-        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, words)])
-        capsys.readouterr()
-        module.main()
-        return capsys.readouterr().out
-
-    return run
 
 
 def test_fields_settling_are_drawn(run_example, tmp_path):

@@ -4,6 +4,7 @@ What they say is made up; how they say it is what benches, studies and the train
 """
 
 import json
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -106,9 +107,11 @@ def order_of(loss, epoch):
     return found
 
 
-def write_comparison(folder, kind="traditional", **options):
-    """Write a comparison folder; return its summary."""
+def write_comparison(folder, kind="traditional", change=None, **options):
+    """Write a comparison folder; return its summary, on which a function may work before."""
     summary = make_summary(kind, Path(folder), **options)
+    if change is not None:
+        change(summary)
     Path(folder).mkdir(parents=True, exist_ok=True)
     (Path(folder) / "summary.json").write_text(json.dumps(summary))
     return summary
@@ -123,68 +126,35 @@ def make_summary(
     data="cub",
     backbone="bn_inception",
     size=128,
-    with_untrained=True,
-    seed=0,
     **changes,
 ):
     """Return the summary of a comparison; `changes` replace entries. In a folder write its runs."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     axes = AXES.get(kind, [])
-    places = [{}]
-    for key, _, values in axes:
-        places = [{**place, key: value} for place in places for value in values]
+    describe = {"data": data, "backbone": backbone, "size": size}
     rows = []
     for number, loss in enumerate(losses):
-        for place in places:
+        for values in product(*(values for _, _, values in axes)):
+            place = {key: value for (key, *_), value in zip(axes, values, strict=True)}
             where = "_".join(f"{key.split('.')[-1]}-{value}" for key, value in place.items())
-            name = f"{loss}/{where}" if place else loss
-            row = {
-                "name": name,
-                "loss": loss,
-                "title": LOSSES[loss].title,
-                "at": place,
-                "settings": {"beta": 80.0, "class_lr": 0.5},
-                "runs": [],
-                "failed": {},
-                "scores": {},
-            }
+            row = empty_row(f"{loss}/{where}" if place else loss, loss, LOSSES[loss].title)
+            row |= {"at": place, "settings": {"beta": 80.0, "class_lr": 0.5}}
             rows.append(row)
             if kind == "classes":
                 cost = place["num_classes"] * (1 + number) / 1000
-                row["scores"] = {
-                    "milliseconds": summarised([cost]),
-                    "megabytes": summarised([cost]),
-                }
-                continue
-            if kind == "breakdown":
+                row["scores"] = {name: summarised([cost]) for name in ("milliseconds", "megabytes")}
+            elif kind == "breakdown":
                 spread = place["spread"]
                 found = {"pair": 1 + spread, "mean_field": 1.0, "gap": spread, "excess": spread}
                 found["spread"] = spread
                 row["scores"] = {key: summarised([value]) for key, value in found.items()}
-                continue
-            values = 0.24 + 0.01 * number + random.normal(0, 0.003, seeds)
-            describe = {"loss": loss, "data": data, "backbone": backbone, "size": size}
-            for at, value in enumerate(values):
-                if kind == "reality-check":
-                    test = {metric: float(value) for metric in METRICS}
-                    changed = {"on": "held_out", "test": test}
-                    names = [f"{name}/repeat-{at:02d}/fold-{fold}" for fold in range(2)]
-                else:
-                    names, changed = [f"{name}/seed-{at}"], {}
-                for unit in names if folder else ():
-                    write_run(folder / unit, seed=at, score=value, **describe, **changed)
-                row["runs"] += names
-            add_scores(row, kind, values)
-            if kind == "reality-check":
-                add_trials(row)
-                if folder:
-                    write_run(folder / name / "trial-002" / "fold-0", on="held_out", **describe)
-    if with_untrained and kind not in ("classes", "breakdown"):
-        row = {"name": "untrained", "loss": "untrained", "title": "pretrained", "at": {}}
-        row |= {"settings": {}, "runs": [], "failed": {}, "scores": {}}
-        add_scores(row, kind, [0.1])
-        row["scores"].pop("epoch", None)
-        rows.append(row)
+            else:
+                scores = 0.24 + 0.01 * number + random.normal(0, 0.003, seeds)
+                add_runs(row, kind, scores, folder, {"loss": loss, **describe})
+    if kind not in ("classes", "breakdown"):
+        rows.append(empty_row("untrained", "untrained", "pretrained"))
+        add_scores(rows[-1], kind, [0.1])
+        rows[-1]["scores"].pop("epoch", None)
     return {
         "format": 1,
         "kind": kind,
@@ -203,7 +173,7 @@ def make_summary(
             for key, label, values in axes
         ],
         "rows": rows,
-        "tests": tests(kind, losses, seeds) if not axes and len(losses) > 1 else [],
+        "tests": [] if axes else [paired(kind, losses[0], other, seeds) for other in losses[1:]],
         "protocol": {"losses": list(losses), "seeds": seeds},
         "recipe": {"seed": 0, "loss": {"name": losses[0]}},
         "command": f"weiss bench {kind} {data} --losses {','.join(losses)}",
@@ -212,12 +182,26 @@ def make_summary(
     }
 
 
-def rewrite(folder, change):
-    """Change the summary of a comparison folder by a function that works on it."""
-    path = Path(folder) / "summary.json"
-    summary = json.loads(path.read_text())
-    change(summary)
-    path.write_text(json.dumps(summary))
+def empty_row(name, loss, title):
+    lists = {"at": {}, "settings": {}, "runs": [], "failed": {}, "scores": {}}
+    return {"name": name, "loss": loss, "title": title, **lists}
+
+
+def add_runs(row, kind, values, folder, describe):
+    """Add scores and names of runs to a row; in a folder write the runs."""
+    name, is_check = row["name"], kind == "reality-check"
+    for at, value in enumerate(values):
+        changed = {"on": "held_out", "test": dict.fromkeys(METRICS, float(value))}
+        units = [f"{name}/repeat-{at:02d}/fold-{fold}" for fold in range(2)]
+        units, changed = (units, changed) if is_check else ([f"{name}/seed-{at}"], {})
+        for unit in units if folder else ():
+            write_run(folder / unit, seed=at, score=value, **describe, **changed)
+        row["runs"] += units
+    add_scores(row, kind, values)
+    if is_check:
+        add_trials(row)
+        if folder:
+            write_run(folder / name / "trial-002" / "fold-0", on="held_out", **describe)
 
 
 def add_scores(row, kind, values):
@@ -251,20 +235,16 @@ def add_trials(row):
     ]
 
 
-def tests(kind, losses, seeds):
-    metric = "concatenated.map_at_r" if kind == "reality-check" else "map_at_r"
-    return [
-        {
-            "metric": metric,
-            "first": losses[0],
-            "second": other,
-            "difference": -0.0123,
-            "low": -0.02,
-            "high": -0.004,
-            "p_value": 0.0004,
-            "corrected": 0.0314,
-            "wilcoxon": 0.25,
-            "num_pairs": seeds,
-        }
-        for other in losses[1:]
-    ]
+def paired(kind, first, second, seeds):
+    return {
+        "metric": "concatenated.map_at_r" if kind == "reality-check" else "map_at_r",
+        "first": first,
+        "second": second,
+        "difference": -0.0123,
+        "low": -0.02,
+        "high": -0.004,
+        "p_value": 0.0004,
+        "corrected": 0.0314,
+        "wilcoxon": 0.25,
+        "num_pairs": seeds,
+    }

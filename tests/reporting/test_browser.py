@@ -15,4 +15,4 @@ def test_a_report_of_every_kind_stands_alone_and_fits(tmp_path, kind, width):
     write_comparison(tmp_path / "a", kind=kind)
     out = tmp_path / "page.html"
     write_report([tmp_path / "a"], out)
-    assert "To do it again" in check_page(out, width)
+    assert "How to reproduce" in check_page(out, width)

@@ -30,12 +30,18 @@ TABLE = Table(
 )
 
 
-def test_latex_has_numbers_as_mathematics_the_best_bold_and_dashes():
-    assert latex_cell("25.3 ± 0.3") == r"$25.3 \pm 0.3$"
-    assert latex_cell("25.3 ± 0.3", is_best=True) == r"$\mathbf{25.3} \pm 0.3$"
-    assert latex_cell("\N{MINUS SIGN}1,234.5") == "$-1{,}234.5$"
-    assert latex_cell(None) == "--"
-    assert latex_cell("MF_X", is_best=True) == r"\textbf{MF\_X}"
+@pytest.mark.parametrize(
+    ("cell", "is_best", "shown"),
+    [
+        ("25.3 ± 0.3", False, r"$25.3 \pm 0.3$"),
+        ("25.3 ± 0.3", True, r"$\mathbf{25.3} \pm 0.3$"),
+        ("\N{MINUS SIGN}1,234.5", False, "$-1{,}234.5$"),
+        (None, False, "--"),
+        ("MF_X", True, r"\textbf{MF\_X}"),
+    ],
+)
+def test_latex_has_numbers_as_mathematics_the_best_bold_and_dashes(cell, is_best, shown):
+    assert latex_cell(cell, is_best=is_best) == shown
 
 
 def test_latex_escapes_every_special_character():
@@ -65,18 +71,15 @@ def test_a_latex_table_is_one_environment_of_even_rows():
     assert text.count(r"\midrule") == 2  # below the headers, and before what is set apart
 
 
-def test_long_texts_are_broken_into_lines_in_latex():
-    table = Table(("loss", "settings"), (("a", "beta 1, " * 12),), "")
-    assert r"\begin{tabular}{lp{0.80\linewidth}}" in latex_table(table, "t")
-
-
 def test_columns_of_sentences_share_the_line_and_wide_tables_have_small_letters():
     long = "beta 1, " * 12
+    table = Table(("loss", "settings"), (("a", long),), "")
+    assert r"\begin{tabular}{lp{0.80\linewidth}}" in latex_table(table, "t")
     table = Table(("a", "b", "c", "d"), (("x", long, long, "y"),), "")
     assert r"{lp{0.35\linewidth}p{0.35\linewidth}l}" in latex_table(table, "t")
-    assert r"\footnotesize" not in latex_table(table, "t")
-    wide = Table(tuple("abcdefg"), (tuple("1234567"),), "")
-    assert r"\footnotesize" in latex_table(wide, "t")
+    for letters, is_small in (("abcdef", False), ("abcdefg", True)):
+        wide = Table(tuple(letters), (tuple(letters),), "")
+        assert (r"\footnotesize" in latex_table(wide, "t")) is is_small
 
 
 def test_letters_without_a_font_are_left_out_unless_there_is_nothing_else():
@@ -140,5 +143,6 @@ def test_a_comment_of_latex_does_not_end_early(tmp_path, text):
     document = Document(tmp_path / "a.html", text, "")
     document.heading(text)
     document.write()
-    lines = (tmp_path / "a.tex").read_text().splitlines()
-    assert all(line.startswith("%") for line in lines if line)
+    latex, markdown = ((tmp_path / f"a.{suffix}").read_text() for suffix in ("tex", "md"))
+    assert all(line.startswith("%") for line in latex.splitlines() if line)
+    assert "\x00" not in latex + markdown

@@ -36,8 +36,9 @@ def euclidean(x, y):
     return sum((a - b) ** 2 for a, b in zip(x, y, strict=True))
 
 
-@pytest.mark.parametrize("distance", [cosine, euclidean])
-@pytest.mark.parametrize("convert", [np.asarray, torch.as_tensor])
+@pytest.mark.parametrize(
+    ("distance", "convert"), [(cosine, np.asarray), (euclidean, torch.as_tensor)]
+)
 def test_the_neighbours_shown_are_the_nearest_and_marked_by_their_class(distance, convert):
     embeddings, labels, pixels = items()
     rows = retrieval_rows(
@@ -58,26 +59,20 @@ def test_the_neighbours_shown_are_the_nearest_and_marked_by_their_class(distance
 
 def test_only_candidates_are_found_and_a_query_never_itself():
     embeddings, labels, pixels = items()
-    candidates = np.array([30, 2, 4, 6, 9])
-    (row,) = retrieval_rows(embeddings, labels, pixels, NAMES, [4], 10, candidates=candidates)
+    chosen = np.array([30, 2, 4, 6, 9])
     nearest = sorted([2, 6, 9, 30], key=lambda item: cosine(embeddings[4], embeddings[item]))
-    assert indices(row) == nearest
-    mask = np.isin(np.arange(40), candidates)
-    (same,) = retrieval_rows(embeddings, labels, pixels, NAMES, [4], 10, candidates=mask)
-    assert indices(same) == nearest
+    for candidates in (chosen, np.isin(np.arange(40), chosen)):
+        (row,) = retrieval_rows(embeddings, labels, pixels, NAMES, [4], 10, candidates=candidates)
+        assert indices(row) == nearest
 
 
 def test_twins_come_by_index_and_the_query_is_still_left_out():
-    embeddings = np.ones((6, 3))
     _, labels, pixels = items(6)
-    (row,) = retrieval_rows(embeddings, labels, pixels, NAMES, [5], 3, distance="euclidean")
+    (row,) = retrieval_rows(np.ones((6, 3)), labels, pixels, NAMES, [5], 3, distance="euclidean")
     assert indices(row) == [0, 1, 2]
-
-
-def test_more_neighbours_than_items_are_all_there_are():
-    embeddings, labels, pixels = items(4)
-    (row,) = retrieval_rows(embeddings, labels, pixels, NAMES, [1], 10)
-    assert sorted(indices(row)) == [0, 2, 3]
+    (row,) = retrieval_rows(np.ones((6, 3)), labels, pixels, NAMES, [1], 10)
+    assert indices(row) == [0, 2, 3, 4, 5]  # there are no more
+    assert retrieval_rows(np.ones((6, 3)), labels, pixels, NAMES, []) == []
 
 
 def test_a_class_of_which_nothing_is_found_is_shown_as_such():
@@ -99,7 +94,7 @@ def test_multi_hot_neighbours_are_right_if_they_share_a_class():
     embeddings, _, pixels = items(8)
     labels = np.zeros((8, 6), dtype=bool)
     labels[range(8), [0, 1, 2, 0, 1, 2, 0, 1]] = True
-    labels[0, 1] = True
+    labels[0, 1] = labels[3, 2] = True  # one class in common is enough
     (row,) = retrieval_rows(embeddings, labels, pixels, NAMES, [0], 7)
     assert row.label == "class 0, class 1"
     for item, tile in zip(indices(row), row.neighbours, strict=True):
@@ -118,21 +113,24 @@ def test_only_the_images_shown_are_read():
     assert sorted(read) == sorted([7, *indices(row)])
 
 
-def test_no_queries_are_no_rows():
+@pytest.mark.parametrize(
+    ("change", "refusal"),
+    [
+        ({"queries": [8]}, r"queries must lie in \[0, 8\).*got 8"),
+        ({"queries": [-1]}, r"queries must lie in \[0, 8\).*got -1"),
+        ({"labels": np.zeros(7, int)}, "labels must have one entry for each of the 8.*got 7"),
+        ({"images": np.zeros((7, 4, 4, 1))}, "images must have one entry for each of the 8.*got 7"),
+        ({"k": 0}, "k must be at least 1"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change, refusal):
     embeddings, labels, pixels = items(8)
-    assert retrieval_rows(embeddings, labels, pixels, NAMES, []) == []
+    fitting = {"labels": labels, "images": pixels, "queries": [0]}
+    with pytest.raises(ValueError, match=refusal):
+        retrieval_rows(embeddings, class_names=NAMES, **(fitting | change))
 
 
-def test_what_does_not_fit_is_refused():
-    embeddings, labels, pixels = items(8)
-    with pytest.raises(ValueError, match=r"queries must lie in \[0, 8\).*got 8"):
-        retrieval_rows(embeddings, labels, pixels, NAMES, [8])
-    with pytest.raises(ValueError, match="labels must have one entry for each of the 8.*got 7"):
-        retrieval_rows(embeddings, labels[:7], pixels, NAMES, [0])
-    with pytest.raises(ValueError, match="images must have one entry for each of the 8.*got 7"):
-        retrieval_rows(embeddings, labels, pixels[:7], NAMES, [0])
-    with pytest.raises(ValueError, match="k must be at least 1"):
-        retrieval_rows(embeddings, labels, pixels, NAMES, [0], 0)
+def test_a_gallery_has_rows():
     with pytest.raises(ValueError, match="rows must be at least one"):
         Gallery([])
 
@@ -166,8 +164,8 @@ def test_a_reason_says_the_value():
 
 def test_the_seed_decides_and_nothing_else():
     values, labels = values_and_labels()
-    assert choose_queries(values, labels, 6, 1) == choose_queries(values, labels, 6, 1)
-    assert choose_queries(values, labels, 6, 1) != choose_queries(values, labels, 6, 2)
+    first, again, other = (choose_queries(values, labels, 6, seed) for seed in (1, 1, 2))
+    assert first == again != other
 
 
 def test_with_few_classes_fewer_queries_are_chosen():
@@ -200,13 +198,17 @@ def test_multi_hot_queries_differ_in_their_classes():
     assert len({labels[query.index].tobytes() for query in chosen}) == 3
 
 
-def test_values_must_be_numbers_one_a_query():
-    with pytest.raises(ValueError, match="must have one entry a query"):
-        choose_queries(np.ones(3), np.ones(4), 2)
-    with pytest.raises(ValueError, match="at least one"):
-        choose_queries(np.ones(0), np.ones(0), 2)
-    with pytest.raises(ValueError, match="must be finite; got 1"):
-        choose_queries(np.array([0.5, np.nan]), np.arange(2), 2)
+@pytest.mark.parametrize(
+    ("values", "labels", "refusal"),
+    [
+        (np.ones(3), np.ones(4), "must have one entry a query"),
+        (np.ones(0), np.ones(0), "at least one"),
+        (np.array([0.5, np.nan]), np.arange(2), "must be finite; got 1"),
+    ],
+)
+def test_values_must_be_numbers_one_a_query(values, labels, refusal):
+    with pytest.raises(ValueError, match=refusal):
+        choose_queries(values, labels, 2)
 
 
 @pytest.mark.parametrize("shape", [(5, 7, 1), (5, 7, 3), (1, 1, 3)])

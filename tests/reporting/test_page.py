@@ -67,39 +67,34 @@ def everything(drawn, text="text"):
     return page
 
 
-def test_a_page_is_well_formed_and_holds_everything(drawn):
-    read = Reader(everything(drawn).html())
+@pytest.mark.parametrize("text", ["text", EVIL])
+def test_a_page_is_well_formed_needs_nothing_else_and_obeys_nothing_as_markup(drawn, text):
+    html = everything(drawn, text).html()
+    read = Reader(html)
     assert [name for name, _ in read.tags if re.fullmatch(r"h\d", name)] == ["h1", "h2", "h3"]
-    assert len(read.all("img")) == 5
     assert read.all("html") == [{"lang": "en"}]
-
-
-def test_nothing_given_is_obeyed_as_markup(drawn):
-    page = everything(drawn, EVIL)
-    read = Reader(page.html())
-    assert not read.all("script")
+    assert len(read.all("img")) == 5
+    assert all(image["alt"] for image in read.all("img"))
     # Wherever it stands it is shown as it was given, but for the character no page may hold.
-    shown = EVIL.replace("\x00", "\N{REPLACEMENT CHARACTER}")
-    assert read.text.count(shown) == 16
-    assert "\x00" not in page.html()
-
-
-def test_a_page_needs_nothing_else(drawn):
-    page = everything(drawn)
-    read = Reader(page.html())
+    assert read.text.count(text.replace("\x00", "\N{REPLACEMENT CHARACTER}")) == 16
+    assert "\x00" not in html
     for _, attributes in read.tags:
         for name in ("src", "href", "srcset", "action", "data"):
             assert attributes.get(name, "data:").startswith("data:")
-    assert not re.search(r"https?:|url\(|@import", page.html())
+    assert not re.search(r"https?:|url\(|@import", html)
     assert {"link", "script", "iframe"}.isdisjoint(name for name, _ in read.tags)
+    # What is wide scrolls by itself, and by keyboard.
+    parts = [attributes for attributes in read.all("div") if "scroll" in attributes["class"]]
+    assert len(parts) == 4
+    assert all(part["tabindex"] == "0" and part["aria-label"] for part in parts)
 
 
-def test_every_image_says_what_it_shows(drawn):
-    page = everything(drawn)
+def test_a_figure_is_described_by_its_caption_or_by_other_words(drawn):
+    page = Page("t")
+    page.figure(drawn / "a.png", "a caption")
     page.figure(drawn / "a.png", "a caption", alt="a curve that rises")
     alts = [attributes["alt"] for attributes in Reader(page.html()).all("img")]
-    assert all(alts)
-    assert alts[-1] == "a curve that rises"
+    assert alts == ["a caption", "a curve that rises"]
     with pytest.raises(ValueError, match="caption or alt must describe what a.png shows"):
         page.figure(drawn / "a.png")
 
@@ -127,22 +122,12 @@ def test_the_pixels_of_a_gallery_are_those_given_and_large_ones_are_reduced():
     assert images.decode(second).shape == (152, 152, 3)
 
 
-def test_a_row_of_which_nothing_was_found_is_a_query_alone():
-    page = Page("t")
-    page.gallery(Gallery([Row("A", tile("A"), (), "nothing to find")]))
-    read = Reader(page.html())
-    assert len(read.all("img")) == 1
-    assert "nothing to find" in read.text
-
-
 def test_figures_are_embedded_byte_for_byte(drawn):
-    page = everything(drawn)
-    sources = [attributes["src"] for attributes in Reader(page.html()).all("img")]
-    for source, kind in zip(sources, ("image/png", "image/svg+xml"), strict=False):
-        suffix = kind.removeprefix("image/").removesuffix("+xml")
-        assert source.startswith(f"data:{kind};base64,")
-        found = base64.b64decode(source.split(",")[1])
-        assert found == (drawn / f"a.{suffix}").read_bytes()
+    sources = [image["src"] for image in Reader(everything(drawn).html()).all("img")]
+    for source, suffix, kind in zip(sources, ("png", "svg"), ("png", "svg+xml"), strict=False):
+        head, _, content = source.partition(",")
+        assert head == f"data:image/{kind};base64"
+        assert base64.b64decode(content) == (drawn / f"a.{suffix}").read_bytes()
 
 
 def test_best_cells_are_bold_numbers_stand_right_and_none_is_a_dash():
@@ -155,6 +140,10 @@ def test_best_cells_are_bold_numbers_stand_right_and_none_is_a_dash():
     assert '<td class="number">\N{EN DASH}</td>' in html
     assert '<th scope="row">a</th>' in html
     assert '<th scope="col" class="number">MAP@R</th>' in html
+    # A name that begins with digits is no number.
+    page.table(["class", "p"], [["001.Albatross", "<0.001"], ["2nd", "1e-05"]])
+    assert '<th scope="row">001.Albatross</th>' in page.html()
+    assert '<td class="number">&lt;0.001</td>' in page.html()
 
 
 def test_tables_that_do_not_fit_are_refused():
@@ -181,14 +170,6 @@ def test_groups_span_their_columns_and_rows_can_be_set_apart():
         page.table(["a", "b"], [], groups=[("x", 1)])
 
 
-def test_a_name_that_begins_with_digits_is_no_number():
-    page = Page("t")
-    page.table(["class", "p"], [["001.Albatross", "<0.001"], ["2nd", "1e-05"]])
-    html = page.html()
-    assert '<th scope="row">001.Albatross</th>' in html
-    assert '<td class="number">&lt;0.001</td>' in html
-
-
 def test_code_keeps_its_lines_and_is_folded_or_not():
     page = Page("t")
     page.code("a = 1\n  <b>", "Recipe")
@@ -198,26 +179,6 @@ def test_code_keeps_its_lines_and_is_folded_or_not():
     assert read.all("details") == [{}, {"open": None}]
     with pytest.raises(ValueError, match="summary must name the text"):
         page.code("x", "")
-
-
-def test_what_is_wide_scrolls_by_itself_and_by_keyboard(drawn):
-    read = Reader(everything(drawn).html())
-    parts = [attributes for attributes in read.all("div") if "scroll" in attributes["class"]]
-    assert len(parts) == 4
-    for part in parts:
-        assert part["tabindex"] == "0"
-        assert part["aria-label"]
-
-
-def test_the_same_calls_give_the_same_bytes(drawn):
-    rows = [Row("A", tile("A"), (tile("B", False),))]
-    for name in ("one", "two"):
-        page = Page("title", "lead")
-        page.figure(drawn / "a.svg", "figure")
-        page.gallery(Gallery(rows))
-        page.write(drawn / "new" / name)
-    assert (drawn / "new" / "one").read_bytes() == (drawn / "new" / "two").read_bytes()
-    assert sorted(path.name for path in (drawn / "new").iterdir()) == ["one", "two"]
 
 
 def test_a_name_that_is_no_text_can_still_be_written(tmp_path):

@@ -7,8 +7,8 @@ import re
 import pytest
 from reporting.builders import KINDS, make_summary, summarised
 
+from weiss import figures
 from weiss.reporting.pictures import draw_picture
-from weiss.reporting.published import Published
 
 
 def texts(path):
@@ -88,17 +88,20 @@ def test_an_untrained_network_at_every_setting_is_one_level_at_the_highest(tmp_p
     assert "Before training: pretrained, highest 28.0" in draw_picture(study, tmp_path / "a.svg")
 
 
-def test_what_was_published_is_shown_and_said(tmp_path):
-    number = Published(25.3, 0.3)
-    given = {
-        "traditional": {"MFCWMS": number},
-        "regularisation": {"MFCWMS": {0: number, 0.1: number}},
-        "reality-check": {"MFCWMS": {"concatenated": number}},
-    }
-    for kind, published in given.items():
-        path = tmp_path / f"{kind}.svg"
-        assert "published" in draw_picture(make_summary(kind), path, published=published)
-        assert texts(path).count("published") == 1
+@pytest.mark.parametrize("kind", ["traditional", "regularisation", "reality-check"])
+def test_what_was_published_is_shown_and_said_if_asked_for(tmp_path, kind):
+    path = tmp_path / "a.svg"
+    assert "published" not in draw_picture(make_summary(kind), path)
+    assert "published" in draw_picture(make_summary(kind), path, with_paper=True)
+    assert texts(path).count("published") == 1
+
+
+def test_what_was_published_has_its_interval(tmp_path, monkeypatch):
+    seen = {}
+    monkeypatch.setattr(figures, "dependence", lambda *given, **options: seen.update(options))
+    draw_picture(make_summary("regularisation"), tmp_path / "a.svg", with_paper=True)
+    point = seen["published"]["MFCWMS"][-1]
+    assert (point.x, point.low, point.mean, point.high) == pytest.approx((100, 24.8, 25.1, 25.4))
 
 
 def test_a_reality_check_shows_both_ways_with_their_dimensions(tmp_path):

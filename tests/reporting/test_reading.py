@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from reporting.builders import METRICS, rewrite, write_comparison, write_run
+from reporting.builders import METRICS, write_comparison, write_run
 
 from weiss.reporting import Looked
 from weiss.reporting.gallery import class_scores
@@ -76,13 +76,11 @@ def test_an_unfinished_run_is_read_and_said_to_be_unfinished(tmp_path):
 
 
 def test_what_nothing_was_trained_for_comes_last_and_is_never_best(tmp_path):
-    write_comparison(tmp_path, "traditional")
-
     def change(summary):
         summary["rows"].insert(0, summary["rows"].pop())
         summary["rows"][0]["scores"]["map_at_r"]["mean"] = 0.9
 
-    rewrite(tmp_path, change)
+    write_comparison(tmp_path, change=change)
     (found,) = read_folders([tmp_path])
     assert found.rows[-1]["loss"] == "untrained"
     assert found.best_row()["loss"] == "proxy_anchor"
@@ -104,7 +102,7 @@ def test_what_is_no_run_is_refused_with_what_to_do(tmp_path):
 def test_a_summary_that_cannot_be_understood_is_refused(tmp_path):
     path = tmp_path / "summary.json"
     for text, said in [
-        ('{"format": 1', "must be JSON; it is truncated"),
+        ('{"format": 1', "must be JSON; it is cut off"),
         ("[1]", "must hold an object"),
         ('{"format": 2}', "must have format 1; got 2"),
         (
@@ -117,6 +115,49 @@ def test_a_summary_that_cannot_be_understood_is_refused(tmp_path):
         path.write_text(text)
         with pytest.raises(ValueError, match=said):
             read_folders([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("rows", 0, "scores", "map_at_r", "mean"), "0.9"),
+        (("rows", 0, "scores"), []),
+        (("rows", 0, "runs", 0), "../../elsewhere"),
+        (("rows", 0, "runs"), "seed-0"),
+        (("rows", 0), 5),
+        (("tests", 0, "p_value"), [1]),
+        (("axes",), {"a": 1}),
+        (("recipe",), "seed = 0"),
+        (("num_done",), "3"),
+    ],
+)
+def test_a_summary_with_other_kinds_of_values_is_refused_by_their_place(tmp_path, place, value):
+    def change(summary):
+        for key in place[:-1]:
+            summary = summary[key]
+        summary[place[-1]] = value
+
+    write_comparison(tmp_path, change=change)
+    name = r"\.".join(map(str, place))
+    with pytest.raises(ValueError, match=f"summary.json must .*{name} is no such value"):
+        read_folders([tmp_path])
+
+
+def test_a_damaged_result_is_named_and_blocks_no_report_of_a_comparison(tmp_path):
+    write_comparison(tmp_path)
+    (before,) = read_folders([tmp_path])
+    row = before.trained[0]
+    path = before.runs(row)[0].folder / "result.json"
+    path.write_text(path.read_text()[:20])
+    (found,) = read_folders([tmp_path])
+    with pytest.warns(UserWarning, match=f"{path} must be JSON; it is cut off"):
+        assert len(found.results(row)) == len(found.runs(row)) - 1
+    metrics = path.with_name("metrics.jsonl")
+    metrics.write_text("[]\n" + metrics.read_text())
+    with pytest.warns(UserWarning, match=f"{metrics}, line 1 must .* Its curves are left out"):
+        assert len(found.metrics()[found.label(row)]) == len(found.runs(row)) - 1
+    with pytest.raises(ValueError, match=f"{path} must be JSON; it is cut off"):
+        read_folders([path.parent])  # of a single run there is nothing else to show
 
 
 def looked(labels, values, index=None, num_classes=3):

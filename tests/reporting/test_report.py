@@ -2,13 +2,14 @@
 
 import dataclasses
 import re
+from functools import cache
 from html import unescape
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from reporting.builders import KINDS, rewrite, write_comparison, write_run
+from reporting.builders import KINDS, write_comparison, write_run
 from reporting.latex import check_latex
 from unrendered import leave_unrendered
 
@@ -17,10 +18,16 @@ from weiss.reporting import Looked, write_report
 from weiss.reporting.document import Document
 
 
-def report(folders, out, **options):
-    """Write a report; return the visible text of the page, the Markdown and the LaTeX."""
+def report(folders, out, *, figures=False, **options):
+    """Write a report; return the visible text of the page, the Markdown and the LaTeX.
+
+    Figures are left out where a test is not about them: drawing is what takes time.
+    """
     folders = folders if isinstance(folders, list) else [folders]
-    written = write_report(folders, out / "page.html", **options)
+    with pytest.MonkeyPatch.context() as patch:
+        if not figures:
+            patch.setattr(Document, "figure", lambda *arguments: None)
+        written = write_report(folders, out / "page.html", **options)
     assert all(path.is_file() for path in written)
     html, markdown, latex = (path.read_text(encoding="utf-8") for path in written[:3])
     check_latex(latex)
@@ -29,37 +36,31 @@ def report(folders, out, **options):
     return re.sub(r"\s+", " ", text), markdown, latex
 
 
-@pytest.fixture
-def words_only(monkeypatch):
-    """Leave the figures out where a test is not about them: drawing is what takes time."""
-    monkeypatch.setattr(Document, "figure", lambda *arguments: None)
-
-
-class Made(dict):
-    """Of every kind its folder and its three texts, written when first asked for."""
-
-    def __init__(self, new_folder):
-        super().__init__()
-        self.new_folder = new_folder
-
-    def __missing__(self, kind):
-        folder = self.new_folder(kind)
-        write_comparison(folder / "comparison", kind)
-        with pytest.MonkeyPatch.context() as patch:
-            if kind != "traditional":  # one whole report is enough: figures have their own tests
-                leave_unrendered(patch)
-            self[kind] = folder, report(folder / "comparison", folder)
-        return self[kind]
+def told(folder, change=None, kind="traditional", **options):
+    """Write a comparison, changed by a function of its summary, and the report of it."""
+    write_comparison(folder / "a", kind, change=change, **options)
+    return report(folder / "a", folder)
 
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory):
-    return Made(tmp_path_factory.mktemp)
+    """A function that returns of every kind its folder and its three texts, written once."""
+
+    @cache
+    def make(kind):
+        folder = tmp_path_factory.mktemp(kind)
+        write_comparison(folder / "comparison", kind)
+        with pytest.MonkeyPatch.context() as patch:
+            if kind != "traditional":  # one whole report is enough: figures have their own tests
+                leave_unrendered(patch)
+            return folder, report(folder / "comparison", folder, figures=True)
+
+    return make
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_stands_in_all_three_formats(made, kind):
-    folder, (page, markdown, latex) = made[kind]
+def test_every_kind_stands_in_all_three_formats_with_its_figures(made, kind):
+    folder, (page, markdown, latex) = made(kind)
     assert f"What does {kind} ask?" in page
     assert f"What does {kind} ask?" in markdown
     for text in (page, markdown, latex):
@@ -68,25 +69,20 @@ def test_every_kind_stands_in_all_three_formats(made, kind):
     html = (folder / "page.html").read_text()
     assert html.count("<table") == latex.count(r"\begin{table}")
     assert html.count("<table") == len(re.findall(r"^\| -", markdown, flags=re.MULTILINE))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_figure_is_vector_for_screen_and_paper_and_linked(made, kind):
-    folder, (_, markdown, _) = made[kind]
+    assert not re.search(r"https?://|<script|<link", html)
+    # Every figure is vector for screen and paper, and linked.
     figures = sorted(path.name for path in (folder / "page-figures").iterdir())
     stems = {name.rsplit(".", 1)[0] for name in figures}
     assert stems
     assert figures == sorted(f"{stem}{suffix}" for stem in stems for suffix in (".pdf", ".svg"))
     linked = re.findall(r"\]\((page-figures/[^)]+)\)", markdown)
     assert sorted(linked) == sorted(f"page-figures/{stem}.svg" for stem in stems)
-    html = (folder / "page.html").read_text()
     assert html.count("data:image/svg+xml") == len(stems)
-    assert not re.search(r"https?://|<script|<link", html)
 
 
 @pytest.mark.parametrize("kind", ["traditional", "reality-check", "classes"])
 def test_the_formats_agree_cell_by_cell(made, kind):
-    folder, (_, markdown, latex) = made[kind]
+    folder, (_, markdown, latex) = made(kind)
     html = (folder / "page.html").read_text()
     pages = [
         [re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)]
@@ -109,7 +105,7 @@ def test_the_formats_agree_cell_by_cell(made, kind):
 
 
 def test_the_lead_says_who_is_best_by_how_much_and_whether_that_is_chance(made):
-    _, (page, markdown, _) = made["traditional"]
+    _, (page, markdown, _) = made("traditional")
     lead = page[: page.index("What was found")]
     assert "6 runs of 2 losses (bn_inception, 128 dimensions)." in lead
     assert re.search(
@@ -120,42 +116,32 @@ def test_the_lead_says_who_is_best_by_how_much_and_whether_that_is_chance(made):
     assert few in markdown.split("## ")[0]
 
 
-@pytest.mark.usefixtures("words_only")
 def test_what_chance_may_explain_is_not_called_significant(tmp_path):
-    write_comparison(tmp_path / "a", seeds=5)
-    page, *_ = report(tmp_path / "a", tmp_path)
+    page, _, latex = told(tmp_path, seeds=5)
     assert "is significant after Holm's correction (p = 0.031, 5 pairs)" in page
-    rewrite(tmp_path / "a", lambda summary: summary["tests"][0].update(corrected=0.2))
-    page, *_ = report(tmp_path / "a", tmp_path)
+    assert "some tests have" not in page
+    assert r"\mathbf{0.031}" in latex
+    page, *_ = told(tmp_path, lambda summary: summary["tests"][0].update(corrected=0.2), seeds=5)
     assert "is not significant after Holm's correction (p = 0.200" in page
-    rewrite(tmp_path / "a", lambda summary: summary.update(tests=[]))
-    page, *_ = report(tmp_path / "a", tmp_path)
+    page, *_ = told(tmp_path, tests=[])
     assert "whether that is chance was not tested" in page
     assert "Significance" not in page
 
 
-@pytest.mark.usefixtures("words_only")
-def test_tests_have_differences_in_points_and_few_pairs_are_warned_of(made, tmp_path):
-    _, (page, markdown, latex) = made["traditional"]
+def test_tests_have_differences_in_points_and_few_pairs_are_warned_of(made):
+    _, (page, markdown, latex) = made("traditional")
     for text in (page, markdown):
         assert "\N{MINUS SIGN}1.23 (\N{MINUS SIGN}2.00 to \N{MINUS SIGN}0.40)" in text
     assert r"\mathbf{0.031}" not in latex
     assert "some tests have 3 pairs" in page
-    write_comparison(tmp_path / "a", seeds=5)
-    page, _, latex = report(tmp_path / "a", tmp_path)
-    assert "some tests have" not in page
-    assert r"\mathbf{0.031}" in latex
 
 
-@pytest.mark.usefixtures("words_only")
 def test_an_incomplete_comparison_says_how_far_it_is(tmp_path):
-    write_comparison(tmp_path / "a", is_complete=False, num_done=7, num_units=12)
-
     def change(summary):
         summary["rows"][1].update(scores={}, failed={"proxy_anchor/seed-1": "out of <memory>"})
 
-    rewrite(tmp_path / "a", change)
-    page, markdown, latex = report(tmp_path / "a", tmp_path)
+    options = {"is_complete": False, "num_done": 7, "num_units": 12}
+    page, markdown, latex = told(tmp_path, change, **options)
     assert "not complete: 7 of 12 units are done" in page
     assert "7 of 12 units are done" in markdown
     row = next(line for line in markdown.splitlines() if line.startswith("| ProxyAnchor"))
@@ -165,28 +151,26 @@ def test_an_incomplete_comparison_says_how_far_it_is(tmp_path):
 
 
 @pytest.mark.usefixtures("unrendered")
-def test_a_comparison_that_has_just_begun_has_a_page(tmp_path):
-    for kind in KINDS:
-        write_comparison(tmp_path / kind, kind, seeds=1)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_comparison_that_has_just_begun_has_a_page(tmp_path, kind):
+    def change(summary):
+        for row in summary["rows"]:
+            row.update(scores={}, runs=[])
+            row.pop("trials", None)
 
-        def change(summary):
-            summary.update(is_complete=False, num_done=0, tests=[])
-            for row in summary["rows"]:
-                row.update(scores={}, runs=[])
-                row.pop("trials", None)
-
-        rewrite(tmp_path / kind, change)
-        page, *_ = report(tmp_path / kind, tmp_path)
-        assert "no scores yet" in page or "no measurements yet" in page
-        rewrite(tmp_path / kind, lambda summary: summary.update(rows=[]))
-        report(tmp_path / kind, tmp_path)
+    begun = {"is_complete": False, "num_done": 0, "tests": []}
+    write_comparison(tmp_path / "a", kind, change=change, **begun)
+    page, *_ = report(tmp_path / "a", tmp_path, figures=True)
+    assert "no scores yet" in page or "no measurements yet" in page
+    told(tmp_path, kind=kind, rows=[], **begun)
 
 
 def test_failed_and_pruned_trials_are_listed_with_their_reasons(made):
-    for text in made["reality-check"][1]:
+    _, texts = made("reality-check")
+    for text in texts:
         assert text.count("the loss became NaN in fold 2") == 2
         assert text.count("below the median after fold 1") == 2
-    _, (page, _, _) = made["reality-check"]
+    page = texts[0]
     assert "beta 50.12, class_lr 0.01" in page
     assert "seconds of the search" in page
 
@@ -203,17 +187,16 @@ def test_the_same_input_gives_the_same_bytes(tmp_path):
 
 @pytest.mark.usefixtures("unrendered")
 def test_several_comparisons_begin_with_what_each_found_and_their_figures_do_not_meet(tmp_path):
-    for name in "abc":
-        write_comparison(tmp_path / name)
     held_out = "held-out training classes"
-    rewrite(tmp_path / "b", lambda summary: summary.update(data="cars"))
-    rewrite(tmp_path / "c", lambda summary: summary.update(selected_on=held_out))
-    page, markdown, latex = report([tmp_path / name for name in "abc"], tmp_path)
+    for name, changes in (("a", {}), ("b", {"data": "cars"}), ("c", {"selected_on": held_out})):
+        write_comparison(tmp_path / name, **changes)
+    folders = [tmp_path / name for name in "abc"]
+    page, markdown, latex = report(folders, tmp_path, figures=True)
     assert "3 comparisons." in page
     found = [match.start() for match in re.finditer("is best with", page)]
     assert len(found) == 3
-    assert max(found) < page.index("To do it again")
-    assert page.count("To do it again") == 3
+    assert max(found) < page.index("How to reproduce")
+    assert page.count("How to reproduce") == 3
     cub = "## The traditional comparison on cub"
     headings = [line for line in markdown.splitlines() if line.startswith("## ")]
     assert headings == [cub, cub.replace("cub", "cars"), f"{cub}, chosen on {held_out}"]
@@ -223,7 +206,6 @@ def test_several_comparisons_begin_with_what_each_found_and_their_figures_do_not
     assert names == {"01", "02", "03"}
 
 
-@pytest.mark.usefixtures("words_only")
 def test_rows_with_other_numbers_of_runs_are_compared_on_what_both_have(tmp_path):
     def change(found):
         best, second = (row for row in found["rows"] if row["loss"] in ("mf_cwms", "proxy_anchor"))
@@ -234,9 +216,7 @@ def test_rows_with_other_numbers_of_runs_are_compared_on_what_both_have(tmp_path
         found["rows"] = [best, second]
         found["tests"] = []
 
-    write_comparison(tmp_path / "a", "traditional")
-    rewrite(tmp_path / "a", change)
-    page, _, _ = report(tmp_path / "a", tmp_path)
+    page, *_ = told(tmp_path, change)
     assert re.search(
         r"is best with MAP@R 30.0 % of 1 run, on the 1 repetition that both have 1.00 points above "
         r"\w+ of 2 runs; whether that is chance was not tested",
@@ -244,7 +224,6 @@ def test_rows_with_other_numbers_of_runs_are_compared_on_what_both_have(tmp_path
     )
 
 
-@pytest.mark.usefixtures("words_only")
 def test_runs_and_seeds_are_compared_and_an_unfinished_one_is_shown(tmp_path):
     for seed in range(3):
         write_run(tmp_path / "seeds" / f"seed-{seed}", seed=seed, score=0.2 + seed / 100)
@@ -261,16 +240,8 @@ def test_runs_and_seeds_are_compared_and_an_unfinished_one_is_shown(tmp_path):
     assert 'name = "bn_inception"' in page
 
 
-@pytest.mark.usefixtures("words_only")
-def test_a_single_run_is_a_report(tmp_path):
-    write_run(tmp_path / "run")
-    page, *_ = report(tmp_path / "run", tmp_path)
-    assert "1 run of 1 loss" in page
-    assert "MFCWMS reaches MAP@R 25.0 %" in page
-
-
 def test_costs_are_means_and_totals_of_the_runs(made):
-    _, (_, markdown, _) = made["traditional"]
+    _, (_, markdown, _) = made("traditional")
     row = next(line for line in markdown.splitlines() if "| 11.0 | 33.0 |" in line)
     cells = [cell.strip() for cell in row.split("|")[1:-1]]
     assert cells == ["MFCWMS", "3", "11.0", "33.0", "4.00", "1,234", "9.07"]
@@ -278,11 +249,11 @@ def test_costs_are_means_and_totals_of_the_runs(made):
 
 def test_what_is_needed_to_do_it_again_is_there(made):
     for kind in ("traditional", "reality-check", "classes"):
-        _, (page, markdown, _) = made[kind]
+        _, (page, markdown, _) = made(kind)
         for text in (page, markdown):
             assert f"weiss bench {kind} cub --losses mf_cwms,proxy_anchor" in text
             assert "versions.torch" in text
-    _, (page, _, _) = made["traditional"]
+    _, (page, _, _) = made("traditional")
     assert "[backbone]" in page
     assert "seeds of the runs 0, 1, 2" in page
 
@@ -308,7 +279,6 @@ def looking(calls=None):
     return look
 
 
-@pytest.mark.usefixtures("words_only")
 def test_the_best_run_of_the_best_loss_is_looked_at(tmp_path):
     summary = write_comparison(tmp_path / "a")
     calls = []
@@ -326,16 +296,14 @@ def test_the_best_run_of_the_best_loss_is_looked_at(tmp_path):
     assert r"kind\_00" in latex
 
 
-@pytest.mark.usefixtures("words_only")
 def test_of_single_runs_each_is_looked_at(tmp_path):
-    write_run(tmp_path / "one")
-    write_run(tmp_path / "two", loss="proxy_anchor")
-    calls = []
-    report([tmp_path / "one", tmp_path / "two"], tmp_path, look=looking(calls))
-    assert calls == [tmp_path / "one", tmp_path / "two"]
+    calls, folders = [], [tmp_path / "one", tmp_path / "two"]
+    for folder, loss in zip(folders, ("mf_cwms", "proxy_anchor"), strict=True):
+        write_run(folder, loss=loss)
+    report(folders, tmp_path, look=looking(calls))
+    assert calls == folders
 
 
-@pytest.mark.usefixtures("words_only")
 @pytest.mark.parametrize("error", [FileNotFoundError("no data at /x"), ValueError("no data at /x")])
 @pytest.mark.parametrize("is_image", [False, True])
 def test_data_that_cannot_be_read_cost_the_images_and_nothing_else(tmp_path, error, is_image):
@@ -348,8 +316,10 @@ def test_data_that_cannot_be_read_cost_the_images_and_nothing_else(tmp_path, err
         return dataclasses.replace(looking()(folder), read=fail) if is_image else fail(folder)
 
     page, *_ = report(tmp_path / "run", tmp_path, look=look)
+    assert "1 run of 1 loss" in page
+    assert "MFCWMS reaches MAP@R 25.0 %" in page
     assert "could not be read: no data at /x" in page
-    assert "To do it again" in page
+    assert "How to reproduce" in page
 
 
 @pytest.mark.parametrize("name", ["page.md", "page"])
@@ -360,7 +330,6 @@ def test_a_page_must_be_html(tmp_path, name):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
 
-@pytest.mark.usefixtures("words_only")
 def test_a_run_without_its_network_says_so_and_one_that_has_it_is_preferred(tmp_path):
     summary = write_comparison(tmp_path / "a")
     row, calls = summary["rows"][1], []
@@ -376,7 +345,6 @@ def test_a_run_without_its_network_says_so_and_one_that_has_it_is_preferred(tmp_
     assert "its folder has no model.safetensors any more" in page
 
 
-@pytest.mark.usefixtures("words_only")
 def test_of_many_tests_those_of_the_main_metric_are_shown(tmp_path):
     def many(summary):
         one = summary["tests"][0]
@@ -384,51 +352,32 @@ def test_of_many_tests_those_of_the_main_metric_are_shown(tmp_path):
             {**one, "metric": metric} for metric in ("map_at_r", "r_precision") for _ in range(12)
         ]
 
-    write_comparison(tmp_path / "a")
-    rewrite(tmp_path / "a", many)
-    _, markdown, _ = report(tmp_path / "a", tmp_path)
+    _, markdown, _ = told(tmp_path, many)
     assert "Tests by other metrics are in summary.json." in markdown
     assert markdown.count("| MAP@R |") >= 12
     assert "| RP | " not in markdown.split("Significance")[1]
 
 
-@pytest.mark.usefixtures("words_only")
 def test_a_caption_says_what_chose_the_epoch(tmp_path):
-    write_comparison(tmp_path / "a")
-    page, *_ = report(tmp_path / "a", tmp_path)
-    assert "which also chose the epoch, as in the paper" in page
-    chosen = {"selected_on": "held-out training classes"}
-    rewrite(tmp_path / "a", lambda summary: summary.update(chosen))
-    page, *_ = report(tmp_path / "a", tmp_path)
+    assert "which also chose the epoch, as in the paper" in told(tmp_path)[0]
+    page, *_ = told(tmp_path, selected_on="held-out training classes")
     assert "which also chose the epoch" not in page
     assert "the epoch was chosen on held-out training classes" in page
 
 
-@pytest.mark.usefixtures("words_only")
-def test_a_caption_says_when_no_run_had_stopped_improving(tmp_path):
-    def at(epoch):
-        def change(summary):
-            summary["recipe"] = {"train": {"epochs": 12}}
-            for row in summary["rows"]:
-                if row["loss"] != "untrained":
-                    row["scores"]["epoch"] = {"values": [12, epoch], "mean": 12.0}
+@pytest.mark.parametrize(
+    ("epoch", "changes", "is_said"),
+    [(12, {}, True), (9, {}, False), (12, {"train.epochs": 20}, False)],
+)
+def test_a_caption_says_when_no_run_had_stopped_improving(tmp_path, epoch, changes, is_said):
+    def change(summary):
+        for row in summary["rows"][:-1]:
+            row["scores"]["epoch"] = {"values": [12, epoch], "mean": 12.0}
+        summary["rows"][0]["changes"] = changes
 
-        return change
-
-    write_comparison(tmp_path / "a")
-    rewrite(tmp_path / "a", at(12))
-    assert "none had stopped improving" in report(tmp_path / "a", tmp_path)[0]
-    rewrite(tmp_path / "a", at(9))
-    assert "none had stopped improving" not in report(tmp_path / "a", tmp_path)[0]
-
-    def longer(summary):
-        at(12)(summary)
-        summary["rows"][0]["changes"] = {"train.epochs": 20}
-
-    rewrite(tmp_path / "a", longer)
-    page = report(tmp_path / "a", tmp_path)[0]
-    assert "none had stopped improving" not in page
-    assert "6 runs of 2 losses in 2 versions" in page
+    page, *_ = told(tmp_path, change, recipe={"train": {"epochs": 12}})
+    assert ("none had stopped improving" in page) is is_said
+    assert ("6 runs of 2 losses in 2 versions" in page) is bool(changes)
 
 
 def test_trials_that_failed_or_were_pruned_are_drawn_as_such(tmp_path, monkeypatch):

@@ -26,17 +26,12 @@ def evaluate(capsys):
     return one
 
 
-def test_a_run_measured_again_gives_its_result(finished, evaluate):
+def test_a_run_measured_again_gives_its_result_as_json_and_as_a_table(finished, evaluate):
     found = json.loads(evaluate(finished, "--json", "--device", "cpu"))
     result = Run(finished).result()
     assert found["queries"] == 24
-    for name, value in found.items():
-        assert result[name] == value, name
-
-
-def test_without_json_it_is_a_table_with_intervals(finished, evaluate):
+    assert found == {name: result[name] for name in found}
     said = evaluate(finished, "--device", "cpu")
-    result = Run(finished).result()
     row = next(line for line in said.splitlines() if line.startswith("map_at_r"))
     assert f"{100 * result['map_at_r']:.2f}" in row
     assert " to " in row
@@ -66,24 +61,20 @@ def test_all_images_of_another_folder_are_measured(finished, evaluate, tmp_path)
     assert found == {name: result[name] for name in found}
 
 
-def test_of_a_list_with_a_test_split_that_is_measured(finished, evaluate, stripes, tmp_path):
-    rows = ["path,label,split"]
+@pytest.mark.parametrize(
+    ("splits", "queries"),
+    [(("test", "train", "train"), 20), (("query", *["gallery"] * 5), 10), ((), 60)],
+    ids=["test", "query and gallery", "none"],
+)
+def test_of_a_list_the_part_to_measure_is_measured(
+    finished, evaluate, stripes, tmp_path, splits, queries
+):
+    listed, rows = tmp_path / "list.csv", ["path,label,split" if splits else "path,label"]
     for number, path in enumerate(sorted(stripes.rglob("*.png"))):
-        rows.append(f"{path},{path.parent.name},{'test' if number % 3 == 0 else 'train'}")
-    listed = tmp_path / "list.csv"
+        split = f",{splits[number % len(splits)]}" if splits else ""
+        rows.append(f"{path},{path.parent.name}{split}")
     listed.write_text("\n".join(rows) + "\n")
-    assert json.loads(evaluate(finished, "--data", listed, "--json"))["queries"] == 20
-    listed.write_text("\n".join(row.rpartition(",")[0] for row in rows) + "\n")
-    assert json.loads(evaluate(finished, "--data", listed, "--json"))["queries"] == 60
-
-
-def test_a_query_finds_in_the_gallery_where_there_is_one(finished, evaluate, stripes, tmp_path):
-    rows = ["path,label,split"]
-    for number, path in enumerate(sorted(stripes.rglob("*.png"))):
-        rows.append(f"{path},{path.parent.name},{'query' if number % 6 == 0 else 'gallery'}")
-    listed = tmp_path / "list.csv"
-    listed.write_text("\n".join(rows) + "\n")
-    assert json.loads(evaluate(finished, "--data", listed, "--json"))["queries"] == 10
+    assert json.loads(evaluate(finished, "--data", listed, "--json"))["queries"] == queries
 
 
 def test_broken_images_are_left_out_when_asked(finished, evaluate, tmp_path):
@@ -116,26 +107,6 @@ def test_what_is_not_there_is_said(finished, evaluate, tmp_path):
         evaluate(finished, "--data", tmp_path / "nowhere")
     with pytest.raises(FileNotFoundError, match="a list of images must exist"):
         evaluate(finished, "--data", tmp_path / "nowhere.csv")
-    with pytest.raises(FileNotFoundError, match="RUN must be the folder of a run"):
-        evaluate(tmp_path / "norun")
-    begun = tmp_path / "begun"
-    begun.mkdir()
-    shutil.copy(finished / "recipe.toml", begun)
-    with pytest.raises(FileNotFoundError, match="there is no model.safetensors yet"):
-        evaluate(begun)
-    with pytest.raises(FileNotFoundError, match="must hold a finished run"):
-        Run(begun).result()
-    (begun / "model.safetensors").write_bytes(b"nothing")
-    with pytest.raises(ValueError, match="damaged"):
-        evaluate(begun)
-
-
-def test_data_of_a_run_that_have_gone_are_named(run, tmp_path, evaluate):
-    data = write_stripes(tmp_path / "data", 5, 4)
-    folder = run(data=data, train__epochs=1, train__batch_size=6)
-    shutil.rmtree(data)
-    with pytest.raises(ValueError, match=str(data)):
-        evaluate(folder)
 
 
 def test_data_that_have_moved_are_measured_where_they_are(finished, stripes, tmp_path):

@@ -1,16 +1,23 @@
 """A run folder: what is written is read again, and what is damaged or missing is refused."""
 
-import json
-
 import pytest
 import torch
 from safetensors.torch import save_file
+from tiny import damage
 
 import weiss
 from weiss.backbones import make_backbone
 from weiss.runs import Kept, Run, build_backbone, build_loss, to_toml
 from weiss.runs.checkpoints import State
-from weiss.runs.folder import CARD, METRICS, MODEL, RECIPE, RESULT, BusyFolderError
+from weiss.runs.folder import (
+    CARD,
+    KEPT_ON_RESUME,
+    METRICS,
+    MODEL,
+    RECIPE,
+    RESULT,
+    BusyFolderError,
+)
 
 SIZE = 8
 CLASSES = ["Ä pie", "b/2", "c", "平均"]
@@ -54,6 +61,12 @@ def trained(settings):
             else:
                 tensor.fill_(17)
     return model, loss
+
+
+def assert_same_state(found, expected):
+    found, expected = found.state_dict(), expected.state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(value, expected[name]) for name, value in found.items())
 
 
 def finished(folder, backbone="small", loss="mf_cwms"):
@@ -101,14 +114,6 @@ def test_a_run_has_begun_with_its_recipe_and_ended_with_its_result(tmp_path):
     assert (run.exists(), run.is_finished()) == (True, True)
 
 
-def test_metrics_are_one_line_an_epoch_for_any_reader(tmp_path):
-    run = Run(tmp_path)
-    run.write_metrics([{"epoch": n, "text": "two\nlines"} for n in range(3)])
-    lines = (tmp_path / METRICS).read_text().split("\n")
-    assert [json.loads(line)["epoch"] for line in lines[:-1]] == [0, 1, 2]
-    assert lines[-1] == ""
-
-
 # The model and its loss
 
 
@@ -127,20 +132,11 @@ def test_the_model_gives_the_same_embeddings_to_the_last_bit(tmp_path, backbone,
         embeddings = found(x)
         assert torch.equal(embeddings, model.eval()(x))
     assert not torch.equal(embeddings[0], embeddings[1])
-    expected = model.state_dict()
-    assert found.state_dict().keys() == expected.keys()
-    for name, value in found.state_dict().items():
-        assert torch.equal(value, expected[name]), name
+    assert_same_state(found, model)
     assert found.freeze_bn == model.freeze_bn
-    restored = run.loss()
+    restored, labels = run.loss(), torch.arange(4)
     assert type(restored) is type(criterion)
-    assert restored.state_dict().keys() == criterion.state_dict().keys()
-    for name, value in restored.state_dict().items():
-        assert torch.equal(value, criterion.state_dict()[name]), name
-    if loss == "mf_cwms":
-        assert torch.equal(restored.fields, criterion.fields)
-        assert restored.interactions == criterion.interactions
-    labels = torch.arange(4)
+    assert_same_state(restored, criterion)
     assert torch.equal(restored(embeddings, labels), criterion(embeddings, labels))
 
 
@@ -151,9 +147,7 @@ def test_the_loss_of_any_run_comes_back(tmp_path, name):
     model, loss = trained(settings)
     run.write_recipe(to_toml(settings))
     run.write_model(Kept.now(model, loss, FACTS))
-    found = run.loss().state_dict()
-    assert found.keys() == loss.state_dict().keys()
-    assert all(torch.equal(found[key], value) for key, value in loss.state_dict().items())
+    assert_same_state(run.loss(), loss)
 
 
 def test_what_is_kept_is_the_network_of_that_moment(tmp_path):
@@ -177,35 +171,22 @@ def test_loading_a_run_needs_no_weights_from_elsewhere(tmp_path, backbone, weigh
     settings = recipe(backbone)
     settings["backbone"]["weights"] = weights
     run.write_recipe(to_toml(settings))
-    found = run.model().state_dict()
-    assert all(torch.equal(found[name], value) for name, value in model.state_dict().items())
+    assert_same_state(run.model(), model)
 
 
-def test_another_network_can_start_from_the_trunk_of_a_run(tmp_path):
-    backbone = "small"
-    run, model, _ = finished(tmp_path, backbone)
-    arguments = {k: v for k, v in BACKBONES[backbone].items() if k in ("widths", "channels")}
-    other = make_backbone(backbone, 32, weights=run.folder / MODEL, **arguments)
-    expected = model.trunk.state_dict()
-    assert other.trunk.state_dict().keys() == expected.keys()
-    for name, value in other.trunk.state_dict().items():
-        assert torch.equal(value, expected[name]), name
+def test_another_network_can_start_from_the_trunk_of_a_run_if_it_is_alike_and_whole(tmp_path):
+    run, model, _ = finished(tmp_path)
+    weights = {"weights": run.folder / MODEL}
+    other = make_backbone("small", 32, **weights, widths=(4, 6), channels=3)
+    assert_same_state(other.trunk, model.trunk)
     assert other.embedding_size == 32
-
-
-def test_the_trunk_of_another_network_is_refused(tmp_path):
-    run, _, _ = finished(tmp_path, "small")
     with pytest.raises(ValueError, match="weights must be those of small, .*of another shape"):
-        make_backbone("small", SIZE, weights=run.folder / MODEL, widths=(5, 6), channels=3)
+        make_backbone("small", SIZE, **weights, widths=(5, 6), channels=3)
     with pytest.raises(ValueError, match="weights must be those of ResNet-18"):
-        make_backbone("resnet18", SIZE, weights=run.folder / MODEL)
-
-
-def test_a_damaged_model_gives_no_trunk(tmp_path):
-    run, _, _ = finished(tmp_path, "small")
+        make_backbone("resnet18", SIZE, **weights)
     damage(run.folder / MODEL)
     with pytest.raises(ValueError, match="weights must be a whole file; .*checksum. Delete it"):
-        make_backbone("small", SIZE, weights=run.folder / MODEL, widths=(4, 6), channels=3)
+        make_backbone("small", SIZE, **weights, widths=(4, 6), channels=3)
 
 
 def test_the_model_comes_to_the_device_it_is_asked_for(tmp_path):
@@ -215,12 +196,6 @@ def test_the_model_comes_to_the_device_it_is_asked_for(tmp_path):
 
 
 # Mistakes
-
-
-def damage(path):
-    raw = bytearray(path.read_bytes())
-    raw[-1] ^= 1
-    path.write_bytes(raw)
 
 
 @pytest.mark.parametrize("what", ["recipe", "result", "model", "loss"])
@@ -238,21 +213,11 @@ def test_a_run_of_nearly_that_name_is_suggested(tmp_path):
         Run(tmp_path / "cub-mff").recipe()
 
 
-def test_a_recipe_that_is_not_toml_is_named(tmp_path):
-    (tmp_path / RECIPE).write_text("seed = = 3")
-    with pytest.raises(ValueError, match="recipe.toml must be TOML; .*line 1"):
-        Run(tmp_path).recipe()
-
-
-def test_an_unfinished_run_has_no_result(tmp_path):
-    run, _, _ = finished(tmp_path)
-    with pytest.raises(FileNotFoundError, match=f"no result.json yet.*--resume --out {tmp_path}"):
-        run.result()
-
-
-def test_a_run_without_a_model_is_refused(tmp_path):
+def test_what_an_unfinished_run_lacks_is_named(tmp_path):
     run = Run(tmp_path)
     run.write_recipe(to_toml(recipe()))
+    with pytest.raises(FileNotFoundError, match=f"no result.json yet.*--resume --out {tmp_path}"):
+        run.result()
     for what in (run.model, run.loss):
         with pytest.raises(FileNotFoundError, match="there is no model.safetensors yet"):
             what()
@@ -295,10 +260,20 @@ def test_a_failed_write_leaves_what_was_there(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {RECIPE, MODEL, RESULT}
 
 
+def test_a_run_that_continues_is_not_finished_and_keeps_all_but_result_and_card(tmp_path):
+    run = Run(tmp_path)
+    for name in KEPT_ON_RESUME:
+        (tmp_path / name).write_text("")
+    run.reopen()
+    assert not run.is_finished()
+    assert {path.name for path in tmp_path.iterdir()} == set(KEPT_ON_RESUME) - {RESULT, CARD}
+
+
 def test_a_locked_run_is_refused_and_leftovers_of_killed_programs_are_removed(tmp_path):
     run = Run(tmp_path / "run")
     run.make_folder()
-    left = [".result.json.0123abcd.tmp", "state/.000000009.safetensors.0123abcd.tmp"]
+    left = [f".{name}.0123abcd.tmp" for name in (RECIPE, METRICS, RESULT, CARD, MODEL)]
+    left += ["state/.000000009.safetensors.0123abcd.tmp", "plots/.curves.png.0123abcd.tmp"]
     foreign = [".mine.tmp", "sub/.recipe.toml.0123abcd.tmp"]
     for name in (*left, *foreign):
         (run.folder / name).parent.mkdir(exist_ok=True)
@@ -329,24 +304,21 @@ def test_the_recipe_of_an_old_run_opens_under_the_present_names_of_its_keys(tmp_
 # Building from sections
 
 
-def test_building_leaves_the_recipe_as_it_was():
-    settings = recipe()
-    before = json.loads(json.dumps(settings))
-    build_backbone(settings["backbone"], weights=False)
-    build_loss(settings["loss"], 4, SIZE)
-    assert settings == before
-
-
-def test_a_network_for_photographs_still_wants_its_weights():
-    section = {"name": "resnet18", "embedding_size": SIZE}
+def test_building_leaves_the_recipe_as_it_was_and_asks_for_weights_of_photographs():
+    section, loss = {"name": "resnet18", "embedding_size": SIZE}, dict(LOSSES["mf_cwms"])
     with pytest.raises(ValueError, match="weights must be given for 'resnet18'"):
         build_backbone(section)
     build_backbone(section, weights=False)
+    build_loss(loss, 4, SIZE)
+    assert (section["name"], loss) == ("resnet18", LOSSES["mf_cwms"])
 
 
 def test_files_that_were_changed_by_hand_are_named(tmp_path):
     run, _, _ = finished(tmp_path)
     recipe = (tmp_path / RECIPE).read_text()
+    (tmp_path / RECIPE).write_text("seed = = 3")
+    with pytest.raises(ValueError, match="recipe.toml must be TOML; .*line 1"):
+        run.recipe()
     (tmp_path / RECIPE).write_text("seed = 3\n")
     with pytest.raises(ValueError, match=r"recipe.toml must be the whole .* lacks \[backbone\], "):
         run.model()
@@ -356,6 +328,86 @@ def test_files_that_were_changed_by_hand_are_named(tmp_path):
     (tmp_path / RESULT).write_text("")
     with pytest.raises(ValueError, match="result.json must be JSON; it is cut off or changed"):
         run.result()
-    (tmp_path / METRICS).write_text('{"epoch": 1}\n{"epo')
-    with pytest.raises(ValueError, match="metrics.jsonl must be JSON"):
+    with pytest.warns(UserWarning, match="result.json must be JSON.* it counts as unfinished"):
+        assert run.whole_result() is None
+    (tmp_path / METRICS).write_text('{"epoch": 1}\n{"epo\n{"epoch": 3}\n')
+    with pytest.raises(ValueError, match="metrics.jsonl, line 2 must be JSON"):
         run.metrics()
+    (tmp_path / METRICS).write_text('{"epoch": 1}\n{"epo')
+    with pytest.warns(UserWarning, match="metrics.jsonl, line 2 must .* last line is left out"):
+        assert run.metrics() == [{"epoch": 1}]
+    (tmp_path / METRICS).write_text('{"epoch": 1}\n{"epoch": 2}')
+    assert run.metrics() == [{"epoch": 1}, {"epoch": 2}]
+
+
+def test_a_changed_digit_of_a_result_or_of_its_metrics_is_noticed(tmp_path):
+    run, _, _ = finished(tmp_path)
+    run.write_metrics([{"epoch": 1, "loss": 0.25}, {"epoch": 2, "loss": 0.125}])
+    run.write_result({"map_at_r": 0.5, "epoch": 2})
+    lines, result = ((tmp_path / name).read_text() for name in (METRICS, RESULT))
+    for changed in (lines.replace("0.25", "0.35"), lines.splitlines()[0] + "\n", ""):
+        (tmp_path / METRICS).write_text(changed)
+        with pytest.raises(
+            ValueError, match="metrics.jsonl must match its checksum in result.json"
+        ):
+            run.metrics()
+    (tmp_path / METRICS).write_text(lines)
+    assert len(run.metrics()) == 2
+    (tmp_path / RESULT).write_text(result.replace("0.5", "0.7"))
+    with pytest.raises(ValueError, match="result.json must match its checksum.*Resuming the run"):
+        run.result()
+    (tmp_path / RESULT).write_text('{"map_at_r": 0.5, "epoch": 2}')  # of an older version
+    assert run.result() == {"map_at_r": 0.5, "epoch": 2}
+
+
+HOSTILE = {
+    "a list": ("[]", "must hold an object with names; got list"),
+    "depth": ('{"a": ' * 100_000, "must be JSON"),
+    "a mark": ('\ufeff{"epoch": 1}', "must be JSON; .*BOM"),
+    "digits": ('{"epoch": ' + "9" * 5000 + "}", "must be JSON"),
+    "a huge number": ('{"epoch": ' + "9" * 400 + "}", "what Weiss wrote; epoch is no such value"),
+    "no number": ('{"seconds": NaN}', "seconds is no such value: a finite number; got nan"),
+    "text": ('{"map_at_r": "0.5"}', "map_at_r is no such value: a valid number; got '0.5'"),
+    "words": ('{"loss": {"name": "ms"}}', "loss is no such value: a valid string; got {"),
+    "a part": ('{"test": {"map_at_r": []}}', r"test.map_at_r is no such value: .*got \[\]"),
+    "truth": ('{"epoch": true}', "epoch is no such value: a valid integer; got True"),
+}
+
+
+@pytest.mark.parametrize("kind", list(HOSTILE))
+def test_what_no_run_writes_is_refused_by_name(tmp_path, kind):
+    run, _, _ = finished(tmp_path)
+    text, law = HOSTILE[kind]
+    (tmp_path / RESULT).write_text(text)
+    with pytest.raises(ValueError, match=f"result.json {law}" if "must" in law else law):
+        run.result()
+    if kind not in ("text", "words", "a part"):
+        (tmp_path / METRICS).write_text(text + "\n")
+        with pytest.raises(ValueError, match="metrics.jsonl, line 1 must"):
+            run.metrics()
+
+
+def test_files_that_are_far_too_large_are_not_read(tmp_path):
+    run, _, _ = finished(tmp_path)
+    for name, read in ((RESULT, run.result), (METRICS, run.metrics)):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(2**31)  # which takes no room
+        with pytest.raises(ValueError, match=f"{name} must have at most .*2,147,483,648. Restore"):
+            read()
+
+
+def test_a_recipe_without_sections_is_refused(tmp_path):
+    run = Run(tmp_path)
+    run.write_recipe('loss = 5\n[backbone]\nname = "small"\n')
+    with pytest.raises(ValueError, match=r"recipe.toml must hold sections; loss is none: 5"):
+        run.recipe()
+    run.write_recipe('[loss]\nname = ["ms"]\n[backbone]\nname = "small"\n')
+    with pytest.raises(ValueError, match=r"recipe.toml must name its loss in text; got \['ms'\]"):
+        run.recipe()
+
+
+def test_facts_of_a_model_that_no_run_writes_are_refused(tmp_path):
+    run, model, loss = finished(tmp_path)
+    run.write_model(Kept.now(model, loss, {**FACTS, "metrics": {"map_at_r": "0.9"}}))
+    with pytest.raises(ValueError, match=r"model.safetensors .* metrics.map_at_r is no such value"):
+        run.model_facts()

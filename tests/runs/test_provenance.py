@@ -33,7 +33,9 @@ def words(found):
 def test_it_says_what_a_number_depends_on():
     found = made_with(CPU, 3)
     assert found["python"] == platform.python_version()
-    assert found["versions"]["torch"] == torch.__version__
+    # Only one of the two may name the build, as in 2.8.0+cu126.
+    versions = (found["versions"]["torch"], torch.__version__)
+    assert len({version.partition("+")[0] for version in versions}) == 1
     assert set(found["versions"]) <= set(provenance.LIBRARIES)
     assert found["device"] == "CPU"
     assert found["processes"] == 3
@@ -41,14 +43,10 @@ def test_it_says_what_a_number_depends_on():
     assert found["memory_gb"] > 0
     assert found["cpu"]
     assert "cuda" not in found
-    assert made_with(CPU)["processes"] == 1
-    assert made_with(torch.device("mps"))["device"] == "mps"
-
-
-def test_it_can_be_written_down():
-    found = made_with(CPU)
     assert json.loads(json.dumps(found)) == found
     assert None not in [*found.values(), *found["versions"].values()]
+    assert made_with(CPU)["processes"] == 1
+    assert made_with(torch.device("mps"))["device"] == "mps"
 
 
 def test_it_names_no_folder_no_user_and_no_host(monkeypatch):
@@ -150,20 +148,17 @@ def test_without_a_repository_there_is_no_commit(tmp_path, monkeypatch):
     assert "commit" not in made_with(CPU)
 
 
-def test_without_git_there_is_no_commit(project, monkeypatch):
+def test_without_git_or_with_one_that_hangs_there_is_no_commit(project, monkeypatch):
     pretend(monkeypatch, project / "src" / "weiss")
     commit(project)
-    monkeypatch.setenv("PATH", "")
-    assert "commit" not in made_with(CPU)
-
-
-def test_a_git_that_hangs_is_not_waited_for(project, monkeypatch):
-    pretend(monkeypatch, project / "src" / "weiss")
 
     def hangs(command, timeout, **options):
         raise subprocess.TimeoutExpired(command, timeout)
 
-    monkeypatch.setattr(subprocess, "run", hangs)
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "run", hangs)
+        assert "commit" not in made_with(CPU)
+    monkeypatch.setenv("PATH", "")
     assert "commit" not in made_with(CPU)
 
 

@@ -1,7 +1,11 @@
 """An index of characters, and a server of it; both made once, and only to be read."""
 
+import threading
+
 import pytest
+from browser import chromium
 from glyph_catalogue import glyph_catalogue, opened
+from server.pages import wait_for
 from server.served import serving
 
 
@@ -41,3 +45,55 @@ def site(catalogue):
 def picture(pictures):
     """The bytes of one of the files."""
     return (pictures / "U+0041" / "3.png").read_bytes()
+
+
+@pytest.fixture
+def held_search(catalogue, monkeypatch):
+    """An event that searches in the catalogue wait for."""
+    is_free, search = threading.Event(), catalogue.search
+
+    def slowly(*given, **options):
+        is_free.wait(60)
+        return search(*given, **options)
+
+    monkeypatch.setattr(catalogue, "search", slowly)
+    yield is_free
+    is_free.set()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def look(browser, site):
+    """A function that opens the page; whatever it complains of fails the test."""
+    opened = []
+
+    def open_page(hash="", address=site.address, **options):
+        context = browser.new_context(**({"viewport": {"width": 1280, "height": 860}} | options))
+        page, said = context.new_page(), []
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on(
+            "request",
+            lambda asked: (
+                said.append(f"asked {asked.url}")
+                if not asked.url.startswith((address, "blob:"))
+                else None
+            ),
+        )
+        opened.append((context, said))
+        page.goto(f"{address}/{hash}")
+        wait_for(page, "document.getElementById('name').textContent !== 'Catalogue'")
+        return page
+
+    yield open_page
+    for context, said in opened:
+        context.close()
+        # What is refused on purpose is named by Chromium itself.
+        assert [
+            text for text in said if "the server responded with a status of 4" not in text
+        ] == []

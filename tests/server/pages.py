@@ -3,8 +3,6 @@
 from contextlib import contextmanager
 
 import numpy as np
-import pytest
-from browser import chromium
 from tiny import wait_until
 
 PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
@@ -19,44 +17,6 @@ FILE_EVENT = """async ([source, kind]) => {
         : new DragEvent("drop", {...options, dataTransfer: data});
     document.body.dispatchEvent(event);
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture
-def look(browser, site):
-    """A function that opens the page; whatever it complains of fails the test."""
-    opened = []
-
-    def open_page(hash="", address=site.address, **options):
-        context = browser.new_context(**({"viewport": {"width": 1280, "height": 860}} | options))
-        page, said = context.new_page(), []
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.on(
-            "request",
-            lambda asked: (
-                said.append(f"asked {asked.url}")
-                if not asked.url.startswith((address, "blob:"))
-                else None
-            ),
-        )
-        opened.append((context, said))
-        page.goto(f"{address}/{hash}")
-        wait_for(page, "document.getElementById('name').textContent !== 'Catalogue'")
-        return page
-
-    yield open_page
-    for context, said in opened:
-        context.close()
-        # What is refused on purpose is named by Chromium itself.
-        assert [
-            text for text in said if "the server responded with a status of 4" not in text
-        ] == []
 
 
 def wait_for(page, expression, argument=None):
@@ -101,3 +61,11 @@ def open_map(page):
     page.locator("#map-words", has_text="Every mark").wait_for()
     page.locator("#canvas").scroll_into_view_if_needed()
     page.evaluate("new Promise(requestAnimationFrame)")
+
+
+def look_at_map(look, site, **options):
+    """Open the map; return the page, the map's answer, the places of items, and the loneliest."""
+    page = look("#map", **options)
+    open_map(page)
+    answer, shown = places(page, site)
+    return page, answer, shown, loneliest(shown)

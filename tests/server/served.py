@@ -55,9 +55,16 @@ class Site:
         return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, content)
 
     def search(self, content, path="/search", name="photo.png", field="file", **headers):
-        body = form(content, name, field)
+        return self.post(form(content, name, field), path, **headers)
+
+    def post(self, body, path="/search", **headers):
+        """Send a form as it is."""
         kind = f"multipart/form-data; boundary={BOUNDARY}"
         return self.ask("POST", path, body, {"Content-Type": kind, **headers})
+
+    def wait_for(self, *counts):
+        """Wait until the metrics say so."""
+        wait_until(lambda: set(counts) <= set(self.get("/metrics").body.decode().splitlines()))
 
     def line(self):
         """A bare connection, for what no decent client sends."""
@@ -85,9 +92,11 @@ def read_answer(line):
 
 
 @contextmanager
-def serving(catalogue, limits=None, *, hosts=LOOPBACK, allowed=(), change=lambda app: None):
+def serving(
+    catalogue, limits=None, *, hosts=LOOPBACK, allowed=(), token=None, change=lambda app: None
+):
     """Serve a catalogue; yield its site."""
-    app = make_app(catalogue, limits, hosts=hosts, allowed=allowed)
+    app = make_app(catalogue, limits, hosts=hosts, allowed=allowed, token=token)
     change(app)
     with bind("127.0.0.1", 0) as listener:
         server = uvicorn.Server(settings(app, limits))

@@ -11,7 +11,8 @@ from server.served import serving
 from tiny import wait_until
 
 from weiss.server import Limits
-from weiss.server.batching import Batcher, BusyError, ClosedError
+from weiss.server.batching import Batcher
+from weiss.server.limits import UnavailableError
 
 LONG = 60.0
 
@@ -70,13 +71,12 @@ def test_searches_under_way_share_one_forward_pass_and_each_gets_its_own_answer(
         assert np.allclose(similarities, [hit.similarity for hit in alone], atol=1e-5)
 
 
-def test_a_visitor_alone_does_not_wait_for_others(batcher_of, photos):
+def test_a_visitor_alone_does_not_wait_and_a_pass_goes_without_those_who_take_too_long(
+    batcher_of, photos
+):
     batcher, _ = batcher_of(gather_seconds=100 * LONG)
     with batcher.searches.take():
         batcher.picture(photos[0][1], 1).result(LONG)  # which raises if it waits
-
-
-def test_a_pass_goes_without_those_who_take_too_long(batcher_of, photos):
     batcher, sizes = batcher_of(gather_seconds=0.05)
     with batcher.searches.take(), batcher.searches.take():  # one of them uploads for ever
         assert names(batcher.picture(photos[0][1], 1)) == [photos[0][0]]
@@ -122,24 +122,19 @@ def test_a_picture_that_breaks_does_not_break_the_others(batcher_of, photos, bro
     assert batcher.is_alive
 
 
-def test_more_than_may_wait_are_sent_away_until_one_has_gone(batcher_of):
+def test_more_than_may_wait_are_sent_away_until_one_has_gone_or_failed(batcher_of):
     batcher, _ = batcher_of(max_waiting=2)
     with batcher.searches.take():
-        with batcher.searches.take():
-            assert batcher.waiting == 2
-            with pytest.raises(BusyError, match="2 searches"), batcher.searches.take():
-                pass
-        with batcher.searches.take():
+        for _ in range(3):
+            with pytest.raises(OSError, match="gone"), batcher.searches.take():
+                raise OSError("gone")
+        with (
+            batcher.searches.take(),
+            pytest.raises(UnavailableError, match="2 searches"),
+            batcher.searches.take(),
+        ):
             pass
-    assert batcher.waiting == 0
-
-
-def test_a_place_is_free_again_after_an_error(batcher_of):
-    batcher, _ = batcher_of(max_waiting=1)
-    for _ in range(3):
-        with pytest.raises(OSError, match="gone"), batcher.searches.take():
-            raise OSError("gone")
-    assert batcher.waiting == 0
+    assert batcher.searches.taken == 0
 
 
 def test_who_has_gone_away_is_not_embedded(batcher_of, photos):
@@ -153,36 +148,24 @@ def test_who_has_gone_away_is_not_embedded(batcher_of, photos):
         gone.result(LONG)
 
 
-def test_a_search_that_waits_too_long_is_told_to_those_who_ask_for_health(catalogue, monkeypatch):
-    limits = Limits(seconds=0.2)
-    is_free = threading.Event()
-    search = catalogue.search
-
-    def slowly(*given, **options):
-        is_free.wait(LONG)
-        return search(*given, **options)
-
-    monkeypatch.setattr(catalogue, "search", slowly)
-    with serving(catalogue, limits) as site:
+def test_a_search_that_waits_too_long_is_told_to_those_who_ask_for_health(catalogue, held_search):
+    with serving(catalogue, Limits(seconds=0.2)) as site:
         assert site.get("/healthz").status == 200
         assert site.get("/items/0/neighbours").status == 503  # and it is still searched for
         wait_until(lambda: site.get("/healthz").status == 503)
         answer = site.get("/healthz")
         assert "one has waited for" in answer.detail
         assert answer.headers["retry-after"] == "1"
-        is_free.set()
+        held_search.set()
         wait_until(lambda: site.get("/healthz").status == 200)
 
 
 def test_pictures_on_their_way_are_waited_for_and_take_no_place_of_a_search(batcher_of, photos):
     batcher, sizes = batcher_of(gather_seconds=LONG, max_waiting=2)
-    with ExitStack() as ending:
-        for _ in range(2):
-            ending.enter_context(batcher.announced.take())
-        assert batcher.waiting == 0
-        first = batcher.picture(photos[0][1], 1)
-        second = batcher.picture(photos[1][1], 1)
-        assert (names(first), names(second)) == ([photos[0][0]], [photos[1][0]])
+    with batcher.announced.take(), batcher.announced.take():
+        assert batcher.searches.taken == 0
+        answers = [batcher.picture(pixels, 1) for _, pixels in photos[:2]]
+        assert [names(answer) for answer in answers] == [[name] for name, _ in photos[:2]]
     assert sizes == [2]
 
 
@@ -194,7 +177,7 @@ def test_closing_answers_what_was_asked_and_takes_no_more(batcher_of, photos):
         batcher.close()
         assert [names(answer) for answer in answers] == [[name] for name, _ in photos[:4]]
     assert not batcher.is_alive
-    with pytest.raises(ClosedError):
+    with pytest.raises(UnavailableError):
         batcher.picture(photos[0][1], 1)
 
 
@@ -210,7 +193,7 @@ def test_visitors_at_once_are_answered_in_fewer_passes_each_its_own(catalogue, p
         with ThreadPoolExecutor(len(files)) as visitors:
             found = list(visitors.map(search, files))
         text = site.get("/metrics").body.decode()
-        wait_until(lambda: "weiss_waiting 0" in site.get("/metrics").body.decode())
+        site.wait_for("weiss_waiting 0.0")
     assert found == [f"{path.parent.name}/{path.name}" for path in files]
     passes = float(text.split("weiss_batch_size_count ")[1].split()[0])
     assert passes < len(files)

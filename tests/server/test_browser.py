@@ -4,22 +4,10 @@ import re
 
 import numpy as np
 import pytest
-from server.pages import (
-    FILE_EVENT,
-    PHONE,
-    browser,
-    choose,
-    counting,
-    loneliest,
-    look,
-    open_map,
-    places,
-    wait_for,
-)
+from server.pages import FILE_EVENT, PHONE, choose, counting, look_at_map, open_map, wait_for
 from server.served import serving
 
 pytestmark = pytest.mark.browser
-__all__ = ["browser", "look"]  # fixtures
 
 
 def test_a_chosen_photo_shows_its_nearest_items_and_the_verdict(look, pictures):
@@ -171,10 +159,7 @@ def test_classes_are_filtered_opened_and_paged(look, site):
 
 
 def test_pointing_at_the_map_shows_the_photo_and_a_click_searches(look, site):
-    page = look("#map")
-    open_map(page)
-    answer, shown = places(page, site)
-    point = loneliest(shown)
+    page, answer, shown, point = look_at_map(look, site)
     page.mouse.move(*shown[point])
     page.wait_for_selector("#tip:not([hidden])")
     item = site.get(f"/items/{answer['ids'][point]}").json
@@ -195,10 +180,7 @@ def test_pointing_at_the_map_shows_the_photo_and_a_click_searches(look, site):
 
 
 def test_the_map_moves_by_hand_and_shows_all_again(look, site):
-    page = look("#map")
-    open_map(page)
-    answer, shown = places(page, site)
-    point = loneliest(shown)
+    page, answer, shown, point = look_at_map(look, site)
     start, by = shown[point], np.array([90.0, 60.0])
     inside = shown.mean(0)
     page.mouse.move(*inside)
@@ -216,10 +198,7 @@ def test_the_map_moves_by_hand_and_shows_all_again(look, site):
 
 
 def test_a_highlighted_class_is_the_only_one_that_can_be_pointed_at(look, site):
-    page = look("#map")
-    open_map(page)
-    answer, shown = places(page, site)
-    point = loneliest(shown)
+    page, answer, shown, point = look_at_map(look, site)
     own = answer["class_names"][answer["classes"][point]]
     other = next(name for name in answer["class_names"] if name != own)
     page.fill("#highlight", other)
@@ -232,10 +211,7 @@ def test_a_highlighted_class_is_the_only_one_that_can_be_pointed_at(look, site):
 
 
 def test_a_finger_sees_the_photo_first_and_searches_with_the_second_tap(look, site):
-    page = look("#map", **PHONE)
-    open_map(page)
-    answer, shown = places(page, site)
-    point = loneliest(shown)
+    page, answer, shown, point = look_at_map(look, site, **PHONE)
     page.touchscreen.tap(*shown[point])
     page.wait_for_selector("#tip.pinned:not([hidden])")
     assert "#map" in page.url

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from server.hostile import scanned
 from server.served import Site, form, read_answer, upload_head
-from tiny import begin, wait_until
+from tiny import begin
 
 from weiss.server import serve
 from weiss.server.launch import bind, greeting, is_loopback, own_names
@@ -55,7 +55,7 @@ def test_neither_half_an_upload_nor_a_slow_picture_holds_it_up(index):
         half.sendall(upload_head(100_000) + form(b"x")[:150])
         for line in busy:
             line.sendall(upload_head(len(slow)) + slow)
-        wait_until(lambda: "weiss_uploads 3" in site.get("/metrics").body.decode())
+        site.wait_for("weiss_uploads 3.0")
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=120)  # far less than the limit of an upload
         assert idle.recv(100) == head.recv(100) == b""

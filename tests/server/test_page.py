@@ -5,11 +5,10 @@ import shutil
 from contextlib import ExitStack
 
 import pytest
-from server.pages import PHONE, browser, choose, look, open_map, wait_for
+from server.pages import PHONE, choose, open_map, wait_for
 from server.served import serving
 
 pytestmark = pytest.mark.browser
-__all__ = ["browser", "look"]  # fixtures
 
 
 def test_who_goes_on_begins_at_the_top_and_who_comes_back_is_where_they_were(look):

@@ -4,27 +4,31 @@ import math
 
 import pytest
 import torch
+from budgets import PAIR, RATED
 
+import weiss
 from weiss import (
     ClassWiseMultiSimilarityLoss,
     ContrastiveLoss,
     MeanFieldClassWiseMultiSimilarityLoss,
     MeanFieldContrastiveLoss,
 )
-from weiss.losses import BinomialDeviance, ClassWiseMultiSimilarity, Contrastive
 from weiss.theory.distances import cosine_distance, unit
+from weiss.theory.interactions import LogLink
 
-ALPHA, BETA, DELTA = 1.3, 4.0, 0.5
-CWMS = ClassWiseMultiSimilarity(ALPHA, BETA, DELTA)
-BINOMIAL = BinomialDeviance(ALPHA, BETA, DELTA)
-SMOOTH = {
-    "contrastive attraction": Contrastive(pos_margin=-1.0).attraction,  # never clipped: smooth
-    "contrastive repulsion": Contrastive(neg_margin=3.0).repulsion,
-    "cwms attraction": lambda dist: CWMS.attraction(dist).exp(),
-    "cwms repulsion": lambda dist: CWMS.repulsion(dist).exp(),
-    "binomial attraction": BINOMIAL.attraction,
-    "binomial repulsion": BINOMIAL.repulsion,
-}
+RATES = {"alpha": 1.3, "beta": 4.0, "delta": 0.5}
+NEVER_CLIPPED = {"pos_margin": -1.0, "neg_margin": 3.0}
+SMOOTH = [(name, kind) for name in PAIR for kind in ("attraction", "repulsion")]
+
+
+def smooth(name, kind):
+    """Return the energy of a pair, not its logarithm, where it is smooth."""
+    settings = RATES if name in RATED else NEVER_CLIPPED
+    given = weiss.make_loss(name, 1, 1, **settings).interactions
+    energy, link = getattr(given, kind), getattr(given, f"{kind}_link")
+    return (lambda dist: energy(dist).exp()) if isinstance(link, LogLink) else energy
+
+
 EPSILONS = torch.logspace(-1.5, -2.5, 5, dtype=torch.float64)
 
 
@@ -48,14 +52,14 @@ def remainder(interaction, epsilon, *, fields_are_means):
     return (average(samples, others) - kept).abs()
 
 
-@pytest.mark.parametrize("name", SMOOTH)
+@pytest.mark.parametrize(("name", "kind"), SMOOTH)
 @pytest.mark.parametrize(("fields_are_means", "order"), [(False, 2), (True, 4)])
 def test_what_is_dropped_falls_with_the_square_or_fourth_power_of_the_spread(
-    name, fields_are_means, order
+    name, kind, fields_are_means, order
 ):
-    dropped = torch.stack(
-        [remainder(SMOOTH[name], e, fields_are_means=fields_are_means) for e in EPSILONS]
-    )
+    energy = smooth(name, kind)
+    dropped = [remainder(energy, e, fields_are_means=fields_are_means) for e in EPSILONS]
+    dropped = torch.stack(dropped)
     steps = dropped.log().diff() / EPSILONS.log().diff()
     assert steps[-1].item() == pytest.approx(order, abs=0.1)
 
@@ -169,28 +173,3 @@ def test_under_euclidean_distance_the_best_field_is_the_geometric_median():
         median = (weight * embeddings).sum(0) / weight.sum()
     assert (field[0] - median).norm().item() < 1e-4
     assert (field[0] - embeddings.mean(0)).norm().item() > 1e-2  # which is not the mean
-
-
-def test_with_one_class_the_pair_loss_is_the_energy_of_the_ferromagnet():
-    spins = unit(one_cloud())
-    number, pos_margin = len(spins), -0.5
-    loss = ContrastiveLoss(pos_margin=pos_margin)(spins, torch.zeros(number, dtype=torch.long))
-    exchange = 1 / number**2
-    energy = 0.0
-    for i in range(number):
-        for j in range(number):
-            energy -= exchange / 2 * (spins[i] @ spins[j]).item()
-    assert loss.item() == pytest.approx(energy + (1 - pos_margin) / 2, rel=1e-12)
-
-
-def test_the_mean_field_energy_of_the_ferromagnet_is_the_child_loss():
-    """H_MFT = J N^2/2 M.M - J N M.sum S, with unit M: the child, up to half the dropped term."""
-    spins = unit(one_cloud())
-    number, pos_margin = len(spins), -0.5
-    field = unit(spins.mean(0, keepdim=True))
-    loss = MeanFieldContrastiveLoss(1, 4, pos_margin=pos_margin).double()
-    loss.load_state_dict({"fields": field})
-    exchange = 1 / number**2
-    energy = exchange * number**2 / 2 - exchange * number * (spins @ field[0]).sum()
-    value = loss(spins, torch.zeros(number, dtype=torch.long)).item()
-    assert value == pytest.approx(energy.item() + (1 - pos_margin) - 0.5, rel=1e-12)

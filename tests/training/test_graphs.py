@@ -32,27 +32,17 @@ def resnet_recipe(data, **changes):
     return recipe_from_dict(recipe)
 
 
-def test_a_frozen_residual_network_alone_on_a_gpu_is_captured(stripes):
-    assert can_be_captured(small_resnet(), tiny_recipe(stripes), Processes(), CUDA)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_only_a_frozen_static_network_alone_on_a_gpu_is_captured(stripes):
+    recipe, alone = tiny_recipe(stripes), Processes()
+    assert can_be_captured(small_resnet(), recipe, alone, CUDA)
+    for changes in (
         {"train__graphs": "false"},
         {"train__compile": "true"},
         {"train__accumulate": 2},
         {"train__precision": "fp16"},
-    ],
-    ids=str,
-)
-def test_what_a_recipe_can_say_against_it(stripes, changes):
-    recipe = tiny_recipe(stripes, **changes)
-    assert not can_be_captured(small_resnet(), recipe, Processes(), CUDA)
-
-
-def test_what_else_speaks_against_it(stripes):
-    recipe, alone = tiny_recipe(stripes), Processes()
+    ):
+        refusing = tiny_recipe(stripes, **changes)
+        assert not can_be_captured(small_resnet(), refusing, alone, CUDA), changes
     assert not can_be_captured(small_resnet(), recipe, alone, torch.device("cpu"))
     assert not can_be_captured(small_resnet(), recipe, Processes(0, 2, 2), CUDA)
     assert not can_be_captured(small_resnet("none"), recipe, alone, CUDA)

@@ -15,16 +15,13 @@ WHERE = {"step": 7, "epoch": 3, "rates": {"trunk": 1e-5, "head": 0.001, "fields"
 @pytest.mark.parametrize("number", [1, 2, 100])
 def test_the_mean_is_that_of_all_losses(number):
     watch = LossWatch(CPU)
+    assert math.isnan(watch.finish())
     values = [math.sin(i) for i in range(number)]
     for value in values:
         watch.add(torch.tensor(value, dtype=torch.float64), **WHERE)
     assert watch.finish() == pytest.approx(sum(values) / number, rel=1e-12)
     assert watch.count == number
     assert watch.finish() == watch.finish()
-
-
-def test_without_a_loss_there_is_no_mean():
-    assert math.isnan(LossWatch(CPU).finish())
 
 
 def test_a_mean_of_a_resumed_epoch_is_that_of_the_whole():

@@ -5,10 +5,11 @@ import shutil
 import subprocess
 import sys
 
+import psutil
 import pytest
 import together
 import torch
-from tiny import command, environment, tiny_recipe, without_times
+from tiny import begin, command, environment, tiny_recipe, wait_until, without_times
 
 from weiss._base.processes import Processes
 from weiss._base.tensor_files import read_tensors
@@ -73,19 +74,6 @@ def launched(stripes, tmp_path_factory):
     done = launch(TORCHRUN, together.__file__, folder / "orders.json")
     found = torch.load(folder / "found", weights_only=True)
     return done.stdout, folder / "run", changes, variants, found
-
-
-def test_a_single_process_talks_to_itself():
-    """Several ones talk in `launched`."""
-    alone, rows = Processes(), torch.arange(6.0).view(3, 2)
-    assert alone.is_main
-    assert alone.group is None
-    assert alone.join(rows) is rows
-    assert alone.owned(rows).equal(rows)
-    assert alone.collect(rows, 3) is rows
-    assert alone.any(True, together.CPU)
-    alone.agree([rows])
-    alone.wait()
 
 
 def test_two_processes_take_the_steps_of_one(stripes, launched):
@@ -169,9 +157,8 @@ def test_accelerate_launch_trains_the_same_run(run, tmp_path, stripes):
     accelerate = ("accelerate.commands.launch", "--cpu", "--num_processes", "1")
     accelerate = (*accelerate, "--num_machines", "1", "--dynamo_backend", "no")
     launch_weiss(accelerate, command(stripes, folder, "--quiet", **changes))
-    assert [without_times(line) for line in Run(folder).metrics()] == [
-        without_times(line) for line in Run(whole).metrics()
-    ]
+    one, two = ([without_times(n) for n in Run(each).metrics()] for each in (folder, whole))
+    assert one == two
 
 
 def test_a_batch_must_be_shared_evenly(stripes):
@@ -222,3 +209,22 @@ def test_only_plain_layers_are_synchronised():
     assert isinstance(left, WithActivation)
     assert isinstance(model[0], torch.nn.SyncBatchNorm)
     assert model[1] is left
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["torchrun", "seeds"])
+def test_processes_do_not_outlive_what_started_them(stripes, tmp_path, launcher):
+    """Killed, it can say nothing; suspended, they notice nothing themselves."""
+    changes = {**FROZEN, "train__epochs": 5000, "train__checkpoint_seconds": 0}
+    options = ["--seeds", "2", "--workers", "2"] if launcher == "seeds" else []
+    words = ["-m", "weiss", *command(stripes, tmp_path / "out", "--quiet", *options, **changes)]
+    by = ["-m", *TORCHRUN] if launcher == "torchrun" else []
+    process = begin([sys.executable, *by, *words])
+    wanted = 2 if launcher == "seeds" else 1
+    wait_until(lambda: len(list((tmp_path / "out").rglob("0*.safetensors"))) >= wanted)
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert len(children) == 2
+    for child in children:
+        child.suspend()
+    process.kill()
+    assert psutil.wait_procs(children, timeout=60)[1] == []

@@ -1,17 +1,21 @@
 """A run that was stopped or killed and then resumed is the run that was not: to the last bit."""
 
 import random
+import shutil
 import signal
 import sys
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
 import torch
-from tiny import assert_same_run, begin, command, losses, tiny_recipe, wait_until
+from tiny import assert_same_run, begin, command, damage, tiny_recipe, traces, wait_until
 
 from weiss.runs import Run, recipe_from
-from weiss.training import StoppedError, preparation, train, trainer
+from weiss.training import StoppedError, evaluate_run, preparation, train, trainer
+from weiss.training.resuming import kept_network
+from weiss.training.state import Position
 from weiss.training.step import Stepper
 
 VARIANTS = {
@@ -24,6 +28,7 @@ VARIANTS = {
     "class_mean": {"fields__how": "class_mean"},
     "pairs in parts": {"loss__name": "contrastive", "train__accumulate": 2, "train__per_class": 2},
     "proxies": {"loss__name": "proxy_anchor"},
+    "dropout": {"train__accumulate": 2},
     "held out": {"evaluate__on": "held_out", "evaluate__folds": 3, "train__batch_size": 8},
     "bf16": {"train__precision": "bf16"},
     "skipped pairs": {
@@ -33,6 +38,10 @@ VARIANTS = {
     },
 }
 STEPS = {"train__epochs": 2, "schedule__every": 1, "schedule__gamma": 0.7}
+
+
+class Killed(BaseException):
+    """The process is killed here."""
 
 
 def with_dropout(section, *, real=preparation.build_backbone, **options):
@@ -59,6 +68,8 @@ def until_finished(run, changes, most=60):
 )
 def test_a_run_stopped_after_every_step_is_the_run_that_was_not(run, monkeypatch, variant, number):
     changes = {**STEPS, **VARIANTS[variant]}
+    if variant == "dropout":
+        monkeypatch.setattr(preparation, "build_backbone", with_dropout)
     whole = run("whole", **changes)
 
     def step(stepper, images, labels, real=Stepper.__call__):
@@ -105,10 +116,6 @@ def test_a_run_killed_between_model_and_state_is_the_run_that_was_not(run, monke
     """The best network is written by itself; what was written after the state is measured anew."""
     changes = {**STEPS, "train__checkpoint_seconds": 0, "train__epochs": 4}
     whole = run("whole", **changes)
-
-    class Killed(BaseException):
-        pass
-
     written = []
 
     def write(self, *model, real=Run.write_model):
@@ -146,9 +153,7 @@ def test_a_damaged_state_is_passed_over_and_the_run_ends_the_same(run, monkeypat
     folder = whole.parent / "stopped"
     older, newest = Run(folder).checkpoints.files()
     assert (int(older.stem), int(newest.stem)) == (4, 5)
-    content = bytearray(newest.read_bytes())
-    content[len(content) // 2] ^= 1
-    newest.write_bytes(content)
+    damage(newest)
     with pytest.warns(UserWarning, match="is damaged.* The state before it is used"):
         run("stopped", resume=True, **changes)
     assert_same_run(folder, whole)
@@ -158,14 +163,8 @@ def test_a_run_without_a_state_begins_again(run, monkeypatch, capsys):
     """Killed before the first state: there is a recipe, perhaps metrics, and nothing else."""
     whole = run("whole", **STEPS)
 
-    class Killed(BaseException):
-        pass
-
-    def save(training):
-        raise Killed
-
     with monkeypatch.context() as patch:
-        patch.setattr(trainer.Training, "_save", save)
+        patch.setattr(trainer.Training, "_save", killed)
         with pytest.raises(Killed):
             run("stopped", **STEPS)
     run("stopped", resume=True, quiet=False, **STEPS)
@@ -248,22 +247,6 @@ def test_ctrl_c_saves_the_state_and_tells_how_to_resume(stripes, tmp_path, undra
     assert any(f"Resuming in epoch {epoch} after step {step}." in said for epoch, step in places)
 
 
-def test_random_numbers_of_a_network_do_not_depend_on_where_it_was_stopped(run, monkeypatch):
-    monkeypatch.setattr(preparation, "build_backbone", with_dropout)
-    changes = {**STEPS, "train__accumulate": 2}
-    whole = run("whole", **changes)
-
-    def seeded(stepper, images, labels, real=Stepper.__call__):
-        found = real(stepper, images, labels)
-        signal.raise_signal(signal.SIGINT)
-        return found
-
-    monkeypatch.setattr(Stepper, "__call__", seeded)
-    until_finished(run, changes)
-    assert_same_run(whole.parent / "stopped", whole)
-    assert len({line["loss"] for line in Run(whole).metrics()}) > 1
-
-
 def test_a_stop_while_the_test_set_is_looked_at_leaves_the_state_alone(run, monkeypatch):
     from weiss.runs.evaluator import Evaluator
 
@@ -292,8 +275,8 @@ def test_the_result_of_fewer_epochs_is_not_that_of_more(run, monkeypatch):
     """Killed between the last state and the result of a run that was prolonged."""
     folder = run(train__epochs=2)
     with monkeypatch.context() as patch:
-        patch.setattr("weiss.training.results.write_results", power_cut)
-        with pytest.raises(RuntimeError, match="power cut"):
+        patch.setattr("weiss.training.results.write_results", killed)
+        with pytest.raises(Killed):
             run(train__epochs=4, resume=True)
     assert not Run(folder).is_finished()
     run(train__epochs=4, resume=True)
@@ -302,16 +285,97 @@ def test_the_result_of_fewer_epochs_is_not_that_of_more(run, monkeypatch):
     assert_same_run(folder, whole)
 
 
-def power_cut(*_, **__):
-    raise RuntimeError("power cut")
+def killed(*_, **__):
+    raise Killed
 
 
-def test_a_lost_model_is_noticed(run):
+@pytest.mark.parametrize("harm", ["missing", "cut off", "a bit"])
+def test_a_lost_model_is_written_again_from_the_state_if_that_has_it(run, harm):
+    """By a seed whose last epoch is the best one."""
+    folder = run(train__epochs=2, seed=3)
+    whole = traces(folder)
+    assert whole["result"]["epoch"] == 2
+    harmed(folder / "model.safetensors", harm)
+    with pytest.warns(UserWarning, match="model.safetensors .* written again from the state, .* 2"):
+        run(train__epochs=2, seed=3, resume=True)
+    assert traces(folder) == whole
+    harmed(folder / "model.safetensors", harm)
+    with pytest.warns(UserWarning, match="model.safetensors .* written again from the state, .* 2"):
+        run(train__epochs=4, seed=3, resume=True)
+    assert_same_run(folder, run("whole", train__epochs=4, seed=3))
+
+
+@pytest.mark.parametrize("harm", [{"metrics": None}, {"metrics": {}}, {"epoch": None}])
+def test_a_model_without_its_facts_is_named_and_not_used(harm):
+    line = {"epoch": 1, "evaluation": {"map_at_r": 0.5}}
+    facts = {"epoch": 1, "metrics": line["evaluation"], "seconds": 1.0}
+    at = Position(history=[line])
+    found = [
+        kept_network(SimpleNamespace(model_facts=lambda facts=each: facts), at, "map_at_r")
+        for each in (facts, facts | harm)
+    ]
+    assert found[0] == (facts, "")
+    assert found[1][0] is None
+    assert "lacks its epoch, its seconds or its map_at_r" in found[1][1]
+
+
+def test_a_model_that_no_file_has_any_more_is_replaced_and_said_to_be_lost(run):
+    """By a seed whose first epoch is the best one: no state has that network."""
     folder = run(train__epochs=2)
-    (folder / "model.safetensors").unlink()
-    with pytest.warns(UserWarning, match="best network so far, of epoch .*no longer in model.saf"):
-        run(train__epochs=3, resume=True)
-    assert Run(folder).result()["epoch"] == 3
+    assert Run(folder).result()["epoch"] == 1
+    damage(folder / "model.safetensors")
+    lost = "which is that of epoch 2. The best network so far, of epoch 1, is lost"
+    with pytest.warns(UserWarning, match=lost):
+        run(train__epochs=2, resume=True)
+    result = Run(folder).result()
+    assert result["epoch"] == Run(folder).model_facts()["epoch"] == 2
+    assert result["map_at_r"] == Run(folder).metrics()[1]["evaluation"]["map_at_r"]
+    assert evaluate_run(folder).summary()["map_at_r"] == result["map_at_r"]
+
+
+def harmed(path, how):
+    if how == "missing":
+        path.unlink()
+    elif how == "cut off":
+        path.write_bytes(path.read_bytes()[:-10])
+    else:
+        damage(path)
+
+
+@pytest.mark.parametrize("has_state", [True, False])
+def test_a_damaged_result_is_written_again_without_training(run, monkeypatch, has_state):
+    changes = {"evaluate__on": "held_out", "evaluate__folds": 3}
+    folder = run(**changes)
+    whole = traces(folder)
+    (folder / "result.json").write_text((folder / "result.json").read_text()[:50])
+    if not has_state:  # a comparison removes the states of finished runs
+        shutil.rmtree(folder / "state")
+    monkeypatch.setattr(Stepper, "__call__", killed)
+    with pytest.warns(UserWarning, match="result.json must be JSON; it is cut off"):
+        run(resume=True, **changes)
+    assert traces(folder) == whole
+
+
+def test_metrics_that_do_not_agree_with_the_model_give_no_result(run):
+    folder = run()
+    whole = traces(folder)
+    shutil.rmtree(folder / "state")
+    (folder / "result.json").write_text("[]")
+    text = (folder / "metrics.jsonl").read_text()
+    (folder / "metrics.jsonl").write_text(text.replace('"map_at_r": 0.', '"map_at_r": 0.9'))
+    with pytest.warns(UserWarning, match=r"result.json must hold an object with names; got list"):
+        run(resume=True)  # which trains again
+    assert traces(folder) == whole
+
+
+@pytest.mark.parametrize("text", ["", '{"epoch": 1, "lo', "[]\n", '{"epoch": 9}\n'])
+def test_damaged_metrics_are_written_again_from_the_state(run, text):
+    folder = run(train__epochs=2)
+    whole = traces(folder)
+    (folder / "metrics.jsonl").write_text(text)
+    with pytest.warns(UserWarning, match="metrics.jsonl did not hold the metrics of the 2 epochs"):
+        run(train__epochs=2, resume=True)
+    assert traces(folder) == whole
 
 
 def test_a_stop_while_data_are_loaded_ends_the_run_after_the_first_step(
@@ -326,9 +390,3 @@ def test_a_stop_while_data_are_loaded_ends_the_run_after_the_first_step(
     monkeypatch.setattr(trainer, "prepare", prepare)
     with pytest.raises(StoppedError, match="after step 1"):
         train(tiny_recipe(stripes), tmp_path / "run", quiet=True)
-
-
-def test_capture_may_be_switched_off_later(run):
-    stopped = run(train__epochs=1)
-    run(resume=True, train__epochs=2, train__graphs="false")
-    assert len(losses(stopped)) == 2

@@ -104,12 +104,6 @@ def test_wrong_numbers_and_the_folder_of_a_run_are_refused(stripes, tmp_path, fi
         train_seeds(recipe, finished, 2)
 
 
-def test_one_failing_seed_in_turn_is_reported(stripes, tmp_path):
-    (tmp_path / "seed-0").write_text("")
-    with pytest.raises(ValueError, match="a folder that can be made; .*seed-0 cannot"):
-        train_seeds(tiny_recipe(stripes, train__epochs=1), tmp_path, 2, quiet=True)
-
-
 def test_chosen_on_held_out_classes_the_score_on_the_test_set_is_summarised(stripes, tmp_path):
     held = {"evaluate__on": "held_out", "evaluate__folds": 3, "train__batch_size": 8}
     summary = train_seeds(tiny_recipe(stripes, train__epochs=1, **held), tmp_path, 2, quiet=True)

@@ -78,9 +78,8 @@ def test_the_recipe_of_a_run_is_complete_and_gives_the_same_run_again(finished, 
     written = tomllib.loads((finished / "recipe.toml").read_text())
     assert again.as_dict() == written
     folder = run(train__epochs=5)
-    assert [without_times(line) for line in metrics(folder)] == [
-        without_times(line) for line in metrics(finished)
-    ]
+    one, two = ([without_times(line) for line in metrics(each)] for each in (folder, finished))
+    assert one == two
 
 
 def test_every_epoch_is_a_line_of_metrics(finished):
@@ -105,11 +104,8 @@ def test_the_result_is_the_best_epoch_and_its_model_measures_the_same_to_the_las
     for name, value in best["evaluation"].items():
         assert result[name] == value
     assert evaluate_run(finished, device="cpu").summary() == best["evaluation"]
-    assert result["loss"] == "mf_cwms"
-    assert result["epochs"] == 5
-    assert result["steps"] == 15
-    assert result["stopped_early"] is False
-    assert result["measured_on"] == "test"
+    facts = {"loss": "mf_cwms", "epochs": 5, "steps": 15, "stopped_early": False}
+    assert {**facts, "measured_on": "test"}.items() <= result.items()
     assert 0 < result["seconds_to_best"] <= result["seconds"]
 
 
@@ -127,8 +123,7 @@ def test_best_means_what_the_recipe_says(run, monkeypatch, best):
 
 def test_the_model_of_a_run_comes_with_its_loss_and_a_card(finished):
     run = Run(finished)
-    facts = run.model_facts()
-    assert len(facts["class_names"]) == 6
+    assert len(run.model_facts()["class_names"]) == 6
     assert run.loss().fields.shape == (6, 16)
     embedded = run.model()(torch.zeros(2, 3, 32, 32))
     assert embedded.shape == (2, 16)
@@ -186,16 +181,6 @@ def test_the_loss_falls_and_retrieval_gets_better(run, name):
     assert fallen[-1] < fallen[3] < fallen[0]
     found = [line["evaluation"]["map_at_r"] for line in metrics(folder)]
     assert max(found) > found[0] + 0.2
-
-
-@pytest.mark.parametrize(("name", "lr"), [("adamw", 1e-2), ("rmsprop", 1e-3), ("sgd", 1e-2)])
-def test_every_optimiser_trains(run, name, lr):
-    folder = run(
-        **{"optim__name": name, "optim__lr": lr, "optim__class_lr": 0.5 if name == "sgd" else 0.05},
-        loss__name="mf_contrastive",
-        train__epochs=6,
-    )
-    assert losses(folder)[-1] < 0.8 * losses(folder)[0]
 
 
 def test_optimisers_are_built_as_the_recipe_says(stripes):
@@ -474,9 +459,8 @@ def test_data_without_a_test_part_train_and_nothing_is_measured(run, capsys):
     assert "measured on nothing: the data have no test part" in capsys.readouterr().out
     result = Run(folder).result()
     assert "map_at_r" not in result
-    assert result["measured_on"] == "nothing"
-    assert result["epoch"] == 3
-    assert result["num_classes"] == 10
+    measured = [result[name] for name in ("measured_on", "epoch", "num_classes")]
+    assert measured == ["nothing", 3, 10]
     assert all("evaluation" not in line for line in metrics(folder))
     assert Run(folder).model()(torch.zeros(1, 3, 32, 32)).shape == (1, 16)
     assert "Nothing was measured" in (folder / "card.md").read_text()

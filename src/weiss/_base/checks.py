@@ -13,6 +13,16 @@ import torch
 from torch import Tensor
 
 
+class UntrustedError(ValueError):
+    """What somebody else may have made reaches outside of its folder, and is not trusted."""
+
+    def __init__(self, law: str) -> None:
+        super().__init__(
+            f"{law}. Nothing outside was opened. If you trust whoever made it, pass trust=True (on "
+            "the command line: --trust)."
+        )
+
+
 def suggestion(given: str, options: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` for the closest option, or an empty string."""
     close = difflib.get_close_matches(str(given).lower(), list(options), n=1, cutoff=0.5)
@@ -21,7 +31,8 @@ def suggestion(given: str, options: Iterable[str]) -> str:
 
 def some(names: Sequence[str], shown: int = 5) -> str:
     """Return the first few of many names and how many more there are, for a message."""
-    listed = ", ".join(names[:shown])
+    short = [name if len(name) <= 200 else f"{name[:200]}..." for name in names[:shown]]
+    listed = ", ".join(short)
     return listed if len(names) <= shown else f"{listed} and {len(names) - shown:,} more"
 
 
@@ -69,13 +80,13 @@ def _real(name: str, given: object, owner: str) -> float:
     return value
 
 
-def count(name: str, given: object, owner: str) -> int:
-    """Return ``given`` as an integer of at least one."""
+def count(name: str, given: object, owner: str, *, least: int = 1) -> int:
+    """Return ``given`` as an integer of at least ``least``."""
     if isinstance(given, bool) or not isinstance(given, Integral):
         raise TypeError(f"{name} must be a whole number{_for(owner)}; got {given!r}. Pass an int.")
-    if given < 1:
+    if given < least:
         raise ValueError(
-            f"{name} must be at least 1{_for(owner)}; got {given!r}. Pass a positive number."
+            f"{name} must be at least {least}{_for(owner)}; got {given!r}. Pass a larger number."
         )
     return int(given)
 
@@ -130,6 +141,18 @@ def embeddings_of_a_batch(given: object, owner: str, embedding_size: int | None 
     return given
 
 
+def finite_embeddings(given: Tensor | None, owner: str, name: str = "embeddings") -> None:
+    """Refuse embeddings with NaN or infinity, with their rows; waits for the device."""
+    bad = [] if given is None else (~given.isfinite()).any(dim=1).nonzero().flatten().tolist()
+    if given is not None and bad:
+        shown = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
+        raise ValueError(
+            f"{name} must be finite for {owner}; got NaN or infinity in {len(bad)} of "
+            f"{len(given)} rows ({shown}). Lower the learning rate or clip the gradient; "
+            "check=False lets such values through."
+        )
+
+
 def same_device(embeddings: Tensor, class_vectors: Tensor, owner: str) -> None:
     """Refuse embeddings on another device than the class vectors."""
     if embeddings.device != class_vectors.device:
@@ -158,7 +181,7 @@ def labels_of_a_batch(
     if given.ndim not in (1, 2):
         raise ValueError(
             f"labels must have shape ({batch},) or ({batch}, {classes}) for {owner}; got {shape}. "
-            "Flatten class indices, or pass one 0/1 entry a class."
+            "Flatten class indices, or pass one 0/1 entry per class."
         )
     if given.layout != torch.strided or given.is_complex():
         kind = given.dtype if given.is_complex() else given.layout
@@ -178,15 +201,10 @@ def labels_of_a_batch(
         raise ValueError(
             f"multi-hot labels must have shape ({batch}, {classes}) for {owner}; got {shape}.{hint}"
         )
-    if given.ndim == 1 and given.is_floating_point():
+    if given.ndim == 1 and (given.is_floating_point() or given.dtype == torch.bool):
         raise TypeError(
-            f"labels must be integer class indices for {owner}; got {given.dtype}. "
-            "Convert them with labels.long()."
-        )
-    if given.ndim == 1 and given.dtype == torch.bool:
-        raise TypeError(
-            f"labels must be integer class indices for {owner}; got torch.bool of shape {shape}. "
-            "Convert them with labels.long(), or pass multi-hot labels of shape (batch, classes)."
+            f"labels must be integer class indices for {owner}; got {given.dtype} of shape {shape}."
+            " Convert them with labels.long(), or pass multi-hot labels of shape (batch, classes)."
         )
     # Data loaders leave labels in main memory, so these are moved. Every other mixture of devices
     # is a mistake, which moving would hide.

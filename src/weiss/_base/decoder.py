@@ -70,7 +70,8 @@ class RefusedUpload(ValueError):  # noqa: N818 - a refused upload is no error of
     """An untrusted upload that is not decoded.
 
     Args:
-        kind: large, scans, kind (no image), broken or memory; slow if the process took too long.
+        kind: large, scans, kind (no image), broken or memory; slow if the process took too long;
+            costly if another process should decode it.
         words: details.
     """
 
@@ -90,6 +91,8 @@ class UploadSettings:
         max_side: the largest width, and the largest height.
         seconds: how long an image may take; the system ends a process that takes longer.
         memory: bytes of memory that the process may use, where the system enforces it.
+        max_cost: the largest number of pixels, times the scans of a JPEG file, that this process
+            decodes; a more costly image is not refused for good. None for any.
     """
 
     channels: int
@@ -98,6 +101,7 @@ class UploadSettings:
     max_side: int
     seconds: float
     memory: int
+    max_cost: int | None = None
 
 
 def serve_uploads(settings: str) -> None:
@@ -140,6 +144,8 @@ def read_upload(content: bytes, settings: UploadSettings) -> tuple[list[Any], by
         raise RefusedUpload("kind") from error
     if (number := images.scans(content)) > images.MAX_SCANS:
         raise RefusedUpload("scans", f"has {number:,}")
+    if settings.max_cost and size[0] * size[1] * max(1, number) > settings.max_cost:
+        raise RefusedUpload("costly")
     try:
         image = images.read(content, settings.channels, settings.short_side, formats=images.FORMATS)
     except images.BadImageError as error:

@@ -19,7 +19,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
@@ -34,7 +34,8 @@ CHUNK = 16
 # With -P a child does not look for modules where it was started; it looks where this process does.
 _CHILD = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
-    "import weiss._base.decoder; getattr(weiss._base.decoder, sys.argv[2])(*sys.argv[3:])"
+    "from weiss._base.parent import end_with; end_with(int(sys.argv[2])); "
+    "from weiss._base import decoder; getattr(decoder, sys.argv[3])(*sys.argv[4:])"
 )
 
 
@@ -49,11 +50,12 @@ def start_child(function: str, *arguments: object, **options: Any) -> "subproces
     """Start a process that calls a function of `weiss._base.decoder`, with pipes to it and from it.
 
     Ctrl-C reaches all processes of a terminal. The child ignores it from its start, because it
-    inherits the signal mask of this thread. Options are those of `subprocess.Popen`.
+    inherits the signal mask of this thread. It ends with this thread and this process (see
+    `weiss._base.parent`). Options are those of `subprocess.Popen`.
     """
     places = [str(Path(__file__).parents[1]), *(place for place in sys.path if place)]
-    given = map(str, arguments)
-    command = [sys.executable, "-P", "-c", _CHILD, json.dumps(places), function, *given]
+    given = map(str, (os.getpid(), function, *arguments))
+    command = [sys.executable, "-P", "-c", _CHILD, json.dumps(places), *given]
     with _interrupts_blocked():
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options)
 
@@ -179,7 +181,7 @@ def collect(chunks: "Iterable[Future[Decoded]]") -> Decoded:
     return whole
 
 
-class Decoders:
+class Decoders(AbstractContextManager["Decoders"]):
     """Processes that decode image files.
 
     Args:
@@ -205,10 +207,6 @@ class Decoders:
     def close(self) -> None:
         """Cancel what has not begun and end the processes."""
         self.pool.close()
-
-    def __enter__(self) -> "Decoders":
-        """Return itself."""
-        return self
 
     def __exit__(self, *_: object) -> None:
         """End the processes."""

@@ -52,10 +52,6 @@ class Checksum:
         algorithm: ``"md5"`` or ``"sha256"``.
         value: its hexadecimal digits, or the first 8 or more of them.
         source: who published it, for the error message.
-
-    Example:
-        >>> Checksum("md5", "d41d8cd98f00b204e9800998ecf8427e", "RFC 1321").value[:8]
-        'd41d8cd9'
     """
 
     algorithm: Literal["md5", "sha256"]
@@ -104,9 +100,6 @@ def fetch(url: str, target: Path, *, checksum: Checksum | None = None, what: str
             nothing is downloaded; with a wrong one it is renamed to ``NAME.wrong``.
         checksum: the checksum the file must have.
         what: its name on the progress bar and in messages; the file's name by default.
-
-    Returns:
-        The target.
 
     Raises:
         DownloadError: there is no network, or the server does not have the file.

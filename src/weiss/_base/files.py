@@ -1,14 +1,41 @@
 """Files that are either complete or absent, and locks so that one process at a time makes them."""
 
+import json
 import os
 import re
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 READ_BYTES = 2**20
 """How much of a file or a connection is read at a time."""
+LARGEST_TEXT = 2**26
+"""Bytes of a file of text that is read whole; ours are far smaller."""
+
+
+def special_file(path: str | Path) -> str:
+    """Return "a FIFO", "a socket" or "a device" if it is one: opening it can wait for ever.
+
+    Empty for a file, for a folder, and if there is none: opening these fails at once or not at all.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return ""
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        return ""
+    return "a FIFO" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+
+
+def refuse_special_file(path: str | Path, error: type[ValueError] = ValueError) -> None:
+    """Refuse a FIFO, a socket or a device, before it is opened."""
+    if kind := special_file(path):
+        raise error(
+            f"{path} must be a file; it is {kind}, not a regular file. Save its content to a file."
+        )
 
 
 @contextmanager
@@ -30,6 +57,42 @@ def replacing(path: str | Path) -> Iterator[Path]:
         _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file that may be damaged or come from somebody else.
+
+    Raises:
+        ValueError: it is no text in UTF-8, or far too large.
+    """
+    if (size := path.stat().st_size) > LARGEST_TEXT:
+        raise ValueError(
+            f"{path} must have at most {LARGEST_TEXT:,} bytes; it has {size:,}. Restore it."
+        )
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} must be text in UTF-8; {error}. Restore it.") from error
+
+
+def json_object(text: str, name: object) -> dict[str, Any]:
+    """Return the object that JSON text describes; ``name`` is where the text is from.
+
+    Raises:
+        ValueError: it is no JSON, no object, or nested too deeply.
+    """
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name} must be JSON; it is cut off or changed: {error}.") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{name} must hold an object with names; got {type(found).__name__}.")
+    return found
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; see `read_text` and `json_object`."""
+    return json_object(read_text(path), path)
 
 
 def remove_leftovers(folder: Path, names: str = r".+") -> None:

@@ -1,6 +1,6 @@
 """Image files as arrays: upright, RGB or grey, 8 bits, or an error with the reason.
 
-This file imports only Pillow, so that a decoding process starts fast; NumPy is imported where an
+Little more than Pillow is imported, so that a decoding process starts fast; NumPy only where an
 array is made.
 """
 
@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PIL import Image, UnidentifiedImageError
+
+from weiss._base.files import special_file
 
 if TYPE_CHECKING:
     from weiss._base.arrays import Array
@@ -107,9 +109,6 @@ def decode(
             ``Resize(short_side)`` does. Never enlarges.
         formats: the accepted formats, by Pillow's names.
 
-    Returns:
-        The pixels.
-
     Raises:
         BadImageError: empty, truncated, no image, larger than `MAX_PIXELS`, or not readable.
     """
@@ -128,8 +127,11 @@ def read(
     try:
         with _quiet():
             file = io.BytesIO(source) if isinstance(source, bytes) else source
+            if not isinstance(source, bytes) and (kind := special_file(source)):
+                raise BadImageError(f"is {kind}, not a regular file")
             with Image.open(file, formats=formats) as image:
-                _refuse_bomb(image)
+                if image.width * image.height > MAX_PIXELS:  # whatever Pillow's own limit is now
+                    raise Image.DecompressionBombError
                 image.load()
                 return _upright(image, channels, short_side)
     # Decoders raise many kinds of errors: OSError, SyntaxError, struct.error, zlib.error.
@@ -240,18 +242,13 @@ def reduced_size(width: int, height: int, short_side: int | None) -> tuple[int, 
 
 def stored_size(source: Path, short_side: int | None) -> int:
     """Return how many pixels `decode` will give for a file, from its header alone; 0 if unknown."""
+    if special_file(source):
+        return 0
     try:
         with _quiet(), Image.open(source, formats=OWN_FORMATS) as image:
             return math.prod(reduced_size(*image.size, short_side))
     except Exception:
         return 0
-
-
-def _refuse_bomb(image: Image.Image) -> None:
-    if image.width * image.height > MAX_PIXELS:
-        raise BadImageError(
-            f"has {image.width:,} x {image.height:,} pixels, more than {MAX_PIXELS:,}; reduce it"
-        )
 
 
 def _eight_bits(image: Image.Image, mode: str) -> Image.Image:

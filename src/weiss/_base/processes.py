@@ -41,12 +41,7 @@ class Processes:
 
         No gradient flows through it; `owned` says which rows are this process's.
         """
-        if self.size == 1:
-            return part
-        own = part.detach().contiguous()
-        parts = [torch.empty_like(own) for _ in range(self.size)]
-        torch.distributed.all_gather(parts, own)
-        return torch.cat(parts)
+        return part if self.size == 1 else _gather(part, [len(part)] * self.size, None)
 
     def owned(self, joined: Tensor) -> Tensor:
         """Return the rows of a joined tensor that came from this process."""
@@ -54,12 +49,7 @@ class Processes:
         return joined[self.rank * width : (self.rank + 1) * width]
 
     def collect(self, part: Tensor, total: int) -> Tensor:
-        """Return all rows ``(total, D)`` in order, where process p has rows p, p + size, ...
-
-        Args:
-            part: ``(n, D)`` this process's rows; their number may differ by one between processes.
-            total: the number of all rows.
-        """
+        """Return all ``(total, D)`` rows in order, where process p has rows p, p + size, ..."""
         if self.size == 1:
             return part
         longest = -(-total // self.size)
@@ -143,7 +133,7 @@ def blocks_of_all(
         group: the processes; all by default.
 
     Yields:
-        The number of the block's first row, counted over all processes, and the block.
+        The block's first row among those of all processes, and the block.
     """
     own, first = rank_in(group), 0
     part = part.detach().contiguous()
@@ -225,7 +215,7 @@ def is_distributed() -> bool:
 
 def is_main_process() -> bool:
     """Return whether this is the main process of a launch, or the only one."""
-    return not is_distributed() or torch.distributed.get_rank() == 0
+    return rank_in() == 0
 
 
 def leave_process_group() -> None:

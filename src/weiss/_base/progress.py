@@ -3,18 +3,19 @@
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-class Bar:
+class Bar(AbstractContextManager["Bar"]):
     """A bar on the terminal: what is done, how fast, how long it will still take.
 
     It is not shown if standard error is no terminal.
 
     Args:
-        total: what all steps are worth together.
+        total: the sum of the sizes of all steps.
         what: the words before the bar.
         unit: what is counted; with one, the bar shows how many a second.
         done: what was done before, after a restart.
@@ -29,10 +30,6 @@ class Bar:
         self._before = self._done = done
         self._bar: Any = None
         self._task: Any = None
-
-    def __enter__(self) -> "Bar":
-        """Return itself; nothing is shown yet."""
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Remove the bar from the terminal."""

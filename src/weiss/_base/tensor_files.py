@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from weiss._base.files import replacing
+from weiss._base.files import refuse_special_file, replacing
 
 DIGEST = "weiss_digest"
 """The metadata entry with the checksum of a file that `write_tensors` wrote."""
@@ -60,6 +60,7 @@ def read_tensors(
     """
     from safetensors import SafetensorError, safe_open
 
+    refuse_special_file(path)
     try:
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

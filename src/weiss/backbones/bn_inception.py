@@ -58,14 +58,10 @@ BLOCKS = {
 
 
 class BNInception(Trunk):
-    """BN-Inception.
+    """BN-Inception: 1024 features of BGR images in 0..255 less (104, 117, 128).
 
     Args:
         num_classes: outputs of the classifier ``last_linear``; 0 for none.
-
-    Attributes:
-        num_features: 1024.
-        input: BGR in 0..255 less (104, 117, 128).
     """
 
     input = InputSpec(bgr=True, scale=1.0, mean=(104.0, 117.0, 128.0), std=(1.0, 1.0, 1.0))
@@ -134,10 +130,8 @@ class BNInception(Trunk):
 
     def _apply_block(self, name: str, block: Block, x: Tensor, layers: Layers) -> Tensor:
         branches = [self._convolve(f"{name}_1x1", x, layers)] if block.plain else []
-        for chain in (
-            ("3x3_reduce", "3x3"),
-            ("double_3x3_reduce", "double_3x3_1", "double_3x3_2"),
-        ):
+        double = ("double_3x3_reduce", "double_3x3_1", "double_3x3_2")
+        for chain in (("3x3_reduce", "3x3"), double):
             y = x
             for step in chain:
                 y = self._convolve(f"{name}_{step}", y, layers)

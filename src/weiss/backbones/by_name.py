@@ -21,42 +21,26 @@ if TYPE_CHECKING:
 
 TIMM = "timm:"
 SCRATCH, IMAGENET = "scratch", "imagenet"
-OWNER = "make_backbone"
 
 
 @dataclass(frozen=True)
 class PublicWeights:
-    """Where public weights are.
+    """Where public weights are."""
 
-    Attributes:
-        address: http(s).
-        sha256: the first hexadecimal digits of the file's checksum.
-        source: who published the checksum.
-    """
-
-    address: str
-    sha256: str
-    source: str
+    address: str  # http(s)
+    sha256: str  # the first hexadecimal digits of the file's checksum
+    source: str  # who published the checksum
 
 
 @dataclass(frozen=True)
 class BackboneEntry:
-    """A backbone with a name.
+    """A backbone with a name."""
 
-    Attributes:
-        title: the usual name.
-        build: makes the trunk, without a classifier, from further arguments.
-        needs_weights: whether ``weights`` must be given.
-        input: its input; None where that depends on the arguments.
-        imagenet: public weights, if any are known.
-        arguments: of ``build``.
-    """
-
-    title: str
-    build: Callable[..., Trunk]
-    needs_weights: bool
-    input: InputSpec | None
-    imagenet: PublicWeights | None = None
+    title: str  # the usual name
+    build: Callable[..., Trunk]  # makes the trunk, without a classifier, from `arguments`
+    needs_weights: bool  # whether ``weights`` must be given
+    input: InputSpec | None  # None where that depends on the arguments
+    imagenet: PublicWeights | None = None  # if any are known
     arguments: tuple[str, ...] = ()
 
 
@@ -98,11 +82,7 @@ BACKBONES: dict[str, BackboneEntry] = {
     "resnet50_v1": _resnet(50, "v1", None),
     "resnet101_v1": _resnet(101, "v1", None),
     "small": BackboneEntry(
-        "small network",
-        SmallNetwork,
-        False,
-        SmallNetwork.input,
-        arguments=("channels", "widths"),
+        "small network", SmallNetwork, False, SmallNetwork.input, None, ("channels", "widths")
     ),
     "features": BackboneEntry("features", Vectors, False, None, arguments=("num_features",)),
 }
@@ -120,7 +100,7 @@ def make_backbone(
     cache: str | Path | None = None,
     **arguments: Any,
 ) -> Embedder:
-    """Build a backbone by its short name: from pixels to embeddings of unit length.
+    """Build a backbone by its short name: from pixels ``(B, 3, H, W)`` in 0..255 to ``(B, D)``.
 
     Args:
         name: a key of `BACKBONES`, or ``"timm:NAME"`` for a network of timm.
@@ -135,9 +115,6 @@ def make_backbone(
         cache: folder for downloaded weights.
         **arguments: of the network: ``num_features`` for ``"features"``, ``channels`` and
             ``widths`` for ``"small"``, those of ``timm.create_model`` for timm.
-
-    Returns:
-        A module from images ``(B, 3, H, W)`` in 0..255 to ``(B, D)``.
 
     Example:
         >>> from weiss.backbones import make_backbone
@@ -163,7 +140,7 @@ def make_backbone(
 def _timm_trunk(
     name: str, start: str | None, pooling: str | None, arguments: dict[str, Any]
 ) -> TimmNetwork:
-    _refuse_no_weights(name, start, f"{IMAGENET!r} (timm's own)")
+    _refuse_no_weights(name, start, f"{IMAGENET!r} (timm's own), ")
     own = pooling in (None, "own")
     if not own:
         checks.one_of("pooling", pooling, [*POOLINGS, "own"], name)
@@ -171,14 +148,14 @@ def _timm_trunk(
 
 
 def _trunk(name: str, start: str | None, arguments: dict[str, Any]) -> Trunk:
-    if isinstance(name, str) and name not in BACKBONES:
+    if name not in BACKBONES:
         raise ValueError(
             f"name must be one of {', '.join(map(repr, BACKBONES))}, or 'timm:NAME' for a network "
-            f"of timm, for {OWNER}; got {name!r}.{checks.suggestion(name, BACKBONES)}"
+            f"of timm, for make_backbone; got {name!r}.{checks.suggestion(str(name), BACKBONES)}"
         )
-    entry = BACKBONES[checks.one_of("name", name, BACKBONES, OWNER)]
+    entry = BACKBONES[name]
     if entry.needs_weights:
-        offered = f"{IMAGENET!r} ({entry.imagenet.address})" if entry.imagenet else ""
+        offered = f"{IMAGENET!r} ({entry.imagenet.address}), " if entry.imagenet else ""
         _refuse_no_weights(name, start, offered)
     for given in arguments:
         if given not in entry.arguments:
@@ -197,11 +174,10 @@ def _trunk(name: str, start: str | None, arguments: dict[str, Any]) -> Trunk:
 
 def _refuse_no_weights(name: str, start: str | None, offered: str) -> None:
     if start is None:
-        choices = ", ".join(["a file", "an http(s) address", *([offered] if offered else [])])
         raise ValueError(
             f"weights must be given for {name!r}: with random weights a network for photographs "
-            f"learns little from a few thousand of them. Pass {choices}, "
-            f"or {SCRATCH!r} to start from random weights."
+            "learns little from a few thousand of them. Pass a file, an http(s) address, "
+            f"{offered}or {SCRATCH!r} to start from random weights."
         )
 
 

@@ -2,7 +2,7 @@
 
     images -> conversion -> trunk -> pooling -> head -> unit length
 
-Legend: B batch, H height, W width, F features of the trunk, D embedding size.
+Dimensions: B batch, H height, W width, F features of the trunk, D embedding size.
 """
 
 from collections.abc import Iterator
@@ -88,14 +88,10 @@ class Embedder(nn.Module):
         return self.trunk.architecture
 
     def forward(self, images: Tensor) -> Tensor:
-        """Embed a batch.
+        """Return ``(B, D)`` of unit length, float32 or better, also under autocast.
 
-        Args:
-            images: ``(B, 3, H, W)`` RGB or ``(B, 1, H, W)`` grey in 0..255, not 0..1, uint8 or
-                floating point; ``(B, F)`` for a trunk of vectors.
-
-        Returns:
-            ``(B, D)`` of unit length, float32 or better, also under autocast.
+        Images are ``(B, 3, H, W)`` RGB or ``(B, 1, H, W)`` grey in 0..255, not 0..1, uint8 or
+        floating point; ``(B, F)`` for a trunk of vectors.
         """
         raw: Tensor = self.head(self.features(images))
         return functional.normalize(raw.to(torch.promote_types(raw.dtype, torch.float32)), dim=1)

@@ -32,17 +32,17 @@ class Layers:
     A new one for each pass: parameters and modes change between passes.
 
     Args:
-        pairs: every convolution of the network with the normalisation after it.
-        fold: whether to fold if possible; see `can_be_folded`.
+        pairs: every convolution of the network with the normalisation after it, to be folded if
+            they can be, see `can_be_folded`; none of them folds nothing.
         autocast_for: the device type whose autocast decides about precision.
     """
 
     def __init__(
-        self, pairs: Iterable[tuple[nn.Conv2d, nn.Module]], *, fold: bool, autocast_for: str
+        self, pairs: Iterable[tuple[nn.Conv2d, nn.Module]] = (), autocast_for: str = "cpu"
     ) -> None:
         self._folded: dict[tuple[nn.Module, nn.Module], tuple[Tensor, Tensor]] = {}
         self._dtype = torch.float32
-        listed = list(pairs) if fold else []
+        listed = list(pairs)
         if not listed or not can_be_folded(listed):
             return
         self._dtype = listed[0][0].weight.dtype
@@ -62,15 +62,7 @@ class Layers:
         add: Tensor | None = None,
         relu: bool = True,
     ) -> Tensor:
-        """Return ``relu(norm(conv(x)) + add)``.
-
-        Args:
-            x: ``(B, K, H, W)``.
-            conv: the convolution.
-            norm: the normalisation after it.
-            add: ``(B, C, h, w)``, what is added; None for nothing.
-            relu: whether to apply the ReLU.
-        """
+        """Return ``relu(norm(conv(x)) + add)`` of x ``(B, K, H, W)`` and add ``(B, C, h, w)``."""
         if not self._folded:
             y: Tensor = norm(conv(x))
             y = y if add is None else y + add
@@ -93,7 +85,7 @@ class Layers:
         return self(x, conv, norm, relu=False)
 
 
-PLAIN = Layers((), fold=False, autocast_for="cpu")
+PLAIN = Layers()
 """Layers that are not folded."""
 
 
@@ -113,7 +105,7 @@ def layers_of(pairs: Iterable[tuple[nn.Conv2d, nn.Module]], images: Tensor, want
         return PLAIN  # torch.fx, torch.jit
     if not (wanted and images.is_cuda) or torch.compiler.is_compiling():
         return PLAIN
-    return Layers(pairs, fold=True, autocast_for=images.device.type)
+    return Layers(pairs, images.device.type)
 
 
 def can_be_folded(pairs: list[tuple[nn.Conv2d, nn.Module]]) -> bool:
@@ -229,36 +221,16 @@ class _Folded(torch.autograd.Function):
         wants_x, wants_weight, wants_scale, wants_shift, wants_add = ctx.needs_input_grad[:5]
         if ctx.relu:
             grad = torch.ops.aten.threshold_backward(grad, y, 0)
+        kind = (ctx.stride, ctx.padding, (1, 1), False, (0, 0), 1)
+        wanted = (wants_x, wants_weight or wants_scale, False)
         for_x, for_folded, _ = torch.ops.aten.convolution_backward(
-            grad,
-            x,
-            folded,
-            None,
-            ctx.stride,
-            ctx.padding,
-            (1, 1),
-            False,
-            (0, 0),
-            1,
-            (wants_x, wants_weight or wants_scale, False),
+            grad, x, folded, None, *kind, wanted
         )
-        for_weight = for_scale = for_shift = None
-        if wants_weight:
-            for_weight = for_folded * scale.view(-1, 1, 1, 1)
-        if wants_scale:
-            for_scale = (for_folded * weight).sum(dim=(1, 2, 3))
-        if wants_shift:
-            for_shift = _sum_over_maps(grad)
-        return (
-            for_x,
-            for_weight,
-            for_scale,
-            for_shift,
-            grad if wants_add else None,
-            None,
-            None,
-            None,
-        )
+        for_weight = for_folded * scale.view(-1, 1, 1, 1) if wants_weight else None
+        for_scale = (for_folded * weight).sum(dim=(1, 2, 3)) if wants_scale else None
+        for_shift = _sum_over_maps(grad) if wants_shift else None
+        for_add = grad if wants_add else None
+        return for_x, for_weight, for_scale, for_shift, for_add, None, None, None
 
 
 def _has_one_kernel(x: Tensor) -> bool:

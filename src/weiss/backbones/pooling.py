@@ -1,6 +1,6 @@
 """From maps to one vector: average, maximum, both, or a learned generalised mean.
 
-Legend: B batch, F features, h and w height and width of the map.
+Dimensions: B batch, F features, h and w height and width of the map.
 """
 
 from collections.abc import Callable

@@ -63,11 +63,13 @@ class ResNet(Trunk):
             for index in range(blocks):
                 stride = 2 if number > 1 and index == 0 else 1
                 if is_deep:
-                    stage.append(_bottleneck(channels, width, stride, version))
-                    channels = EXPANSION * width
+                    first, middle = (stride, 1) if version == "v1" else (1, stride)
+                    convolutions = [(channels, width, 1, first), (width, width, 3, middle)]
+                    convolutions.append((width, EXPANSION * width, 1, 1))
                 else:
-                    stage.append(_basic(channels, width, stride))
-                    channels = width
+                    convolutions = [(channels, width, 3, stride), (width, width, 3, 1)]
+                stage.append(_Block(*convolutions))
+                channels = convolutions[-1][1]
             self.add_module(f"layer{number}", stage)
         self.num_features = channels
         if num_classes:
@@ -129,9 +131,13 @@ class _Block(nn.Module):
             conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
             self.add_module(f"conv{number}", conv)
             self.add_module(f"bn{number}", nn.BatchNorm2d(outputs))
-        total_stride = max(stride for *_, stride in convolutions)
         self.num_convolutions = len(convolutions)
-        self.downsample = _shortcut(convolutions[0][0], convolutions[-1][1], total_stride)
+        inputs, outputs = convolutions[0][0], convolutions[-1][1]
+        stride = max(stride for *_, stride in convolutions)
+        self.downsample: nn.Sequential | None = None
+        if inputs != outputs or stride != 1:
+            projection = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+            self.downsample = nn.Sequential(projection, nn.BatchNorm2d(outputs))
 
     def pairs(self) -> Iterator[tuple[nn.Conv2d, nn.Module]]:
         yield from self._convolutions()
@@ -149,21 +155,3 @@ class _Block(nn.Module):
     def _convolutions(self) -> Iterator[tuple[Any, Any]]:
         for number in range(1, self.num_convolutions + 1):
             yield getattr(self, f"conv{number}"), getattr(self, f"bn{number}")
-
-
-def _basic(inputs: int, width: int, stride: int) -> _Block:
-    return _Block((inputs, width, 3, stride), (width, width, 3, 1))
-
-
-def _bottleneck(inputs: int, width: int, stride: int, version: str) -> _Block:
-    first, middle = (stride, 1) if version == "v1" else (1, stride)
-    outputs = EXPANSION * width
-    return _Block((inputs, width, 1, first), (width, width, 3, middle), (width, outputs, 1, 1))
-
-
-def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
-    """Return the projection of a block's input, or None where none is needed."""
-    if inputs == outputs and stride == 1:
-        return None
-    projection = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
-    return nn.Sequential(projection, nn.BatchNorm2d(outputs))

@@ -5,6 +5,8 @@ messages of their own.
 """
 
 import math
+import re
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +14,13 @@ from torch import Tensor
 
 from weiss._base import checks
 from weiss.backbones.trunk import InputSpec, Trunk
+
+ELSEWHERE = ("hf-hub:", "local-dir:")
+"""How names begin that timm looks up in a repository or a folder, and not among its own."""
+OPENED = re.compile(r"pretrained.*|checkpoint.*|file|cache_dir|url|hf_hub_.*")
+"""Arguments by which timm opens files and addresses."""
+WORD = re.compile(r"[\w.+-]*")
+"""Text that is neither a path nor an address."""
 
 
 class TimmNetwork(Trunk):
@@ -39,7 +48,7 @@ class TimmNetwork(Trunk):
         super().__init__()
         timm = _timm()
         known = timm.list_models() + timm.list_pretrained()
-        if name not in known and not name.startswith(("hf-hub:", "local-dir:")):
+        if name not in known and not name.startswith(ELSEWHERE):
             raise ValueError(
                 f"timm:NAME must be a network that timm has; got {name!r}."
                 f"{checks.suggestion(name, known)} timm.list_models('*vit*') searches."
@@ -74,6 +83,35 @@ class TimmNetwork(Trunk):
             return out[:, self._prefix_tokens :].transpose(1, 2).unsqueeze(3)
         # Windowed transformers keep channels last.
         return out if out.shape[1] == self.num_features else out.permute(0, 3, 1, 2)
+
+
+def refuse_outside(name: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse a network of timm that would be built from other files or from addresses.
+
+    Raises:
+        UntrustedError: by the name or an argument; nothing is imported, opened or asked before.
+    """
+    found = [f"name={name!r}"] if not WORD.fullmatch(name) else list(_outside(arguments))
+    if found:
+        raise checks.UntrustedError(
+            "a network must be built from its own file alone if somebody else may have made it; "
+            f"by its settings timm would open files or addresses: {checks.some(found)}"
+        )
+
+
+def _outside(arguments: Any, key: str = "") -> Iterator[str]:
+    """Yield the arguments, at any depth, that may name files or addresses."""
+    if isinstance(arguments, Mapping):
+        for inner, value in arguments.items():
+            if OPENED.fullmatch(str(inner)) and value is not False:
+                yield f"{inner}={value!r}"
+            else:
+                yield from _outside(value, str(inner))
+    elif isinstance(arguments, (list, tuple)):
+        for value in arguments:
+            yield from _outside(value, key)
+    elif isinstance(arguments, str) and not WORD.fullmatch(arguments):
+        yield f"{key}={arguments!r}"
 
 
 def _timm() -> ModuleType:

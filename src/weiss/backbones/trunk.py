@@ -1,6 +1,6 @@
 """The interface of a network: its input and its features.
 
-Legend: B batch, H height, W width, F features.
+Dimensions: B batch, H height, W width, F features.
 """
 
 from dataclasses import dataclass
@@ -88,11 +88,7 @@ class Trunk(nn.Module):
 
 
 class Vectors(Trunk):
-    """No network: precomputed features.
-
-    Args:
-        num_features: F, the length of a vector.
-    """
+    """No network: precomputed features, vectors of length F."""
 
     pooled = True
     architecture = "features"
@@ -112,9 +108,6 @@ class InputConversion(nn.Module):
 
     It is part of the model, so that its callers pass plain pixels. Grey images become colour by
     repetition, colour images grey by `LUMA`.
-
-    Args:
-        spec: the input of the network.
     """
 
     mean: Tensor
@@ -148,14 +141,10 @@ class InputConversion(nn.Module):
         return self
 
     def forward(self, images: Tensor) -> Tensor:
-        """Convert a batch.
+        """Convert a batch to ``(B, channels, H, W)``, or ``(B, F)``, in the network's dtype.
 
-        Args:
-            images: ``(B, 3, H, W)`` RGB or ``(B, 1, H, W)`` grey in 0..255, uint8 or floating
-                point; ``(B, F)`` floating point where the spec says vectors.
-
-        Returns:
-            ``(B, channels, H, W)`` or ``(B, F)`` in the dtype of the network.
+        Images are ``(B, 3, H, W)`` RGB or ``(B, 1, H, W)`` grey in 0..255, uint8 or floating point;
+        vectors ``(B, F)`` floating point.
         """
         spec = self.spec
         check_input(images, spec)

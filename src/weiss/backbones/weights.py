@@ -6,10 +6,10 @@ anything is copied into the network.
 """
 
 import hashlib
-import pickle
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from weiss._base.checks import some
-from weiss._base.files import cache_folder
+from weiss._base.files import cache_folder, refuse_special_file
 from weiss._base.tensor_files import DamagedFileError, read_tensors
 
 if TYPE_CHECKING:
@@ -31,6 +31,10 @@ PREFIXES = ("module.", "_orig_mod.", "model.")
 """Prefixes of every name by data parallelism, torch.compile and trainers."""
 COUNTER = "num_batches_tracked"
 """Batch normalisation's count of batches: absent in old files, and not needed."""
+DAMAGE = (UnpicklingError, RuntimeError, EOFError, OSError, LookupError, ValueError, TypeError)
+"""Errors of torch for a file that is damaged or holds more than tensors."""
+REFUSED = re.compile(r"(?:GLOBAL|class|function|module) `?([\w.]+)")
+"""What a file names that is no tensor, in torch's message."""
 SHOWN = 3
 
 
@@ -60,31 +64,25 @@ def load_weights(
         ValueError: the file is no weights file, or holds weights of another architecture. The
             module is unchanged.
     """
-    path = _local_file(str(source), checksum, cache)
+    address = str(source)
+    is_address = address.lower().startswith(("http://", "https://"))
+    if is_address:
+        from weiss._base.downloads import fetch
+
+        target = (Path(cache) if cache else cache_folder() / "weights") / _cached_name(address)
+        path = fetch(address, target, checksum=checksum, what="pretrained weights")
+    else:
+        path = Path(source).expanduser()
     try:
         weights, metadata = read_weights(path)
     except ValueError as error:
-        if not is_address(str(source)):
+        if not is_address:
             raise
         # So that the next call downloads it again.
         path.unlink(missing_ok=True)
         raise ValueError(f"{error} It came from {source} and was deleted.") from error
     _refuse_other_version(module, metadata, path)
     _copy(module, weights, classifiers, path)
-
-
-def is_address(source: str) -> bool:
-    """Return whether this is an http(s) address rather than a file."""
-    return source.lower().startswith(("http://", "https://"))
-
-
-def _local_file(source: str, checksum: "Checksum | None", cache: str | Path | None) -> Path:
-    if not is_address(source):
-        return Path(source).expanduser()
-    from weiss._base.downloads import fetch
-
-    target = (Path(cache) if cache else cache_folder() / "weights") / _cached_name(source)
-    return fetch(source, target, checksum=checksum, what="pretrained weights")
 
 
 def _cached_name(address: str) -> Path:
@@ -100,10 +98,7 @@ def _cached_name(address: str) -> Path:
 
 
 def read_weights(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read a weights file.
-
-    Args:
-        path: a safetensors file, or a PyTorch file with a state dict in it.
+    """Read a safetensors file, or a PyTorch file with a state dict in it.
 
     Returns:
         The tensors by name, on the CPU; and the metadata of the file (safetensors only).
@@ -113,37 +108,27 @@ def read_weights(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise FileNotFoundError(f"weights must be an existing file; there is no {path}.")
     if path.is_dir():
         raise ValueError(f"weights must be a file; {path} is a folder. Pass a file inside it.")
+    refuse_special_file(path)
     with path.open("rb") as file:
         start = file.read(512)
     if not start:
         raise ValueError(f"weights must not be empty; {path} has zero bytes. Fetch it again.")
     if start.lstrip()[:1] == b"<":
-        raise ValueError(
-            f"weights must be a safetensors or PyTorch file; {path} is a web page. "
-            "Fetch the file itself, and look at the page: it may ask for a login."
-        )
-    if start.startswith(b"version https://git-lfs"):
-        raise ValueError(
-            f"weights must be a safetensors or PyTorch file; {path} is a Git LFS pointer. "
-            "Fetch what it points to: git lfs pull."
-        )
-    if start[8:9] == b"{":
-        return _read_safetensors(path)
-    if start[:4] == b"PK\x03\x04" or start[:1] == b"\x80":
+        what = "is a web page. Fetch the file itself, and look at the page: it may ask for a login."
+    elif start.startswith(b"version https://git-lfs"):
+        what = "is a Git LFS pointer. Fetch what it points to: git lfs pull."
+    elif start[8:9] == b"{":
+        try:
+            return read_tensors(path)
+        except DamagedFileError as error:
+            raise ValueError(
+                f"weights must be a whole file; {error} Delete it and fetch it again."
+            ) from error
+    elif start[:4] == b"PK\x03\x04" or start[:1] == b"\x80":
         return _read_pytorch(path), {}
-    raise ValueError(
-        f"weights must be a safetensors or PyTorch file; {path} is neither "
-        f"(it begins with {start[:8]!r}). Convert it, or fetch it again."
-    )
-
-
-def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    try:
-        return read_tensors(path)
-    except DamagedFileError as error:
-        raise ValueError(
-            f"weights must be a whole file; {error} Delete it and fetch it again."
-        ) from error
+    else:
+        what = f"is neither (it begins with {start[:8]!r}). Convert it, or fetch it again."
+    raise ValueError(f"weights must be a safetensors or PyTorch file; {path} {what}")
 
 
 def _read_pytorch(path: Path) -> dict[str, Tensor]:
@@ -151,21 +136,21 @@ def _read_pytorch(path: Path) -> dict[str, Tensor]:
         # An open file, because torch would interpret the name.
         with path.open("rb") as file:
             found: Any = torch.load(file, map_location="cpu", weights_only=True)
-    except (
-        pickle.UnpicklingError,
-        RuntimeError,
-        EOFError,
-        OSError,
-        LookupError,
-        ValueError,
-        TypeError,
-    ) as error:
-        if "Unsupported" not in str(error) and "TorchScript" not in str(error):
-            raise _damaged(path, error) from error
+    except DAMAGE as error:
+        # torch advises to load what it refused with weights_only=False: that is not repeated here.
+        if isinstance(error, UnpicklingError) or "TorchScript" in str(error):
+            name = REFUSED.search(str(error))
+            found = f"({name[1]})" if name else "(or it is damaged)"
+            raise ValueError(
+                f"weights must hold tensors only; {path} also holds code, or Python objects that "
+                f"run code when they are loaded {found}. It was not run. "
+                "Ask for a safetensors file; or convert it where you trust it: "
+                "safetensors.torch.save_file(model.state_dict(), 'model.safetensors')."
+            ) from None
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ValueError(
-            f"weights must hold tensors only; {path} also holds Python objects or a program, and "
-            "loading those would run code from the file. Save the state dict alone where you trust "
-            "it: safetensors.torch.save_file(model.state_dict(), 'model.safetensors')."
+            f"weights must be a whole file; {path} is damaged or cut off ({reason}). "
+            "Delete it and fetch it again."
         ) from error
     while isinstance(found, Mapping):
         inner = [found[key] for key in WRAPPERS if isinstance(found.get(key), Mapping)]
@@ -173,9 +158,9 @@ def _read_pytorch(path: Path) -> dict[str, Tensor]:
             break
         found = inner[0]
     if not isinstance(found, Mapping) or not found:
+        what = "an empty one" if isinstance(found, Mapping) else type(found).__name__
         raise ValueError(
-            f"weights must be a state dict, tensors by name; {path} holds "
-            f"{'an empty one' if isinstance(found, Mapping) else type(found).__name__}. "
+            f"weights must be a state dict, tensors by name; {path} holds {what}. "
             "Save model.state_dict()."
         )
     others = [str(name) for name, value in found.items() if not isinstance(value, Tensor)]
@@ -185,14 +170,6 @@ def _read_pytorch(path: Path) -> dict[str, Tensor]:
             f"{some(others, SHOWN)}. Save model.state_dict() alone, or under the key 'state_dict'."
         )
     return {str(name): value for name, value in found.items()}
-
-
-def _damaged(path: Path, error: Exception) -> ValueError:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return ValueError(
-        f"weights must be a whole file; {path} is damaged or cut off ({reason}). "
-        "Delete it and fetch it again."
-    )
 
 
 def _refuse_other_version(module: nn.Module, metadata: Mapping[str, str], path: Path) -> None:
@@ -264,12 +241,9 @@ def _without_prefix(weights: dict[str, Tensor], own: Mapping[str, Tensor]) -> di
 
 def _trunk_of(weights: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the trunk's part of the weights of an Embedder, without its prefix."""
-    inside = {
-        name.removeprefix("trunk."): value
-        for name, value in weights.items()
-        if name.startswith("trunk.")
-    }
-    is_embedder = inside and not any(name.startswith("trunk.") for name in own)
+    prefix = "trunk."
+    inside = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
+    is_embedder = inside and not any(name.startswith(prefix) for name in own)
     return inside if is_embedder else weights
 
 

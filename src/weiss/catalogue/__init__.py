@@ -1,6 +1,6 @@
 """A collection of pictures that can be searched by a picture: make an index, change it, search."""
 
-from weiss.catalogue.building import Change, add_items, build_index, remove_items
+from weiss.catalogue.building import Change, add_items, build_index, compact_index, remove_items
 from weiss.catalogue.item_map import Map
 from weiss.catalogue.records import (
     DamagedIndexError,
@@ -25,6 +25,7 @@ __all__ = [
     "UnknownItemError",
     "add_items",
     "build_index",
+    "compact_index",
     "remove_items",
     "search_answer",
 ]

@@ -1,11 +1,12 @@
-"""Make an index of a collection, add to it, remove from it.
+"""Make an index of a collection, add to it, remove from it, compact it.
 
-    collection -> blocks of embeddings -> a segment -> store, map, threshold -> manifest
+    collection -> blocks of embeddings -> segments -> store, map, threshold -> manifest -> sweep
 
-The manifest is replaced last: until then readers see the old index. Finished blocks stay in the
+The manifest is replaced after all other files: until then readers see the old index. Then what it
+no longer names is deleted: no file has a trace of a removed item. Finished blocks stay in the
 folder when a process dies, and the next call with the same arguments continues from there.
 
-This is one piece: the three changes share every step after the segment.
+This is one piece: the four changes share every step after the segment.
 """
 
 import shutil
@@ -13,7 +14,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,26 +27,19 @@ from weiss._base.progress import Bar
 from weiss.catalogue.calibration import index_threshold
 from weiss.catalogue.collection import Collection, open_collection
 from weiss.catalogue.embedding import BatchEmbedder, content_digest, embed_collection
-from weiss.catalogue.index_folder import (
-    SKIPPED,
-    IndexFolder,
-    Manifest,
-    Segment,
-    clear_workspace,
+from weiss.catalogue.index_folder import SKIPPED, IndexFolder, clear_workspace
+from weiss.catalogue.index_store import (
+    drop_orphans,
+    drop_store,
+    keep_in_store,
+    store_address,
+    update_store,
 )
-from weiss.catalogue.index_store import drop_orphans, drop_store, store_address, update_store
 from weiss.catalogue.item_map import make_map, mean_fields, write_map
+from weiss.catalogue.manifest import Manifest, Segment, refuse_facts
 from weiss.catalogue.networks import Network, network_of_run, without_folders
 from weiss.catalogue.records import OtherModelError, UnknownItemError
-from weiss.catalogue.segments import (
-    Block,
-    OpenSegment,
-    alive_rows,
-    all_vectors,
-    ids_by_class,
-    open_segments,
-    write_segment,
-)
+from weiss.catalogue.segments import Block, Items, compacted, write_segment
 from weiss.data import DATASETS, Table
 from weiss.evaluation.metrics import TITLES
 from weiss.runs import recipe_from_dict, to_toml
@@ -57,6 +50,7 @@ Skipped = Sequence[tuple[str, str]]
 """Images that could not be read: their names, and why."""
 BATCH = 128
 """Pictures of a forward pass, if the recipe has no number."""
+NOTHING: Array = np.zeros(0, dtype=np.int64)
 MOST_NAMES = 10_000
 """With more names a similar name is not searched for: it takes long."""
 
@@ -97,6 +91,7 @@ def build_index(
     false_match_rate: float = 0.05,
     replace_old: bool = False,
     quiet: bool = False,
+    trust: bool = False,
 ) -> Change:
     """Make an index: embed a collection and write all files that a search needs.
 
@@ -115,18 +110,21 @@ def build_index(
         false_match_rate: the share of impostors that may find a match, for the threshold.
         replace_old: replace an index that exists.
         quiet: print nothing.
+        trust: as for `weiss.runs.Run`.
 
     Raises:
         ValueError: the data, the run or the folder cannot be used.
     """
     index = IndexFolder(folder)
     _refuse_folder(index, run, data, replace_old)
-    address = store_address(index, store, kind)
+    address = store_address(index.folder, store, kind)
     _check_batch_size(batch_size)
     if not 0 < false_match_rate < 1:
         raise ValueError(f"--false-match-rate must lie between 0 and 1; got {false_match_rate}.")
-    source = Run(run)
+    source = Run(run, trust=trust)
     network = network_of_run(source, device)
+    model, scores = network.manifest_facts("model-00000000"), dict(network.facts["scores"])
+    refuse_facts(model, scores)
     collection = open_collection(data, root=root, split=split)
     with index.writing():
         _refuse_folder(index, run, data, replace_old)  # another process may have written meanwhile
@@ -138,32 +136,25 @@ def build_index(
         segment, skipped, speed = _embed_segment(
             index, collection, embedder, next_id, num_workers, quiet
         )
-        skipped_file = _write_skipped(index, skipped)
         model_folder = index.new_name("model")
         copied = copy_model(source, index.path(model_folder))
-        now = _now()
         manifest = Manifest(
             name=collection.name,
             next_id=next_id + segment.count,
-            num_items=segment.count,
             segments=(segment,),
-            removed=None,
-            skipped=skipped_file,
-            model=network.manifest_facts(model_folder),
+            model={**model, "folder": model_folder},
             data={"name": collection.name, "split": split},
-            scores=dict(network.facts["scores"]),
+            scores=scores,
             settings={"kind": kind, "false_match_rate": false_match_rate},
             store={"address": address},
-            map=None,
-            threshold=None,
-            threshold_why="",
-            made=now,
-            updated=now,
+            made=_now(),
             files={f"{model_folder}/{name}": {} for name in copied},
         )
-        num_classes, details = complete(index, manifest, skipped, device, run=source)
+        manifest, num_classes, details = complete(index, manifest, skipped, device, run=source)
+        clear_workspace(index.building)
         if old is not None:
             drop_store(index, old)
+        index.sweep()
     classes = f" of {num_classes:,} classes" if num_classes else ", without classes"
     made = (
         f"{collection.name}: {segment.count:,} images{classes}, {network.embedding_size} "
@@ -185,25 +176,16 @@ def add_items(
     device: str = "auto",
     num_workers: int | None = None,
     quiet: bool = False,
+    trust: bool = False,
 ) -> Change:
     """Add a collection to an index, embedded by the index's own model.
 
     An item whose name and content the index has is left alone. If the content differs, nothing is
-    added.
-
-    Args:
-        folder: the index folder.
-        data: what to add, as for `build_index`.
-        run: the run that the index was made with, as a check; optional.
-        root: as for `build_index`.
-        split: as for `build_index`.
-        batch_size: pictures of a forward pass.
-        device: where to embed.
-        num_workers: decoding processes.
-        quiet: print nothing.
+    added. If ``run`` is given, it must be the one that the index was made with. The other arguments
+    are those of `build_index`.
 
     Raises:
-        OtherModelError: the run is not the one that the index was made with.
+        OtherModelError: the run is another one.
     """
     index = IndexFolder(folder)
     index.manifest()  # raises if there is no index, before the lock makes a folder
@@ -212,16 +194,17 @@ def add_items(
     with index.writing():
         drop_orphans(index)
         index.sweep()
-        manifest, (segments, removed) = index.reading(lambda m: open_segments(index, m))
-        model = Run(index.path(manifest.model["folder"]))
+        manifest, items = index.reading(lambda m: Items(index, m))
+        model = Run(index.path(manifest.model["folder"]), trust=trust)
         network = network_of_run(model, device)
-        if run is not None and not network_of_run(run, "cpu").is_model_of(manifest.model):
+        given = None if run is None else network_of_run(run, "cpu", trust=trust)
+        if run is not None and given is not None and not given.is_model_of(manifest.model):
             raise OtherModelError(
                 f"an index must have vectors of one model; {Path(run).name} is another than the "
                 f"one that {index.folder} was made with. Leave RUN out to use that one, or make "
                 "another index."
             )
-        new, already = _without_known(collection, segments, removed)
+        new, already = _without_known(collection, items)
         if not len(new):
             raise ValueError(
                 f"there must be something to add; all {len(already):,} items of {collection.name} "
@@ -237,12 +220,13 @@ def add_items(
         changed = replace(
             manifest,
             next_id=manifest.next_id + segment.count,
-            num_items=manifest.num_items + segment.count,
             segments=(*manifest.segments, segment),
-            skipped=_write_skipped(index, [*before, *skipped]),
-            updated=_now(),
         )
-        num_classes, details = complete(index, changed, [*before, *skipped], device)
+        changed, num_classes, details = complete(
+            index, changed, [*before, *skipped], device, before=items
+        )
+        clear_workspace(index.building)
+        index.sweep()
     lines = [
         f"{manifest.name}: {segment.count:,} images added, {speed}; now "
         f"{changed.num_items:,} of {num_classes:,} classes",
@@ -262,13 +246,10 @@ def add_items(
 def remove_items(
     folder: str | Path, what: Sequence[str | int], *, device: str = "auto", quiet: bool = False
 ) -> Change:
-    """Remove items from an index; their ids are never used again.
+    """Remove items from an index and from all its files; their ids are never used again.
 
-    Args:
-        folder: the index folder.
-        what: names of items, ids, or ``class:NAME`` for all items of a class.
-        device: has no effect; nothing is embedded.
-        quiet: print nothing.
+    ``what`` holds names of items, ids, or ``class:NAME`` for all items of a class; ``device`` has
+    no effect.
 
     Raises:
         UnknownItemError: the index does not have one of them; nothing is removed.
@@ -278,23 +259,47 @@ def remove_items(
     with index.writing():
         drop_orphans(index)
         index.sweep()
-        manifest, (segments, removed) = index.reading(lambda m: open_segments(index, m))
-        gone = _find_ids(what, segments, removed)
-        left = manifest.num_items - len(gone)
+        manifest, items = index.reading(lambda m: Items(index, m))
+        gone = _find_ids(what, items)
+        left = len(items.ids) - len(gone)
         if not left:
             raise ValueError(
                 f"an index must keep an item; these are all {len(gone):,} of {index.folder}. "
                 "Remove the folder itself instead."
             )
-        name = index.new_name("removed")
-        with replacing(index.path(name)) as path, path.open("wb") as file:
-            np.save(file, np.union1d(removed, gone).astype("<i8"), allow_pickle=False)
-        changed = replace(manifest, num_items=left, removed=name, updated=_now())
         skipped = _read_skipped(index, manifest)
-        _, details = complete(index, changed, skipped, device, removed=gone)
+        clear_workspace(index.building)  # an addition that was killed may have left these items
+        details = complete(index, manifest, skipped, device, before=items, gone=gone)[2]
+        index.sweep()
     line = f"{manifest.name}: {len(gone):,} images removed; now {left:,}"
     change = Change(left, 0, len(gone), (), (), (line, *details))
     return _report(change, index, quiet)
+
+
+def compact_index(folder: str | Path, *, quiet: bool = False) -> Change:
+    """Write an index anew where it has traces of removed items, or too many small files.
+
+    Every change does that too. It is needed after a change that was killed, and for an index in
+    which an older version has removed items. Where there is nothing to do, the index stays the
+    same. Kept embeddings of an addition that was killed stay in any case.
+    """
+    index = IndexFolder(folder)
+    index.manifest()
+    with index.writing():
+        drop_orphans(index)
+        index.sweep()
+        manifest, items = index.reading(lambda m: Items(index, m))
+        skipped, details = _read_skipped(index, manifest), tuple[str, ...]()
+        segments = compacted(index, manifest, items, NOTHING)
+        if segments == manifest.segments and manifest.removed is None:
+            keep_in_store(index, manifest, items.ids)
+            _switch(index, manifest, len(items.by_class()), skipped)  # the card may be older
+        else:
+            manifest = replace(manifest, segments=segments)
+            manifest, _, details = complete(index, manifest, skipped, "cpu", before=items)
+        index.sweep()
+    line = f"{manifest.name}: {len(items.ids):,} images in {len(manifest.files):,} files"
+    return _report(Change(len(items.ids), 0, 0, (), (), (line, *details)), index, quiet)
 
 
 def complete(
@@ -304,39 +309,44 @@ def complete(
     device: str,
     *,
     run: Run | None = None,
-    removed: Array | None = None,
-) -> tuple[int, tuple[str, ...]]:
-    """Make store, map and threshold of changed items, then replace the manifest.
+    before: Items | None = None,
+    gone: Array = NOTHING,
+) -> tuple[Manifest, int, tuple[str, ...]]:
+    """Compact the segments, make store, map and threshold, then replace the manifest.
 
-    Args:
-        index: the index folder.
-        manifest: the new items and the model; store, map and threshold are those of the old state.
-        skipped: all images that the index has skipped, in this change or an earlier one.
-        device: where the test data of ``run`` are embedded.
-        run: the run of the model, if its test data may be used for the threshold.
-        removed: ids that this change removes.
-
-    Returns:
-        The number of classes; and lines about store and threshold.
+    The manifest has the new segments; the rest is of the old state. ``skipped`` are the images that
+    any change has skipped. The test data of ``run``, if it is given, may be used for the threshold.
+    ``before`` are the items of the old index, None for a new one; ``gone`` are ids to remove.
+    Return the new manifest, the number of classes, and lines about store and threshold.
     """
-    segments, gone = open_segments(index, manifest)
-    ids, vectors = all_vectors(segments, gone)
-    store = update_store(index, manifest, ids, vectors, removed)
+    items = Items(index, manifest, before)
+    manifest = replace(manifest, segments=compacted(index, manifest, items, gone))
+    items = Items(index, manifest, items)
+    ids, vectors = items.ids, items.vectors()
+    ids_before = None if before is None else before.ids
+    store, after_switch = update_store(index, manifest, ids, vectors, ids_before)
     model = Run(index.path(manifest.model["folder"]))
     map_name = index.new_name("map")
     with replacing(index.path(map_name)) as path:
         write_map(path, make_map(vectors, ids, *mean_fields(model)))
-    names, labels = _class_labels(segments, gone)
+    names = list(items.by_class())
+    labels = items.labels(names)
     threshold, why = index_threshold(manifest, vectors, names, labels, model, run, device)
     whole = replace(
-        manifest, store=store.facts, map=map_name, threshold=threshold, threshold_why=why
+        manifest,
+        num_items=len(ids),
+        removed=None,
+        skipped=_write_skipped(index, skipped),
+        store=store,
+        map=map_name,
+        threshold=threshold,
+        threshold_why=why,
+        updated=_now(),
     )
     files = {name: whole.files.get(name) or index.file_facts(name) for name in whole.named()}
     whole = replace(whole, files=files)
-    lines = "".join(f"{line}\n" for line in _in_lines(skipped))
-    index.switch(whole, _index_card(whole, len(names), len(skipped)), lines)
-    clear_workspace(index.building)
-    store.after_switch()
+    _switch(index, whole, len(names), skipped)
+    after_switch()
     if threshold is None:
         line = f"no threshold: {why}"
     else:
@@ -346,14 +356,11 @@ def complete(
             f"{100 * threshold['true_match_rate']:.1f} % of queries whose class is in the index\n"
             f"  measured on {why}"
         )
-    return len(names), (store.facts["says"], line)
+    return whole, len(names), (store["says"], line)
 
 
 def copy_model(run: Run, folder: Path) -> list[str]:
-    """Copy a run without states and paths of the machine; return the names of the files.
-
-    The copy is a run folder: `Run`, `network_of_run` and `weiss export` accept it.
-    """
+    """Copy a run to a run folder without states and paths of the machine; return its files."""
     copy = Run(folder)
     nested = without_places(run.recipe())
     copy.write_recipe(to_toml(nested))
@@ -373,15 +380,13 @@ def without_places(recipe: dict[str, Any]) -> dict[str, Any]:
     """Return a recipe without paths of the machine.
 
     Example:
-        >>> without_places({"data": {"name": "/home/me/photos", "root": "/data"}})
-        {'data': {'name': 'photos'}}
+        >>> data = {"name": "/home/me/photos", "root": "/data", "cache": "/tmp", "split": "all"}
+        >>> without_places({"data": data, "seed": 3})
+        {'data': {'name': 'photos', 'split': 'all'}, 'seed': 3}
     """
     found: dict[str, Any] = {}
     for key, value in recipe.items():
-        if isinstance(value, dict):
-            found[key] = without_places(value)
-        else:
-            found[key] = without_folders(value)
+        found[key] = without_places(value) if isinstance(value, dict) else without_folders(value)
     if isinstance(found.get("data"), dict):
         data = {k: v for k, v in found["data"].items() if k not in ("root", "cache")}
         if "name" in data:
@@ -435,16 +440,8 @@ def _overlap(one: Path, other: Path) -> str:
 
 
 def _embedder(network: Network, run: Run, batch_size: int | None) -> BatchEmbedder:
-    assert network.model is not None
     size = batch_size or run.recipe().get("evaluate", {}).get("batch_size") or BATCH
-    return BatchEmbedder(
-        network.model,
-        next(network.model.parameters()).device,
-        network.preprocessing,
-        network.embedding_size,
-        network.fingerprint,
-        int(size),
-    )
+    return BatchEmbedder(network, int(size))
 
 
 def _embed_segment(
@@ -470,14 +467,15 @@ def _embed_segment(
     speed = f"embedded at {rate:,.0f} images/s"
     if before:
         speed = f"{speed}, {before:,} earlier" if before < total else "embedded earlier"
-    rows, why = 0, dict[int, str]()
+    parts, why = [NOTHING], dict[int, str]()
     for path in paths:
-        count, errors = Block.summary(path)
-        rows += count
+        of_block, errors = Block.summary(path)
+        parts.append(of_block)
         why |= errors
+    rows = np.concatenate(parts)
     skipped = [(collection.names[row], text) for row, text in sorted(why.items())]
     skipped = [*collection.left_out, *skipped]
-    if not rows:
+    if not len(rows):
         clear_workspace(index.building)
         raise ValueError(
             f"at least one image of {collection.name} must be readable; none of {total:,} is:\n  "
@@ -485,30 +483,24 @@ def _embed_segment(
         )
     segment = write_segment(
         index,
-        first,
-        (Block.read(path) for path in paths),
-        rows,
-        embedder.embedding_size,
-        collection.names,
-        collection.classes,
+        first + np.arange(len(rows)),
+        embedder.network.embedding_size,
+        [collection.names[row] for row in rows],
+        [collection.classes[row] for row in rows],
+        map(Block.read, paths),
     )
     return segment, skipped, speed
 
 
-def _find_ids(what: Sequence[str | int], segments: Sequence[OpenSegment], removed: Array) -> Array:
+def _find_ids(what: Sequence[str | int], items: Items) -> Array:
     """Return the sorted ids of names, ids and ``class:NAME``."""
-    by_name = {
-        segment.names[row]: segment.first + int(row)
-        for segment in segments
-        for row in alive_rows(segment, removed)
-    }
-    alive = set(by_name.values())
-    by_class = ids_by_class(segments, removed)
+    by_name = {segment.names[row]: id for id, segment, row in items}
+    by_class = items.by_class()
     found: set[int] = set()
     for each in map(str, what):
         if each in by_name:
             found.add(by_name[each])
-        elif each.isdecimal() and int(each) in alive:
+        elif each.isdecimal() and int(each) in items:
             found.add(int(each))
         elif each.startswith("class:") and each.removeprefix("class:") in by_class:
             found.update(by_class[each.removeprefix("class:")].tolist())
@@ -522,14 +514,9 @@ def _find_ids(what: Sequence[str | int], segments: Sequence[OpenSegment], remove
     return np.array(sorted(found), dtype=np.int64)
 
 
-def _without_known(
-    collection: Collection, segments: Sequence[OpenSegment], removed: Array
-) -> tuple[Array, list[str]]:
+def _without_known(collection: Collection, items: Items) -> tuple[Array, list[str]]:
     """Return the rows to add, and the names that the index has with the same content."""
-    known: dict[str, bytes] = {}
-    for segment in segments:
-        for row in alive_rows(segment, removed):
-            known[segment.names[row]] = segment.digests[row].tobytes()
+    known = {segment.names[row]: segment.digests[row].tobytes() for _, segment, row in items}
     rows, already, other = [], [], []
     for row, name in enumerate(collection.names):
         if name not in known:
@@ -545,28 +532,6 @@ def _without_known(
             "the files."
         )
     return np.array(rows, dtype=np.int64), already
-
-
-def _class_labels(segments: Sequence[OpenSegment], removed: Array) -> tuple[list[str], Array]:
-    """Return the sorted classes of all items, and int64 ``(n,)`` the class of each.
-
-    The class is -1 for an item without a class, or with several.
-    """
-    alive = [alive_rows(segment, removed).tolist() for segment in segments]
-    names = sorted(
-        {
-            segment.class_names[label]
-            for segment, rows in zip(segments, alive, strict=True)
-            for label in set(chain.from_iterable(map(segment.labels.__getitem__, rows)))
-        }
-    )
-    number = {name: at for at, name in enumerate(names)}
-    one = []
-    for segment, rows in zip(segments, alive, strict=True):
-        numbers = [number.get(name, -1) for name in segment.class_names]
-        for labels in (segment.labels[row] for row in rows):
-            one.append(numbers[labels[0]] if len(labels) == 1 else -1)
-    return names, np.array(one, dtype=np.int64)
 
 
 def _in_lines(skipped: Skipped) -> tuple[str, ...]:
@@ -588,6 +553,11 @@ def _write_skipped(index: IndexFolder, skipped: Skipped) -> str | None:
     with replacing(index.path(name)) as path:
         path.write_text("".join(f"{each}\t{why}\n" for each, why in skipped), encoding="utf-8")
     return name
+
+
+def _switch(index: IndexFolder, manifest: Manifest, num_classes: int, skipped: Skipped) -> None:
+    lines = "".join(f"{line}\n" for line in _in_lines(skipped))
+    index.switch(manifest, _index_card(manifest, num_classes, len(skipped)), lines)
 
 
 def _report(change: Change, index: IndexFolder, quiet: bool) -> Change:

@@ -18,14 +18,13 @@ Dimensions: n items, q queries, D embedding size, C classes.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from weiss._base import draws
 from weiss._base.arrays import Array
-from weiss.catalogue.index_folder import Manifest
+from weiss.catalogue.manifest import Manifest
 from weiss.catalogue.records import printable
 from weiss.runs import embed_runs
 from weiss.runs.folder import Run
@@ -41,36 +40,12 @@ MIN_OF_A_HALF, MIN_FINDABLE = 100, 20
 another item of their own class."""
 SIMILARITIES_AT_ONCE = 8_000_000
 """Similarities in memory at a time, 32 MB."""
+SEED = 0
 OWN_ITEMS = "this index"
 """The source of a threshold that was calibrated on the items of the index."""
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """A threshold and what it was measured on.
-
-    Attributes:
-        similarity: the threshold.
-        false_match_rate: measured on the second half of the classes.
-        true_match_rate: measured there, among queries whose class has another item.
-        num_classes: held-out classes of the queries, both halves.
-        num_setting_classes: the classes of the first half.
-        num_setting: queries that set the threshold.
-        num_measuring: queries that measured it.
-        num_gallery: items they were compared with.
-    """
-
-    similarity: float
-    false_match_rate: float
-    true_match_rate: float
-    num_classes: int
-    num_setting_classes: int
-    num_setting: int
-    num_measuring: int
-    num_gallery: int
-
-
-def shortage(labels: Array, held_out: Array, seed: int = 0) -> str:
+def shortage(labels: Array, held_out: Array) -> str:
     """Return what is missing to `calibrate` with these arguments; empty if nothing is."""
     rows = _held_out_rows(labels, held_out)
     classes = len(np.unique(labels[rows]))
@@ -79,7 +54,7 @@ def shortage(labels: Array, held_out: Array, seed: int = 0) -> str:
             f"{MIN_CLASSES} classes and {MIN_ITEMS} items that the network never trained on are "
             f"needed; there are {classes} and {len(rows)}"
         )
-    queries, sets = halves(labels, held_out, seed)
+    queries, sets = halves(labels, held_out)
     for half in (queries[sets], queries[~sets]):
         few = len(np.unique(labels[half]))
         if len(half) < MIN_OF_A_HALF or few < MIN_CLASSES // 2:
@@ -97,17 +72,14 @@ def shortage(labels: Array, held_out: Array, seed: int = 0) -> str:
     return ""
 
 
-def halves(labels: Array, held_out: Array, seed: int = 0) -> tuple[Array, Array]:
+def halves(labels: Array, held_out: Array) -> tuple[Array, Array]:
     """Choose the queries, and which of them set the threshold: half of them, by whole classes.
 
-    All classes get the same number of queries, as far as they have items. Arguments as for
-    `calibrate`.
-
-    Returns:
-        ``(q,)`` int64 rows; and bool ``(q,)``, whether each sets the threshold or measures it.
+    All classes get the same number of queries, as far as they have items. Return ``(q,)`` int64
+    rows; and bool ``(q,)``, whether each sets the threshold or measures it.
     """
     rows = _held_out_rows(labels, held_out)
-    rows = rows[draws.permutation(len(rows), seed, draws.QUERIES)]
+    rows = rows[draws.permutation(len(rows), SEED, draws.QUERIES)]
     rows = rows[np.argsort(labels[rows], kind="stable")]
     classes, firsts, sizes = np.unique(labels[rows], return_index=True, return_counts=True)
     turn = np.arange(len(rows)) - np.repeat(firsts, sizes)  # position within its class
@@ -116,7 +88,7 @@ def halves(labels: Array, held_out: Array, seed: int = 0) -> tuple[Array, Array]
     chosen = rows[in_turn[turn[in_turn] < MOST_OF_A_CLASS][:MAX_QUERIES]]
     queries = np.sort(chosen)
     counts = dict(zip(*np.unique(labels[queries], return_counts=True), strict=True))
-    order = classes[draws.permutation(len(classes), seed, draws.SPLITS)]
+    order = classes[draws.permutation(len(classes), SEED, draws.SPLITS)]
     first: list[int] = []
     more = 0  # queries of the first half minus those of the second
     for each in sorted((c for c in order if c in counts), key=lambda c: -counts[c]):
@@ -127,59 +99,48 @@ def halves(labels: Array, held_out: Array, seed: int = 0) -> tuple[Array, Array]
 
 
 def calibrate(
-    vectors: Array,
-    labels: Array,
-    held_out: Array,
-    *,
-    false_match_rate: float = 0.05,
-    seed: int = 0,
-) -> Calibration:
+    vectors: Array, labels: Array, held_out: Array, wanted: float, source: str = OWN_ITEMS
+) -> dict[str, Any]:
     """Set a threshold on half of the held-out classes, and measure it on the other half.
+
+    There must be no `shortage` of items or classes. The rate of true matches is that of queries
+    whose class has another item.
 
     Args:
         vectors: float32 ``(n, D)`` of unit length.
         labels: ``(n,)`` int64 classes; items of -1 have none and are ignored.
         held_out: ``(C,)`` bool, whether the network never trained on a class.
-        false_match_rate: the share of impostors that may find a match.
-        seed: draws the halves and the queries.
+        wanted: the share of impostors that may find a match, between 0 and 1.
+        source: where the items are from, in words.
 
-    Raises:
-        ValueError: the rate is not between 0 and 1, or there is a `shortage` of items or classes.
+    Returns:
+        What the manifest keeps: a `weiss.catalogue.Threshold`, ``wanted`` and ``source``.
     """
-    if not 0 < false_match_rate < 1:
-        raise ValueError(
-            f"false_match_rate must lie between 0 and 1; got {false_match_rate!r}. Pass 0.05 for "
-            "one false match in twenty."
-        )
-    if lack := shortage(labels, held_out, seed):
-        raise ValueError(f"a threshold cannot be set: {lack}.")
-    queries, sets = halves(labels, held_out, seed)
+    queries, sets = halves(labels, held_out)
     own_q, impostor_q = nearest_of_both(vectors, labels, queries)
-    threshold = least_threshold(impostor_q[sets], false_match_rate)
+    threshold = least_threshold(impostor_q[sets], wanted)
     own, impostor = own_q[~sets], impostor_q[~sets]
-    findable = np.isfinite(own)
-    return Calibration(
-        similarity=threshold,
-        false_match_rate=float((impostor >= threshold).mean()),
-        true_match_rate=float((own[findable] >= threshold).mean()),
-        num_classes=len(np.unique(labels[queries])),
-        num_setting_classes=len(np.unique(labels[queries[sets]])),
-        num_setting=int(sets.sum()),
-        num_measuring=int((~sets).sum()),
-        num_gallery=int((labels >= 0).sum()),
+    classes, setting = (len(np.unique(labels[rows])) for rows in (queries, queries[sets]))
+    basis = (
+        f"{classes:,} classes of {source} that never trained: {setting:,} of them, "
+        f"{sets.sum():,} queries, set it to at most {100 * wanted:g} % false matches; the others, "
+        f"{(~sets).sum():,} queries, measured it against {(labels >= 0).sum():,} items"
     )
+    return {
+        "similarity": threshold,
+        "false_match_rate": float((impostor >= threshold).mean()),
+        "true_match_rate": float((own[np.isfinite(own)] >= threshold).mean()),
+        "basis": basis,
+        "wanted": wanted,
+        "source": source,
+    }
 
 
 def nearest_of_both(vectors: Array, labels: Array, queries: Array) -> tuple[Array, Array]:
     """Return the similarities of the nearest item of the own class, and of any other class.
 
-    Args:
-        vectors: float32 ``(n, D)`` of unit length.
-        labels: ``(n,)`` int64; -1 for items without a class, which are never found.
-        queries: ``(q,)`` rows with a class; none finds itself.
-
-    Returns:
-        Two float32 ``(q,)``; -inf where there is no such item.
+    Queries ``(q,)`` are rows with a class; none finds itself, nor an item without a class. Return
+    two float32 ``(q,)``; -inf where there is no such item.
     """
     asked_qD, class_q = np.asarray(vectors[queries]), labels[queries]
     own_q = np.full(len(queries), -np.inf, dtype=np.float32)
@@ -223,15 +184,15 @@ def index_threshold(
 ) -> tuple[dict[str, Any] | None, str]:
     """Calibrate the threshold of an index on its own items, else on the test data of ``run``.
 
-    Returns:
-        What the manifest keeps, and what it was measured on; or None, and why there is none.
+    Return what the manifest keeps, and what it was measured on; or None, and why there is none.
     """
     rate = float(manifest.settings["false_match_rate"])
     trained = {printable(str(name)) for name in (model.model_facts() or {}).get("class_names", ())}
     held_out = np.array([name not in trained for name in class_names], dtype=bool)
     lack = shortage(labels, held_out)
     if not lack:
-        return _for_manifest(calibrate(vectors, labels, held_out, false_match_rate=rate), rate)
+        found = calibrate(vectors, labels, held_out, rate)
+        return found, found["basis"]
     old = manifest.threshold
     if run is None:
         # A threshold of the run's own data, which the index does not have, stays valid.
@@ -250,27 +211,8 @@ def index_threshold(
     if shortage(table.labels, held_out):
         return None, f"{lack}, in {OWN_ITEMS} and among the run's own test data"
     embeddings = tested.embeddings.float().cpu().numpy()
-    found = calibrate(embeddings, table.labels, held_out, false_match_rate=rate)
-    return _for_manifest(found, rate, "the run's own test data")
-
-
-def _for_manifest(
-    found: Calibration, rate: float, source: str = OWN_ITEMS
-) -> tuple[dict[str, Any], str]:
-    basis = (
-        f"{found.num_classes:,} classes of {source} that never trained: "
-        f"{found.num_setting_classes:,} of them, {found.num_setting:,} queries, set it to at most "
-        f"{100 * rate:g} % false matches; the others, {found.num_measuring:,} queries, measured it "
-        f"against {found.num_gallery:,} items"
-    )
-    return {
-        "similarity": found.similarity,
-        "false_match_rate": found.false_match_rate,
-        "true_match_rate": found.true_match_rate,
-        "basis": basis,
-        "wanted": rate,
-        "source": source,
-    }, basis
+    found = calibrate(embeddings, table.labels, held_out, rate, "the run's own test data")
+    return found, found["basis"]
 
 
 def _held_out_rows(labels: Array, held_out: Array) -> Array:

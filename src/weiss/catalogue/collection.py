@@ -5,7 +5,7 @@ Dimensions: n items.
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from weiss._base.arrays import Array
 from weiss._base.checks import some
 from weiss.catalogue.records import printable
 from weiss.data import DATASETS, Assembly, Table, open_table
-from weiss.data.own_data import EMPTY, images_below
+from weiss.data.own_data import EMPTY, images_below, is_image
 from weiss.data.sources import Files, Vectors
 
 NO_CLASS = ""
@@ -44,29 +44,20 @@ class Collection:
 
     def take(self, rows: Array) -> "Collection":
         """Return some of the items."""
-        return Collection(
-            self.name,
-            self.table.take(rows),
-            tuple(self.names[row] for row in rows),
-            tuple(self.classes[row] for row in rows),
-            self.left_out,
-            self.remarks,
+        return replace(
+            self,
+            table=self.table.take(rows),
+            names=tuple(self.names[row] for row in rows),
+            classes=tuple(self.classes[row] for row in rows),
         )
 
 
 def open_collection(
     data: str | Path | Table, *, root: str | Path | None = None, split: str = "all"
 ) -> Collection:
-    """Open the images of an index.
+    """Open the images of an index; the arguments are those of `weiss.catalogue.build_index`.
 
-    Args:
-        data: a folder of images, or with one subfolder for each class; a CSV, TSV or Parquet list;
-            the name of a data set; or a table.
-        root: the folder of a named data set, or the folder that the paths of a list start from.
-        split: ``"all"``, or a part of the data: test, train and so on.
-
-    Returns:
-        The collection. Images that cannot be read are found later, when they are embedded.
+    Images that cannot be read are found later, when they are embedded.
     """
     if isinstance(data, Table):
         return _named(data.name, data if split == "all" else data.part(split))
@@ -77,7 +68,7 @@ def open_collection(
             f"{path} must hold images ({', '.join(images.SUFFIXES)}), there or in subfolders; it "
             "holds none. Check the path."
         )
-    if is_folder and any(map(_is_image, path.iterdir())):
+    if is_folder and any(map(is_image, path.iterdir())):
         if split != "all":
             raise ValueError(
                 f"--split must be left out for {path}, a folder of images without classes; got "
@@ -154,14 +145,9 @@ def _classes(table: Table) -> tuple[tuple[str, ...], ...]:
     return tuple((names[label],) for label in table.labels)
 
 
-def _is_image(path: Path) -> bool:
-    hidden = path.name.startswith(".")
-    return not hidden and path.suffix.lower() in images.SUFFIXES and path.is_file()
-
-
 def _without_classes(folder: Path) -> Table:
     """Return the table of a folder with images and without subfolders of images."""
-    names = sorted(path.name for path in folder.iterdir() if _is_image(path))
+    names = sorted(path.name for path in folder.iterdir() if is_image(path))
     deeper = sorted(
         path.name
         for path in folder.iterdir()

@@ -16,22 +16,23 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from weiss._base.arrays import Array
 from weiss._base.decoding import Decoders, collect
-from weiss._base.files import replacing
+from weiss._base.files import refuse_special_file, replacing
 from weiss._base.images import BadImageError
+from weiss.backbones import Embedder
 from weiss.catalogue.collection import Collection
 from weiss.catalogue.index_folder import PLAN, clear_workspace
-from weiss.catalogue.networks import Preprocessing
+from weiss.catalogue.networks import Network
 from weiss.catalogue.records import printable
 from weiss.catalogue.segments import THUMBNAIL_SIDE, TINY, Block, make_thumbnail
 from weiss.data import CentreCrop, Table
@@ -49,23 +50,21 @@ IN_MEMORY = Storage("memory", "a piece at a time")
 
 @dataclass(frozen=True)
 class BatchEmbedder:
-    """A network that embeds decoded images in batches.
+    """A network of torch that embeds decoded images in batches of B."""
 
-    Args:
-        model: on its device, in evaluation mode.
-        device: of the model.
-        shape: its preprocessing.
-        embedding_size: D.
-        fingerprint: of its tensors.
-        batch_size: B.
-    """
-
-    model: nn.Module
-    device: torch.device
-    shape: Preprocessing
-    embedding_size: int
-    fingerprint: str
+    network: Network
     batch_size: int
+
+    @property
+    def model(self) -> Embedder:
+        """The module, on its device and in evaluation mode."""
+        assert self.network.model is not None
+        return self.network.model
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the module."""
+        return next(self.model.parameters()).device
 
     @property
     def piece_size(self) -> int:
@@ -91,15 +90,16 @@ class BatchEmbedder:
     def _crops(self, part: Store) -> Tensor:
         """Return the crops ``(B, c, S, S)`` of a batch, on the device."""
         pixels = part.pixels.to(self.device, non_blocking=True)
-        side, channels = self.shape.size, int(pixels.shape[1])
+        shape = self.network.preprocessing
+        side, channels = shape.size, int(pixels.shape[1])
         # Where each image starts if all have the network's size and follow each other.
         begins = part.starts[0] + np.arange(len(part.starts)) * side**2
-        is_ready = side == self.shape.resize and bool((part.sizes == side).all())
+        is_ready = side == shape.resize and bool((part.sizes == side).all())
         if is_ready and (part.starts == begins).all():
             # The images are their own crops.
             crops = pixels[begins[0] : begins[-1] + side**2].view(-1, side, side, channels)
             return crops.permute(0, 3, 1, 2).float()
-        windows = CentreCrop(side, self.shape.resize).windows(part.sizes)
+        windows = CentreCrop(side, shape.resize).windows(part.sizes)
         return resample(pixels, part.starts, part.sizes[:, 1], windows)
 
 
@@ -114,10 +114,8 @@ def embed_collection(
     """Embed the items of a collection whose blocks are not in the workspace yet.
 
     Blocks of another collection or network are deleted. ``advance`` is called with the number of
-    items that are done, earlier ones included.
-
-    Returns:
-        The files of all blocks, in order; and how many items had been embedded earlier.
+    items that are done, earlier ones included. Return the files of all blocks, in order; and how
+    many items had been embedded earlier.
     """
     count, size = len(collection.table), embedder.block_size
     blocks = [range(start, min(start + size, count)) for start in range(0, count, size)]
@@ -173,6 +171,7 @@ def content_digest(table: Table, row: int) -> bytes:
     """Return a checksum of the content of an item, 16 bytes."""
     source = table.source
     if isinstance(source, Files):
+        refuse_special_file(source.file(row))
         with source.file(row).open("rb") as file:
             return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
     pixels = np.ascontiguousarray(source.read(row))
@@ -184,8 +183,9 @@ def content_digest(table: Table, row: int) -> bytes:
 
 def _key(collection: Collection, embedder: BatchEmbedder) -> str:
     """Return a checksum of the network, the items and the sizes of blocks."""
-    state = hashlib.sha256(embedder.fingerprint.encode())
-    state.update(f"{embedder.shape} {embedder.batch_size} {PIECE_ITEMS} {BLOCK_ITEMS}".encode())
+    shape = embedder.network.preprocessing
+    state = hashlib.sha256(embedder.network.fingerprint.encode())
+    state.update(f"{shape} {embedder.batch_size} {PIECE_ITEMS} {BLOCK_ITEMS}".encode())
     state.update(json.dumps([collection.names, collection.classes]).encode())
     source = collection.table.source
     if isinstance(source, Files):
@@ -229,7 +229,7 @@ def _piece(
     digests = [content_digest(part, int(row)) for row in good]
     block = Block(
         at[good],
-        np.zeros((0, embedder.embedding_size), dtype=np.float32),
+        np.zeros((0, embedder.network.embedding_size), dtype=np.float32),
         thumbnails,
         places,
         np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, 16),
@@ -266,7 +266,7 @@ def _decoder_of(
     table: Table, embedder: BatchEmbedder, num_workers: int | None, stack: ExitStack
 ) -> Decode:
     """Return a function that decodes a piece; its processes end with the stack."""
-    short_side = embedder.shape.short_side
+    short_side = embedder.network.preprocessing.short_side
     workers = workers_for(len(table), num_workers)
     source = table.source
     if not isinstance(source, Files) or not workers:
@@ -304,13 +304,13 @@ def _with_vectors(piece: Block, store: Store, embedder: BatchEmbedder) -> Block:
     good = np.isfinite(vectors).all(axis=1)
     why = "its embedding is not finite (NaN or infinity)"
     bad = {int(row): why for row in piece.rows[~good]}
-    return Block(
-        piece.rows[good],
-        vectors[good],
-        piece.thumbnails,
-        piece.places[good],
-        piece.digests[good],
-        {**piece.errors, **bad},
+    return replace(
+        piece,
+        rows=piece.rows[good],
+        vectors=vectors[good],
+        places=piece.places[good],
+        digests=piece.digests[good],
+        errors={**piece.errors, **bad},
     )
 
 

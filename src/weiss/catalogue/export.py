@@ -6,7 +6,7 @@ file that fails is deleted. onnx and onnxscript are imported only here.
 The first line of a card holds a checksum of the rest: a card that the user has edited (to fill in
 the license) is not overwritten.
 
-Legend: B pictures, c channels, S side of the crop, D embedding size.
+Dimensions: B pictures, c channels, S side of the crop, D embedding size.
 """
 
 import hashlib
@@ -24,11 +24,10 @@ from torch import Tensor
 
 from weiss._base import checks
 from weiss._base.arrays import Array
-from weiss._base.files import replacing
+from weiss._base.files import replacing, special_file
 from weiss._base.tensor_files import DIGEST, read_tensors, write_tensors
 from weiss.backbones import BACKBONES, Embedder
 from weiss.catalogue.networks import (
-    DIGEST_PLACE,
     FORMATS,
     INPUT,
     ONNX,
@@ -36,11 +35,11 @@ from weiss.catalogue.networks import (
     SAFETENSORS,
     Network,
     Preprocessing,
-    digest_of_onnx,
     facts_of_run,
     network_of_file,
     words_of,
 )
+from weiss.catalogue.onnx_content import DIGEST_PLACE, digest_of_onnx
 from weiss.evaluation.metrics import TITLES
 from weiss.losses import LOSSES
 from weiss.runs.folder import LOSS, MODEL, Run
@@ -64,14 +63,10 @@ NEW = ".new"
 
 @dataclass(frozen=True)
 class Exported:
-    """An exported file.
+    """An exported file, its metadata, and the model card beside it.
 
-    Attributes:
-        path: the file.
-        card: the model card beside it; it ends in ``.new`` if the user has edited the old one.
-        difference: the largest difference between its embeddings and those of the run's network;
-            None if it was not checked.
-        facts: the metadata of the file.
+    The card ends in ``.new`` if the user has edited the old one. The difference is the largest
+    between its embeddings and those of the run's network; None if it was not checked.
     """
 
     path: Path
@@ -108,6 +103,7 @@ def export_run(
     format: str | None = None,
     check: bool = True,
     fields: bool = False,
+    trust: bool = False,
 ) -> Exported:
     """Write the best network of a run to one file, and a card beside it.
 
@@ -118,12 +114,13 @@ def export_run(
         format: ``"onnx"`` or ``"safetensors"``, for a file name without that suffix.
         check: compare the file with the run's network; for an ONNX file this needs onnxruntime.
         fields: also write the mean fields and the names of their classes; safetensors only.
+        trust: as for `weiss.runs.Run`, for a path.
 
     Raises:
         ValueError: the network cannot be exported, or the file does not give its embeddings.
         ImportError: a library is not installed.
     """
-    run, out = run if isinstance(run, Run) else Run(run), Path(out)
+    run, out = run if isinstance(run, Run) else Run(run, trust=trust), Path(out)
     kind = _kind(out, format, fields)
     _refuse_other_file(run, out, kind)
     card = _card_beside(out)
@@ -139,7 +136,7 @@ def export_run(
             tensors = {**model.state_dict(), **(_fields(run) if fields else {})}
             write_tensors(temporary, tensors, words_of(facts))
         if check:
-            written = network_of_file(temporary, "cpu", threads=1, format=kind)
+            written = network_of_file(temporary, "cpu", threads=1, format=kind, trust=run.trust)
             difference = _largest_difference(written, model, out)
         card_temporary.write_text(_model_card(facts, out.name, kind), encoding="utf-8")
     return Exported(out, card, difference, facts)
@@ -182,6 +179,8 @@ def _refuse_other_file(run: Run, out: Path, kind: str) -> None:
 
 def _is_export(path: Path, kind: str) -> bool:
     """Return whether the metadata of a file are those of an export."""
+    if special_file(path):
+        return False
     try:
         if kind == ONNX:
             # A metadata entry of ONNX: the key, twelve letters, then the value.
@@ -330,11 +329,13 @@ def _model_card(facts: dict[str, Any], name: str, kind: str) -> str:
     backbone, loss = facts["backbone"]["name"], facts["loss"]["name"]
     title = BACKBONES[backbone].title if backbone in BACKBONES else backbone
     trained = f"trained with {LOSSES[loss].title}" if loss in LOSSES else "not trained"
-    steps = "\n".join(f"{i}. {s}" for i, s in enumerate(facts["preprocessing"]["steps"], start=1))
+    shape, start = facts["preprocessing"], facts["starts_from"]
+    steps = "\n".join(f"{i}. {step}" for i, step in enumerate(shape["steps"], start=1))
+    weights = "" if start == "random weights" else f" and of the weights it started from ({start})"
     text = f"""# {name}: pictures to {facts["embedding_size"]} numbers
 
 {title}, {trained} on {facts["data"]} ({facts["num_classes"]:,} classes, epoch {facts["epoch"]}, \
-seed {facts["seed"]}), from {facts["starts_from"]}. Pictures of one class are meant to lie close \
+seed {facts["seed"]}), from {start}. Pictures of one class are meant to lie close \
 together, by the cosine of their vectors; the scores say how far that holds.
 
 ## Data and protocol
@@ -350,7 +351,7 @@ together, by the cosine of their vectors; the scores say how far that holds.
 
 {steps}
 
-Then float32 from 0 to 255, {facts["preprocessing"]["layout"]}. Mean, standard deviation and the \
+Then float32 from 0 to 255, {shape["layout"]}. Mean, standard deviation and the \
 order of colours that the network wants are inside the file.
 
 ## When is it a match?
@@ -360,14 +361,14 @@ order of colours that the network wants are inside the file.
 ## License and limits
 
 - License of this file: to be filled in by whoever ships it. It depends on the terms of \
-{_sources(facts)}.
+the pictures it was trained on ({facts["data"]}){weights}.
 - It saw {facts["num_classes"]:,} classes of {facts["data"]} and nothing else: other kinds of \
 pictures, and other ways to take them, need a measurement of their own.
 - It finds what looks alike. It was not tested for recognising people.
 
 ## Loading
 
-{_loading(name, kind, facts)}
+{_loading(name, kind, shape)}
 Fingerprint of the tensors: `{facts["fingerprint"]}`. Written by Weiss {facts["weiss_version"]}.
 """
     return f"{HEAD.format(_checksum(text.encode()))}\n{text}"
@@ -404,35 +405,25 @@ def _threshold_hint(loss: dict[str, Any]) -> str:
     )
 
 
-def _sources(facts: dict[str, Any]) -> str:
-    start = facts["starts_from"]
-    weights = "" if start == "random weights" else f" and of the weights it started from ({start})"
-    return f"the pictures it was trained on ({facts['data']}){weights}"
+def _loading(name: str, kind: str, shape: dict[str, Any]) -> str:
+    text = f"""```python
+from weiss._base.images import decode
+from weiss.catalogue.networks import network_of_file
 
-
-def _loading(name: str, kind: str, facts: dict[str, Any]) -> str:
-    sides = f"{facts['preprocessing']['size']}, {facts['preprocessing']['size']}"
-    lines = [
-        "```python",
-        "from weiss._base.images import decode",
-        "from weiss.catalogue.networks import network_of_file",
-        "",
-        f"network = network_of_file({json.dumps(name)})",
-        f'vectors = network.embed_pixels([decode("a.jpg", {facts["preprocessing"]["channels"]})])',
-        "```",
-        "",
-    ]
+network = network_of_file({json.dumps(name)})
+vectors = network.embed_pixels([decode("a.jpg", {shape["channels"]})])
+```
+"""
     if kind == ONNX:
-        lines += [
-            "Or with onnxruntime alone, on pictures that are prepared:",
-            "",
-            "```python",
-            "import onnxruntime",
-            "",
-            f"session = onnxruntime.InferenceSession({json.dumps(name)})",
-            f'(vectors,) = session.run(["{OUTPUT}"], {{"{INPUT}": images}})  '
-            f"# float32 (batch, {facts['preprocessing']['channels']}, {sides})",
-            "```",
-            "",
-        ]
-    return "\n".join(lines)
+        sizes = f"{shape['channels']}, {shape['size']}, {shape['size']}"
+        text += f"""
+Or with onnxruntime alone, on pictures that are prepared:
+
+```python
+import onnxruntime
+
+session = onnxruntime.InferenceSession({json.dumps(name)})
+(vectors,) = session.run(["{OUTPUT}"], {{"{INPUT}": images}})  # float32 (batch, {sizes})
+```
+"""
+    return text

@@ -3,8 +3,8 @@
 Below 100,000 items every vector is compared: exact, and fast enough. Larger stores are inverted
 files (IVF): each vector is in the list of its nearest centre, and a search reads the few nearest
 lists. IVF was chosen over a graph (HNSW) by ``benchmarks/bench_catalogue.py``: it is built several
-times faster, items can be removed, and the result is deterministic. A graph is an option: removed
-items are masked, and it is built again when a quarter of them is masked.
+times faster, and the result is deterministic. A graph is an option. A store only grows: without
+some of its items it is another one. Files of before 0.2 have places of removed items, with id -1.
 
 The effort of an approximate search is raised until its recall on a sample of the store's own items,
 each without itself, reaches `AIM`. Effort and recall are kept in the file.
@@ -27,17 +27,19 @@ import hashlib
 import json
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError
 
 from weiss._base.arrays import Array
-from weiss._base.checks import count, one_of
+from weiss._base.checks import one_of
 from weiss._base.files import replacing
-from weiss.catalogue.stores import best_first, item_ids, new_items, refuse_known, unit_vectors
+from weiss.catalogue.open_file import OpenFile
+from weiss.catalogue.stores import ROUNDING, VectorStore, best_first, refuse_known, unit_vectors
 
 EXACT_BELOW = 100_000
 """With fewer items every vector is compared."""
@@ -52,18 +54,18 @@ CANDIDATES = (32, 4096)
 """The smallest and the largest efSearch that is tried."""
 SIMILARITIES_AT_ONCE = 16_000_000
 """Similarities in memory while the recall is measured, 64 MB."""
-ROUNDING = 1e-6
-"""By how much a similarity differs when it is computed in another order."""
+IN_MEMORY = 64 * 2**20
+"""Bytes up to which the store of an index is read into memory, and verified; others are mapped."""
 MARK = b"weissST2"
 END = struct.Struct("<QQQ32s32s8s")
 CHUNK = 1 << 20
 """Bytes that are read at once; as many of faiss's part are in the second checksum."""
 
 
-class FaissStore:
+class FaissStore(VectorStore):
     """Vectors of unit length, searched by cosine similarity.
 
-    Several threads may search at once, but not while one of them adds or removes.
+    Several threads may search at once, but not while one of them adds.
 
     Args:
         dimension: D.
@@ -77,27 +79,49 @@ class FaissStore:
         ([[9, 7, -1]], 2)
     """
 
+    suffix = ".faiss"
+    pattern = form = example = "faiss"
+
     def __init__(self, dimension: int, *, kind: str = "auto") -> None:
-        self.dimension = count("dimension", dimension, "FaissStore")
-        self._wanted = one_of("kind", kind, KINDS, "FaissStore")
-        self._is_mapped, self.kind = False, "flat"
+        self.dimension, self._wanted, self.kind = dimension, kind, "flat"
+        self._file: OpenFile | None = None
         self._ids: Array
         self._rebuild(np.empty(0, np.int64), np.empty((0, self.dimension), np.float32))
 
     @classmethod
     def build(cls, ids: Array, vectors: Array, *, kind: str = "auto") -> "FaissStore":
-        """Make a store of many items at once, which is faster than adding them.
-
-        The ids are int64 ``(n,)``, the vectors float32 ``(n, D)`` of unit length.
-        """
-        vectors = np.asarray(vectors)
-        if vectors.ndim != 2:
-            raise ValueError(
-                f"vectors must have shape (n, D) for FaissStore; got {vectors.shape}. Pass rows."
-            )
+        """Make a store of many items at once, which is faster than `add`."""
         store = cls(vectors.shape[1], kind=kind)
-        store._rebuild(*new_items(ids, vectors, store.dimension, "FaissStore"))
+        store._rebuild(ids, unit_vectors("vectors", vectors, "FaissStore"))
         return store
+
+    @classmethod
+    def checked_address(cls, address: str, home: Path, kind: str) -> str:
+        """Return the address, ``faiss``; check the kind."""
+        one_of("--kind", kind, KINDS, "weiss index")
+        return address
+
+    @classmethod
+    def refuse(cls, facts: Mapping[str, Any]) -> None:
+        """Refuse facts without a file."""
+        if "file" not in facts:
+            raise ValueError("it names no store")
+
+    @classmethod
+    def make(
+        cls, home: Path, facts: Mapping[str, Any], ids: Array, vectors: Array, kind: str
+    ) -> "FaissStore":
+        """Make the store of a new index in memory."""
+        return cls.build(ids, vectors, kind=kind)
+
+    @classmethod
+    def open(
+        cls, home: Path, facts: Mapping[str, Any], dimension: int, *, to_change: bool = False
+    ) -> "FaissStore":
+        """Map the file of an index; read a small one, or one to change."""
+        path = home / facts["file"]
+        mapped = not to_change and path.stat().st_size > IN_MEMORY
+        return cls.load(path, dimension=dimension, mapped=mapped)
 
     def __len__(self) -> int:
         """Return how many items there are."""
@@ -107,62 +131,48 @@ class FaissStore:
         """Add vectors ``(n, D)`` under ids ``(n,)``; if the store has one of them, none is added.
 
         The store is built again when it reaches 100,000 items (kind ``"auto"``) and whenever an IVF
-        has doubled. Its effort is measured again when a tenth of the items has changed.
+        has doubled. Its effort is measured again when a tenth of the items is new.
         """
-        self._must_be_writable()
-        ids, vectors = new_items(ids, vectors, self.dimension, "FaissStore")
+        if self._file is not None:  # faiss would write to memory that it must not
+            raise ValueError(
+                "a FaissStore must be in memory to be changed; this one is mapped from a file. "
+                "Load it with mapped=False."
+            )
+        vectors = unit_vectors("vectors", vectors, "FaissStore")
         refuse_known(ids[self._places(ids) >= 0], "FaissStore")
         if len(ids):
             self._put(ids, vectors)
             self._keep_up(len(ids))
 
-    def remove(self, ids: Array) -> int:
-        """Remove items and return how many of ``ids`` ``(n,)`` the store had.
-
-        An IVF is built again when half of its items are removed, a graph when a quarter are.
-        """
-        self._must_be_writable()
-        places = self._places(item_ids(ids, "FaissStore"))
-        places = places[places >= 0]
-        if not len(places):
-            return 0
-        if self.kind != "hnsw":  # a graph cannot: its links go through every vector
-            self._index.remove_ids(places)
-        self._ids[places] = -1
-        if self.kind == "flat":  # faiss moves the vectors that follow
-            self._ids = self._ids[self._ids >= 0]
-        self._note_ids()
-        self._keep_up(len(places))
-        return len(places)
-
     def search(self, queries: Array, k: int) -> tuple[Array, Array]:
-        """Find the k most similar items of each query ``(q, D)``; see `Store.search`."""
-        queries = unit_vectors("queries", queries, self.dimension, "FaissStore")
-        k = count("k", k, "FaissStore.search")
+        """Find the k most similar items of each query ``(q, D)``; see `VectorStore.search`."""
+        queries = unit_vectors("queries", queries, "FaissStore")
         wanted = min(k, len(self))
         if wanted == 0 or len(queries) == 0:
             nothing = np.empty((len(queries), 0), np.int64)
             return best_first(nothing, nothing, k)
+        if self._file is not None:
+            self._file.refuse_cut_off()
         places, similarities = self._nearest(queries, wanted, self._effort(wanted))
         return best_first(np.where(places < 0, -1, self._ids[places]), similarities, k)
 
     def contents(self) -> tuple[Array, Array]:
         """Return a copy of all ids int64 ``(n,)`` and vectors float32 ``(n, D)``."""
-        there = self._ids >= 0
         if self.kind != "ivf":
-            return self._ids[there], self._index.reconstruct_n(0, len(there))[there]
-        vectors = np.empty((len(there), self.dimension), np.float32)
+            return self._ids.copy(), self._index.reconstruct_n(0, len(self._ids))
+        vectors = np.zeros((len(self._ids), self.dimension), np.float32)
         lists = self._index.invlists
         for number in range(lists.nlist):
             if size := lists.list_size(number):
                 places = _faiss().rev_swig_ptr(lists.get_ids(number), size)
                 codes = _faiss().rev_swig_ptr(lists.get_codes(number), size * lists.code_size)
                 vectors[places] = codes.view(np.float32).reshape(size, self.dimension)
-        return self._ids[there], vectors[there]
+        return self._ids.copy(), vectors
 
-    def describe(self) -> str:
+    def describe(self, num_items: int | None = None) -> str:
         """Return one line: the kind of the store, why it was chosen, and its settings."""
-        items = f"{len(self):,} items of {self.dimension} dimensions"
+        count = len(self) if num_items is None else num_items
+        items = f"{count:,} items of {self.dimension} dimensions"
         if self.kind == "flat":
             why = f" (below {EXACT_BELOW:,} items that is fast)" if self._wanted == "auto" else ""
             return f"faiss flat: exact search over {items}{why}"
@@ -172,9 +182,7 @@ class FaissStore:
         else:
             read = f"{self._effort(10):,} of {self._index.nlist:,} lists read for 10 neighbours"
         if self._wanted == "auto":
-            why = (
-                f"from {EXACT_BELOW:,} items on, since it is built faster than a graph, and shrinks"
-            )
+            why = f"from {EXACT_BELOW:,} items on, since it is built faster than a graph"
         measured = "recall not measured"
         if self._recalls:
             depth, share = next(iter(self._recalls.items()))
@@ -192,7 +200,17 @@ class FaissStore:
             "efforts": self._efforts,
             "recalls": self._recalls,
         }
-        write_store(path, lambda to: _faiss().write_index(self._index, str(to)), self._ids, facts)
+        with replacing(path) as temporary:
+            _faiss().write_index(self._index, str(temporary))
+            size = temporary.stat().st_size
+            tail = self._ids.astype("<i8").tobytes()
+            words = json.dumps(facts).encode()
+            with temporary.open("rb+") as file:
+                of_all = _digest(file, size, tail + words)
+                of_facts = _digest(file, min(size, CHUNK), tail + words + of_all)
+                file.seek(size)
+                lengths = (size, len(tail), len(words))
+                file.write(tail + words + END.pack(*lengths, of_all, of_facts, MARK))
 
     @classmethod
     def load(
@@ -203,7 +221,8 @@ class FaissStore:
         Args:
             path: the file.
             dimension: D that the store must have.
-            mapped: map the vectors from the file; the store is then read-only.
+            mapped: map the vectors from the file; the store is then read-only, and a file that is
+                cut off later is refused by the next search.
 
         Raises:
             ValueError: the file is damaged, or of another dimension.
@@ -226,10 +245,10 @@ class FaissStore:
             )
         store = cls.__new__(cls)
         store.dimension, store.kind, store._wanted = index.d, facts["kind"], facts["wanted"]
-        store._index, store._ids, store._is_mapped = index, ids, mapped
+        store._index, store._ids = index, ids
+        store._file = OpenFile(path) if mapped else None
         store._built, store._changed = facts["built"], facts["changed"]
-        store._efforts = {int(k): effort for k, effort in facts["efforts"].items()}
-        store._recalls = {int(k): share for k, share in facts["recalls"].items()}
+        store._efforts, store._recalls = facts["efforts"], facts["recalls"]
         store._note_ids()
         return store
 
@@ -252,13 +271,12 @@ class FaissStore:
         self._set_effort(vectors)
 
     def _kind_for(self, size: int) -> str:
-        """Return the kind for this size; an IVF becomes flat only at half of the bound."""
+        """Return the kind for this size."""
         if size == 0:
             return "flat"  # there are no vectors to find centres of
         if self._wanted != "auto":
             return self._wanted
-        is_small = size < (EXACT_BELOW if self.kind == "flat" else EXACT_BELOW // 2)
-        return "flat" if is_small else "ivf"
+        return "flat" if size < EXACT_BELOW else "ivf"
 
     def _put(self, ids: Array, vectors: Array) -> None:
         """Give vectors ``(n, D)`` to faiss, at the places after the last."""
@@ -283,7 +301,7 @@ class FaissStore:
         there = self._ids >= 0
         self._size = int(there.sum())
         self._order: Array | None = None
-        # A mask of the places that count, one bit each, for the graph.
+        # A mask of the places that count, one bit each, for a graph of before 0.2.
         self._bits = None if there.all() else np.packbits(there, bitorder="little")
 
     def _places(self, ids: Array) -> Array:
@@ -296,24 +314,15 @@ class FaissStore:
         places = self._order[np.minimum(at, len(self._ids) - 1)]
         return np.where(self._ids[places] == ids, places, -1)
 
-    def _keep_up(self, changed: int) -> None:
-        """Rebuild the index or measure its effort again, if enough has changed."""
-        self._changed += changed
-        size, places = len(self), len(self._ids)
-        is_outgrown = self.kind == "ivf" and not self._built <= 2 * size <= 4 * self._built
-        # Lists drop a removed vector but keep its place; a graph keeps both.
-        is_hollow = (places - size) * (4 if self.kind == "hnsw" else 2) > places
-        if self._kind_for(size) != self.kind or is_outgrown or is_hollow:
+    def _keep_up(self, added: int) -> None:
+        """Rebuild the index or measure its effort again, if enough was added."""
+        self._changed += added
+        size = len(self)
+        is_outgrown = self.kind == "ivf" and size > 2 * self._built
+        if self._kind_for(size) != self.kind or is_outgrown:
             self._rebuild(*self.contents())
         elif self.kind != "flat" and 10 * self._changed > size:
             self._set_effort(self.contents()[1])
-
-    def _must_be_writable(self) -> None:
-        if self._is_mapped:
-            raise ValueError(
-                "a FaissStore must be in memory to be changed; this one is mapped from a file. "
-                "Load it with mapped=False."
-            )
 
     def _effort(self, k: int) -> int:
         """Return the effort for k neighbours: lists of an IVF, candidates of a graph."""
@@ -369,10 +378,25 @@ class FaissStore:
     def _recall_of_items(
         self, rows: Array, vectors: Array, worst: Array, k: int, effort: int
     ) -> float:
-        """Return the recall of items as queries; ``worst`` is that of their k-th neighbour."""
+        """Return the share of the k nearest items that items as queries find.
+
+        An item as similar as the k-th nearest, ``worst`` ``(q,)``, is one of them: copies count.
+        """
         places, similarities = self._nearest(vectors[rows], k + 1, effort)
-        own = np.flatnonzero(self._ids >= 0)[rows]
-        return share_found(similarities, places != own[:, None], worst, k)
+        is_right = (places != rows[:, None]) & (similarities >= worst[:, None] - ROUNDING)
+        return float(np.minimum(is_right.sum(1), k).mean() / k)
+
+
+class _Facts(BaseModel):
+    """The facts in the file of a store."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+    kind: Literal["flat", "ivf", "hnsw"]
+    wanted: Literal["auto", "flat", "ivf", "hnsw"]
+    built: NonNegativeInt
+    changed: NonNegativeInt
+    efforts: dict[PositiveInt, PositiveInt]
+    recalls: dict[PositiveInt, float]
 
 
 def _faiss() -> Any:
@@ -415,32 +439,6 @@ def similarity_at(queries: Array, vectors: Array, ranks: Sequence[int]) -> dict[
     return found
 
 
-def share_found(similarities: Array, is_counted: Array, worst: Array, k: int) -> float:
-    """Return the share of the k nearest items among those found, ``(q, m)``.
-
-    An item as similar as the k-th nearest, ``worst`` ``(q,)``, is one of them: copies count.
-    """
-    is_right = is_counted & (similarities >= worst[:, None] - ROUNDING)
-    return float(np.minimum(is_right.sum(1), k).mean() / k)
-
-
-def write_store(
-    path: str | Path, write_index: Callable[[Path], None], ids: Array, facts: dict[str, Any]
-) -> None:
-    """Write a store to a file atomically; ``write_index`` writes faiss's part to a path."""
-    with replacing(path) as temporary:
-        write_index(temporary)
-        size = temporary.stat().st_size
-        tail = ids.astype("<i8").tobytes()
-        words = json.dumps(facts).encode()
-        with temporary.open("rb+") as file:
-            of_all = _digest(file, size, tail + words)
-            of_facts = _digest(file, min(size, CHUNK), tail + words + of_all)
-            file.seek(size)
-            lengths = (size, len(tail), len(words))
-            file.write(tail + words + END.pack(*lengths, of_all, of_facts, MARK))
-
-
 def read_facts(path: Path, *, everything: bool = True) -> tuple[dict[str, Any], Array]:
     """Return facts and ids int64 ``(n,)``; compare one checksum, or with ``everything`` both."""
     refused = ValueError(
@@ -462,7 +460,10 @@ def read_facts(path: Path, *, everything: bool = True) -> tuple[dict[str, Any], 
             is_right = _digest(file, size, tail + words) == of_all
         if not is_right:
             raise refused
-    facts: dict[str, Any] = json.loads(words)
+    try:
+        facts = _Facts.model_validate_json(words).model_dump()
+    except ValidationError:
+        raise refused from None
     return facts, np.frombuffer(tail, "<i8").astype(np.int64)
 
 

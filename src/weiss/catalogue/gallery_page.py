@@ -2,7 +2,6 @@
 
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
@@ -32,13 +31,8 @@ MORE_CSS = """
 """
 
 
-@dataclass(frozen=True, eq=False)
-class Search:
-    """A picture, uint8 ``(height, width, 1 or 3)``, and its hits, best first."""
-
-    name: str
-    pixels: Array
-    hits: Sequence[Hit]
+Search = tuple[str, Array, Sequence[Hit]]
+"""The name of a picture, the picture, uint8 ``(height, width, 1 or 3)``, and its hits."""
 
 
 def verdict(hits: Sequence[Hit], threshold: Threshold | None) -> str:
@@ -61,7 +55,7 @@ def verdict(hits: Sequence[Hit], threshold: Threshold | None) -> str:
 
 def write_gallery(path: str | Path, catalogue: Catalogue, searches: Sequence[Search]) -> None:
     """Write an HTML page of searches in a catalogue."""
-    sections = "".join(_section(catalogue, search) for search in searches)
+    sections = "".join(_section(catalogue, *search) for search in searches)
     title = _text(f"Search in {catalogue.name}")
     lead = f"{len(catalogue):,} images, nearest first by the cosine of their embeddings."
     threshold = catalogue.threshold
@@ -81,15 +75,15 @@ def write_gallery(path: str | Path, catalogue: Catalogue, searches: Sequence[Sea
         temporary.write_text(page, encoding="utf-8")
 
 
-def _section(catalogue: Catalogue, search: Search) -> str:
-    kept, height, width = make_thumbnail(search.pixels)
+def _section(catalogue: Catalogue, name: str, pixels: Array, hits: Sequence[Hit]) -> str:
+    kept, height, width = make_thumbnail(pixels)
     picture = _data(media_type(height), thumbnail_file(kept, height, width))
-    name = _text(search.name)
-    hits = "".join(_hit(catalogue, hit, rank) for rank, hit in enumerate(search.hits, 1))
+    name = _text(name)
+    shown = "".join(_hit(catalogue, hit, rank) for rank, hit in enumerate(hits, 1))
     return (
         f'<h2>{name}</h2>\n<div class="asked"><img src="{picture}" alt="the query: {name}">'
-        f"<p>{_text(verdict(search.hits, catalogue.threshold))}.</p></div>\n"
-        f'<ol class="hits">\n{hits}</ol>\n'
+        f"<p>{_text(verdict(hits, catalogue.threshold))}.</p></div>\n"
+        f'<ol class="hits">\n{shown}</ol>\n'
     )
 
 

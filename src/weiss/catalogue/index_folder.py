@@ -6,154 +6,61 @@
     model-XXXXXXXX/     a copy of the model, itself a run folder: recipe, network, fields
     items-XXXXXXXX.json, vectors-XXXXXXXX.npy, digests-XXXXXXXX.npy, thumbnails-XXXXXXXX.bin,
     places-XXXXXXXX.npy
-                        a segment: the items that were added together
+                        a segment: items that were added together, or in several small changes
     removed-XXXXXXXX.npy, skipped-XXXXXXXX.txt, map-XXXXXXXX.npz, store-XXXXXXXX.faiss
     .building/          finished embeddings of an index that is not finished
     .written            the note: names that Weiss has used here since the last change began, one a
-                        line; for a Milvus collection its name, its dimension and the address
+                        line; for a collection of a database its name, its dimension and the address
 
 Files never change once a manifest names them. A change writes new files, then replaces the
-manifest. Files that are no longer named are deleted by the next change, so that a reader of the old
-manifest still finds them; a reader that comes later reads the manifest again.
+manifest, then deletes the files that it no longer names: items that were removed are in no file. A
+reader that has opened them still reads them; one that was about to reads the manifest again. What
+a killed change leaves is deleted by the next one.
 
 Only files of Weiss are deleted: a name is noted before it is used, and a file is deleted only if
 its name is in the note and has the form of ours. A folder with other contents is refused.
 
-Opening an index compares the sizes of all files and the checksums of small ones. Checksums of files
-larger than `SMALL` are compared only by a full check; the network and the faiss file also check
-themselves when they are loaded.
+Opening an index compares the sizes of all files, and the checksums of all but large ones of
+`MAY_BE_LARGE`. `weiss index --check` compares everything, as does `weiss serve` when it starts.
 """
 
 import hashlib
-import json
 import os
 import re
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from weiss._base.checks import some, suggestion
-from weiss._base.files import alone, remove_leftovers, replacing
-from weiss.catalogue.milvus_store import MILVUS, refuse_address
+from weiss._base.decoding import usable_cores
+from weiss._base.files import alone, read_json, refuse_special_file, remove_leftovers, replacing
+from weiss.catalogue.manifest import (
+    FILE_NAME,
+    MANIFEST,
+    MODEL_FILES,
+    MODEL_NAME,
+    SUFFIXES,
+    Manifest,
+    collection_line,
+)
 from weiss.catalogue.records import REPAIR, DamagedIndexError, damaged
-from weiss.runs import folder as run_folder
+from weiss.runs.folder import CARD
 
 T = TypeVar("T")
-MANIFEST, CARD, SKIPPED, BUILDING = "index.json", "card.md", "skipped.txt", ".building"
+SKIPPED, BUILDING = "skipped.txt", ".building"
 NOTE, PLAN = ".written", "plan.json"
-FORMAT = 2
-"""The version of the layout of the folder."""
 SMALL = 4 * 2**20
-"""Bytes up to which a file is compared with its checksum whenever the index is opened."""
+MAY_BE_LARGE = ("vectors-", "thumbnails-", "store-", "model-")
+"""Files that are compared with their checksum only up to `SMALL` bytes when the index is opened;
+the network checks itself when it is loaded, as does the store if it is read into memory."""
 RETRIES = 10
 """How often a reader starts again because the index has changed meanwhile."""
 LOCK = f".{MANIFEST}.lock"
-SUFFIXES = {
-    "items": ".json",
-    "vectors": ".npy",
-    "digests": ".npy",
-    "thumbnails": ".bin",
-    "places": ".npy",
-    "removed": ".npy",
-    "skipped": ".txt",
-    "map": ".npz",
-    "store": ".faiss",
-}
-"""The kinds of files of an index, and the suffixes of their names."""
-MODEL_FILES = (run_folder.RECIPE, run_folder.MODEL, run_folder.CARD, run_folder.RESULT)
-"""The files of a model; the last two may be absent."""
-MODEL_NAME = re.compile(r"model-[0-9a-f]{8}")
-FILE_NAME = re.compile(
-    "|".join(rf"{kind}-[0-9a-f]{{8}}{re.escape(suffix)}" for kind, suffix in SUFFIXES.items())
-)
-NAMED = re.compile(
-    rf"{FILE_NAME.pattern}|{MODEL_NAME.pattern}/(?:{'|'.join(map(re.escape, MODEL_FILES))})"
-)
-"""What a manifest may name: nothing outside of the folder."""
 WORKSPACE_FILE = re.compile(r"plan\.json|block-[0-9]{6}\.npz|\..+\.[0-9a-f]{8}\.tmp")
 """A plan, finished blocks, and temporary files of a killed process."""
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Items that were added together; the names of their files.
-
-    Attributes:
-        first: the id of the first item; the others follow without a gap.
-        count: n.
-        items: names and classes.
-        vectors: float32 ``(n, D)``.
-        digests: uint8 ``(n, 16)``, checksums of the images' content.
-        thumbnails: thumbnails, one after the other.
-        places: int64 ``(n, 4)``, the place of each thumbnail.
-    """
-
-    first: int
-    count: int
-    items: str
-    vectors: str
-    digests: str
-    thumbnails: str
-    places: str
-
-    def files(self) -> tuple[str, ...]:
-        """Return the names of its files."""
-        return self.items, self.vectors, self.digests, self.thumbnails, self.places
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """What an index is.
-
-    Attributes:
-        name: of the collection.
-        next_id: the id of the next item.
-        num_items: without removed ones.
-        segments: all items, with removed ones.
-        removed: the file of removed ids; None if there are none.
-        skipped: the file of images that could not be read, a line each; None if there are none.
-        model: the folder of the model (``folder``) and facts about it.
-        data: facts about the collection.
-        scores: the scores of the model.
-        settings: options that later changes use too.
-        store: ``address`` and ``says``; for faiss ``file``, for Milvus ``collection``.
-        map: the file of the items in two dimensions.
-        threshold: as `weiss.catalogue.Threshold`; None if none could be set.
-        threshold_why: what the threshold was measured on, or why there is none.
-        made: when the index was made.
-        updated: when it was last changed.
-        files: size and SHA-256 of every file.
-    """
-
-    name: str
-    next_id: int
-    num_items: int
-    segments: tuple[Segment, ...]
-    removed: str | None
-    skipped: str | None
-    model: dict[str, Any]
-    data: dict[str, Any]
-    scores: dict[str, Any]
-    settings: dict[str, Any]
-    store: dict[str, Any]
-    map: str | None
-    threshold: dict[str, Any] | None
-    threshold_why: str
-    made: str
-    updated: str
-    files: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def named(self) -> list[str]:
-        """Return the names of all its files."""
-        one_each = (self.removed, self.skipped, self.map, self.store.get("file"))
-        own = [name for segment in self.segments for name in segment.files()]
-        inside = f"{self.model['folder']}/"
-        own += [f"{inside}{name}" for name in MODEL_FILES[:2]]
-        own += [name for name in self.files if name.startswith(inside) and name not in own]
-        return own + [name for name in one_each if name is not None]
 
 
 class IndexFolder:
@@ -189,75 +96,80 @@ class IndexFolder:
             FileNotFoundError: there is no index.
             DamagedIndexError: the manifest cannot be read.
         """
-        path = self.folder / MANIFEST
+        refuse_special_file(self.path(MANIFEST), DamagedIndexError)
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            content = self.path(MANIFEST).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             raise FileNotFoundError(self._absent()) from None
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise damaged(MANIFEST, error) from None
-        try:
-            if found.pop("format") != FORMAT:
-                raise DamagedIndexError(
-                    f"{MANIFEST} must have format {FORMAT}; it is of another version of Weiss. "
-                    f"{REPAIR}"
-                )
-            segments = tuple(Segment(**each) for each in found.pop("segments"))
-            manifest = Manifest(segments=segments, **found)
-            named = [*manifest.named(), *manifest.files]
-        except (KeyError, TypeError, AttributeError) as error:
-            raise damaged(MANIFEST, f"{type(error).__name__} {error}") from None
-        wrong = [name for name in named if not NAMED.fullmatch(str(name))]
-        wrong += [] if MODEL_NAME.fullmatch(str(manifest.model["folder"])) else ["its model"]
-        wrong = wrong or sorted(set(named) - set(manifest.files))
-        if wrong:
-            raise damaged(MANIFEST, f"it names {wrong[0]!r}, which is no file of an index")
-        _refuse_store(manifest.store)
-        return manifest
+        return Manifest.from_json(content)
 
-    def reading(self, read: Callable[[Manifest], T]) -> tuple[Manifest, T]:
-        """Return the manifest and ``read(manifest)``; start again if it was changed meanwhile."""
+    def reading(
+        self, read: Callable[[Manifest], T], *, everything: bool = False
+    ) -> tuple[Manifest, T]:
+        """Return the manifest and ``read(manifest)``; start again if it was changed meanwhile.
+
+        With ``everything`` the checksums of large files are compared too.
+        """
         manifest = self.manifest()
         for _ in range(RETRIES):
             try:
-                self.check(manifest)
+                self.check(manifest, everything=everything)
                 return manifest, read(manifest)
-            except FileNotFoundError as error:
+            except (FileNotFoundError, NotADirectoryError) as error:
                 newer = self.manifest()
                 if newer.files == manifest.files:
                     name = Path(str(error.filename or error)).name
-                    raise DamagedIndexError(_missing(name)) from None
+                    raise DamagedIndexError(f"{name} of the index is missing. {REPAIR}") from None
                 manifest = newer
         raise DamagedIndexError(
             f"{self.folder.name} changes faster than it can be read. Try again in a moment."
         )
 
     def check(self, manifest: Manifest, *, everything: bool = False) -> None:
-        """Compare sizes and the checksums of small files, or of all.
+        """Compare sizes and checksums, with ``everything`` of large files too; see `reading`.
 
         Raises:
-            FileNotFoundError: a file is missing, because the index was changed meanwhile.
-            DamagedIndexError: a file is missing, cut off or changed.
+            DamagedIndexError: a file is cut off or changed.
+            OSError: it is missing.
         """
+        compared = []
         for name, must in manifest.files.items():
             path = self.path(name)
-            try:
-                size = path.stat().st_size
-            except (FileNotFoundError, NotADirectoryError):
-                if self.manifest().files != manifest.files:
-                    raise FileNotFoundError(_missing(name)) from None
-                raise DamagedIndexError(_missing(name)) from None
+            refuse_special_file(path, DamagedIndexError)
+            size = path.stat().st_size
             if size != must["bytes"]:
                 raise DamagedIndexError(
                     f"{name} of the index must have {must['bytes']:,} bytes; it has {size:,}. It "
                     f"was cut off or changed. {REPAIR}"
                 )
-            if (everything or size <= SMALL) and _sha256(path) != must["sha256"]:
-                raise damaged(name, "its content does not match its checksum")
+            if everything or size <= SMALL or not name.startswith(MAY_BE_LARGE):
+                compared.append(name)
+        with ThreadPoolExecutor(usable_cores()) as pool:
+            for name, found in zip(compared, pool.map(self._sha256, compared), strict=True):
+                if found != manifest.files[name]["sha256"]:
+                    raise damaged(name, "its content does not match its checksum")
 
-    def new_name(self, kind: str) -> str:
+    def verify(self) -> str:
+        """Compare everything, and add the checksum of an index.json that has none.
+
+        Return what was found, in words.
+        """
+        manifest, _ = self.reading(lambda _: None, everything=True)
+        line = f"{len(manifest.files)} files are as they were written"
+        if manifest.is_sealed:
+            return f"{line}, and {MANIFEST}."
+        line = f"{line}; {MANIFEST}, of an older version, had no checksum"
+        try:
+            with self.writing():  # nobody has changed what is compared now
+                manifest, _ = self.reading(lambda _: None, everything=True)
+                self._write(MANIFEST, manifest.to_json().encode())
+        except OSError as error:
+            return f"{line}, and none could be added ({error.strerror})."
+        return f"{line}, and has one now."
+
+    def new_name(self, kind: str, suffix: str = "") -> str:
         """Return a new name, for example ``vectors-1b7f09d2.npy``, and note it."""
-        name = f"{kind}-{uuid.uuid4().hex[:8]}{SUFFIXES.get(kind, '')}"
+        name = f"{kind}-{uuid.uuid4().hex[:8]}{suffix or SUFFIXES.get(kind, '')}"
         self.note(name)
         return name
 
@@ -276,23 +188,21 @@ class IndexFolder:
 
     def file_facts(self, name: str) -> dict[str, Any]:
         """Return size and checksum of a file, for the manifest."""
-        path = self.path(name)
-        return {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+        return {"bytes": self.path(name).stat().st_size, "sha256": self._sha256(name)}
 
     def switch(self, manifest: Manifest, card: str, skipped: str) -> None:
         """Replace the manifest, then the card and the list of skipped images."""
-        words = {"format": FORMAT, **asdict(manifest)}
         # Encoded before the first file is replaced: text that cannot be encoded must fail here.
-        texts = {MANIFEST: json.dumps(words, indent=1) + "\n", CARD: card, SKIPPED: skipped}
+        texts = {MANIFEST: manifest.to_json(), CARD: card, SKIPPED: skipped}
         contents = {name: text.encode("utf-8") for name, text in texts.items()}
+        Manifest.from_json(contents[MANIFEST])  # what nobody could open must fail here too
         for name, content in contents.items():
-            with replacing(self.folder / name) as temporary:
-                temporary.write_bytes(content)
+            self._write(name, content)
 
     def sweep(self) -> None:
         """Delete files that the manifest no longer names; the caller must hold the lock.
 
-        Called before a change, so it deletes what the change before has left.
+        Called before a change, because one before may have been killed, and after it.
         """
         own = "|".join((MANIFEST, CARD, SKIPPED, NOTE)).replace(".", r"\.")
         remove_leftovers(self.folder, f"{own}|{FILE_NAME.pattern}")
@@ -300,9 +210,8 @@ class IndexFolder:
         if manifest is None and self.exists():
             return  # damaged: it is unknown which files belong to it
         if manifest is not None:
-            size = int(manifest.model["embedding_size"])
             kept = {name.partition("/")[0] for name in manifest.files}
-            kept |= {collection_line(manifest.store, size)} - {""}
+            kept |= {collection_line(manifest.store, manifest.embedding_size)} - {""}
         noted = self.noted()
         if self._has_note() and noted == kept:
             return
@@ -323,15 +232,15 @@ class IndexFolder:
             raise ValueError(
                 f"--out must be a folder; {self.folder} is a file. Choose another name."
             )
+        self._refuse_special_files()
         there = set(os.listdir(self.folder)) if self.folder.is_dir() else set()
         if not there - {LOCK} or self._has_note():
             return
         if (self.building / PLAN).is_file():
             return
-        try:
-            found = json.loads((self.folder / MANIFEST).read_text(encoding="utf-8"))
-            is_ours = {"format", "segments", "files"} <= set(found)  # of any version
-        except (OSError, ValueError, TypeError):
+        try:  # of any version
+            is_ours = {"format", "segments", "files"} <= read_json(self.path(MANIFEST)).keys()
+        except (OSError, ValueError):
             is_ours = False
         if not is_ours:
             raise ValueError(
@@ -342,6 +251,7 @@ class IndexFolder:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Hold the lock of the index; refuse a second process."""
+        self._refuse_special_files()
         is_new = not self.folder.exists()
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -359,6 +269,18 @@ class IndexFolder:
                 if is_new:
                     self.folder.rmdir()  # fails unless it is empty
 
+    def _write(self, name: str, content: bytes) -> None:
+        with replacing(self.folder / name) as temporary:
+            temporary.write_bytes(content)
+
+    def _sha256(self, name: str) -> str:
+        with self.path(name).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def _refuse_special_files(self) -> None:
+        for name in (MANIFEST, NOTE, LOCK):
+            refuse_special_file(self.path(name), DamagedIndexError)
+
     def _has_note(self) -> bool:
         path = self.folder / NOTE
         return path.is_file() and not path.is_symlink()
@@ -374,27 +296,6 @@ class IndexFolder:
         )
 
 
-def _refuse_store(store: dict[str, Any]) -> None:
-    """Refuse a store of a manifest that is unknown or lies outside of the folder."""
-    address = store.get("address")
-    if address == "faiss" and "file" in store:
-        return
-    if isinstance(address, str) and address.startswith(MILVUS):
-        try:
-            refuse_address(address)
-        except ValueError as error:
-            raise damaged(MANIFEST, error) from None
-        return
-    raise damaged(MANIFEST, "it names no store")
-
-
-def collection_line(store: dict[str, Any], dimension: int) -> str:
-    """Return the line of a Milvus collection in the note; empty for another store."""
-    if "collection" not in store:
-        return ""
-    return f"{store['collection']} {dimension} {store['address']}"
-
-
 def clear_workspace(workspace: Path) -> None:
     """Delete the finished embeddings of an index, and nothing else that lies there."""
     if workspace.is_dir() and not workspace.is_symlink():
@@ -408,12 +309,3 @@ def _remove(folder: Path, pattern: re.Pattern[str]) -> None:
             path.unlink(missing_ok=True)
     with suppress(OSError):
         folder.rmdir()
-
-
-def _missing(name: str) -> str:
-    return f"{name} of the index is missing. {REPAIR}"
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

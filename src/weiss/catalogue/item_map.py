@@ -59,21 +59,11 @@ def make_map(
     *,
     method: str = "auto",
 ) -> Map:
-    """Project items and fields to two dimensions.
+    """Project items ``(n, D)`` and fields ``(m, D)`` to two dimensions, always in the same way.
 
-    Args:
-        vectors: float32 ``(n, D)``, at least one.
-        ids: ``(n,)`` int64, their ids.
-        fields: float32 ``(m, D)`` of unit length; m may be 0.
-        field_names: m names of their classes.
-        method: ``"pca"``, ``"umap"``, or ``"auto"``: UMAP if it is installed, for up to 20,000
-            items.
-
-    Returns:
-        The map; the same for the same items.
+    The method is ``"pca"``, ``"umap"``, or ``"auto"``: UMAP if it is installed, for up to 20,000
+    items.
     """
-    if method not in ("auto", "pca", "umap"):
-        raise ValueError(f"method must be 'auto', 'pca' or 'umap'; got {method!r}.")
     chosen = draws.permutation(len(vectors), SEED, draws.QUERIES)[:SAMPLE]
     sample = np.asarray(vectors[np.sort(chosen)], dtype=np.float32)
     if method == "auto":
@@ -145,17 +135,11 @@ def _in_blocks(project: Any, vectors: Array) -> Array:
 
 def write_map(path: Path, made: Map) -> None:
     """Write a map to an npz file, without pickles."""
+    explained = np.nan if made.explained is None else made.explained
+    names = np.array(made.field_names, dtype=np.str_)
     with path.open("wb") as file:
-        np.savez(
-            file,
-            allow_pickle=False,
-            method=np.array(made.method),
-            explained=np.array(np.nan if made.explained is None else made.explained),
-            ids=made.ids,
-            points=made.points,
-            field_names=np.array(made.field_names, dtype=np.str_),
-            field_points=made.field_points,
-        )
+        arrays = {**vars(made), "explained": explained, "field_names": names}
+        np.savez(file, allow_pickle=False, **arrays)
 
 
 def read_map(path: Path) -> Map:

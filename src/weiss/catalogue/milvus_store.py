@@ -3,19 +3,18 @@
 Dimensions: n items, q queries, D embedding size.
 """
 
-import hashlib
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
 from weiss._base.arrays import Array
-from weiss._base.checks import count
-from weiss.catalogue.stores import best_first, item_ids, new_items, refuse_known, unit_vectors
+from weiss.catalogue.stores import VectorStore, best_first, refuse_known, unit_vectors
 
 MILVUS = "milvus:"
 """Prefix of the address of a Milvus store."""
@@ -28,25 +27,24 @@ LINKS, CONSTRUCTION, CANDIDATES = 32, 80, 128
 """The HNSW graph: M, efConstruction, ef."""
 
 
-class MilvusStore:
+class MilvusStore(VectorStore):
     """Vectors of unit length in a Milvus collection.
 
     Added items are found at once (consistency level ``Strong``). The index is a graph (HNSW),
     which needs no training and can grow.
 
-    Args:
-        address: ``host:19530``, ``http://host:19530``, or a file name that ends in ``.db`` for
-            Milvus Lite, which one process at a time can open.
-        collection: any name; see `collection_name`.
-        dimension: D.
-        create: make the collection if it does not exist.
-        timeout: seconds to wait for the first answer of the server.
+    The address is ``host:19530``, ``http://host:19530``, or a file name that ends in ``.db`` for
+    Milvus Lite, which one process at a time can open. ``create`` makes the collection if it does
+    not exist. ``timeout`` is how many seconds to wait for the first answer of the server.
 
     Raises:
         ImportError: pymilvus is not installed.
         ConnectionError: no server answers at the address.
         ValueError: the address is wrong, or the collection is of another kind.
     """
+
+    suffix, pattern, form = "", f"{MILVUS}.+", f"{MILVUS}ADDRESS"
+    example = f"{MILVUS}localhost:19530, or {MILVUS}items.db for a file in the index folder"
 
     def __init__(
         self,
@@ -57,8 +55,7 @@ class MilvusStore:
         create: bool = True,
         timeout: float = 5.0,
     ) -> None:
-        self.dimension = count("dimension", dimension, "MilvusStore")
-        self.collection = collection_name(collection)
+        self.dimension, self.collection = dimension, collection
         self.address = _normal(address)
         self._fresh = 0
         self._client = _connected(self.address, timeout)
@@ -68,6 +65,59 @@ class MilvusStore:
             self._client.close()
             raise
 
+    @classmethod
+    def checked_address(cls, address: str, home: Path, kind: str) -> str:
+        """Return the address, that of a file from the index folder on."""
+        if kind != "auto":
+            raise ValueError(f"--kind is for faiss; leave it out for Milvus. Got {kind!r}.")
+        where = address.removeprefix(MILVUS)
+        if _is_file(where) and Path(where).name != where:
+            home, path = home.resolve(), Path(where).resolve()
+            address = MILVUS + (path.relative_to(home) if home in path.parents else path).as_posix()
+        cls.refuse({"address": address})
+        return address
+
+    @classmethod
+    def refuse(cls, facts: Mapping[str, Any]) -> None:
+        """Refuse an address with a password, or of a file outside of the index folder."""
+        where = facts["address"].removeprefix(MILVUS)
+        if "@" in where:
+            raise ValueError(
+                "the address of Milvus must hold neither name nor password, because the index "
+                "keeps it; it holds an @. Give host:port alone."
+            )
+        path = PurePosixPath(where)
+        leads_out = ".." in path.parts or where.startswith(("/", "~")) or set("\\:") & set(where)
+        if _is_file(where) and leads_out:
+            raise ValueError(
+                "the file of Milvus must lie in the index folder, so that both move together; "
+                f"{path.name} does not. Give a name alone: {MILVUS}items.db"
+            )
+
+    @classmethod
+    def elsewhere(cls, address: str) -> str:
+        """Return the server; empty for a file."""
+        where = address.removeprefix(MILVUS)
+        return "" if _is_file(where) else f"Milvus at {public_address(where)}"
+
+    @classmethod
+    def make(
+        cls, home: Path, facts: Mapping[str, Any], ids: Array, vectors: Array, kind: str
+    ) -> "MilvusStore":
+        """Make the collection of a new index."""
+        where = _inside(facts["address"], home)
+        store = cls(where, facts["collection"], vectors.shape[1])
+        store.add(ids, vectors)
+        return store
+
+    @classmethod
+    def open(
+        cls, home: Path, facts: Mapping[str, Any], dimension: int, *, to_change: bool = False
+    ) -> "MilvusStore":
+        """Open the collection of an index."""
+        where = _inside(facts["address"], home)
+        return cls(where, facts.get("collection", "index"), dimension, create=False)
+
     def __len__(self) -> int:
         """Return the number of items."""
         with _as_connection_error(self.address):
@@ -76,7 +126,7 @@ class MilvusStore:
 
     def add(self, ids: Array, vectors: Array) -> None:
         """Add vectors ``(n, D)`` under ids ``(n,)``; if it has one of them, none is added."""
-        ids, vectors = new_items(ids, vectors, self.dimension, "MilvusStore")
+        vectors = unit_vectors("vectors", vectors, "MilvusStore")
         refuse_known(self._known(ids), "MilvusStore")
         batch = max(1, min(ITEMS_AT_ONCE, MOST_BYTES // (4 * self.dimension)))
         with _as_connection_error(self.address):
@@ -92,20 +142,29 @@ class MilvusStore:
                 self._client.flush(self.collection)
                 self._fresh = 0
 
-    def remove(self, ids: Array) -> int:
-        """Remove items and return how many of ``ids`` ``(n,)`` were there."""
-        known = self._known(item_ids(ids, "MilvusStore"))
-        with _as_connection_error(self.address):
-            for start in range(0, len(known), ITEMS_AT_ONCE):
-                self._client.delete(
-                    self.collection, ids=known[start : start + ITEMS_AT_ONCE].tolist()
-                )
-        return len(known)
+    def keep_only(self, ids: Array) -> None:
+        """Remove all items but those of ``ids`` ``(n,)``, sorted, which the collection has."""
+        if len(self) == len(ids):
+            return
+        bounds = [0, *ids[ITEMS_AT_ONCE::ITEMS_AT_ONCE].tolist(), 2**63 - 1]
+        for low, high in pairwise(bounds):
+            condition = f"id >= {low} and id < {high}"
+            is_more = True
+            while is_more:  # at most ITEMS_AT_ONCE stay: a full answer has others
+                with _as_connection_error(self.address):
+                    rows = self._client.query(
+                        self.collection, condition, output_fields=["id"], limit=MOST_FOUND
+                    )
+                    found = np.array([row["id"] for row in rows], dtype=np.int64)
+                    others = found[~np.isin(found, ids)].tolist()
+                    for start in range(0, len(others), ITEMS_AT_ONCE):
+                        part = others[start : start + ITEMS_AT_ONCE]
+                        self._client.delete(self.collection, ids=part)
+                is_more = len(rows) == MOST_FOUND
 
     def search(self, queries: Array, k: int) -> tuple[Array, Array]:
-        """Find the k most similar items of each query ``(q, D)``; see `Store.search`."""
-        queries = unit_vectors("queries", queries, self.dimension, "MilvusStore")
-        k = count("k", k, "MilvusStore.search")
+        """Find the k most similar items of each query ``(q, D)``; see `VectorStore.search`."""
+        queries = unit_vectors("queries", queries, "MilvusStore")
         if k > MOST_FOUND:
             raise ValueError(
                 f"k must be at most {MOST_FOUND:,} for MilvusStore; got "
@@ -199,42 +258,16 @@ class MilvusStore:
         return ids[np.isin(ids, known)]
 
 
-def collection_name(name: str) -> str:
-    """Return a name Milvus accepts: letters, digits and underscores, a letter first.
-
-    A name that had to be changed ends in a part of its checksum, so that names stay different.
-
-    Example:
-        >>> collection_name("shoes"), collection_name("summer shoes")
-        ('shoes', 'summer_shoes_2e6895')
-    """
-    made = re.sub(r"[^A-Za-z0-9_]", "_", name)[:200]
-    if not made or not made[0].isalpha():
-        made = f"weiss_{made}"
-    if made == name:
-        return name
-    return f"{made}_{hashlib.sha256(name.encode()).hexdigest()[:6]}"
-
-
-def refuse_address(address: str) -> None:
-    """Refuse an address that must not stand in a manifest: with a password, or a file elsewhere.
-
-    Args:
-        address: ``milvus:`` and a server, or a file below the index folder.
-    """
+def _inside(address: str, home: Path) -> str:
+    """Return the address for pymilvus; that of a file is its path, in the index folder."""
     where = address.removeprefix(MILVUS)
-    if "@" in where:
-        raise ValueError(
-            "the address of Milvus must hold neither name nor password, because the index keeps "
-            "it; it holds an @. Give host:port alone."
-        )
-    parts = PurePosixPath(where).parts
-    leads_out = ".." in parts or where.startswith(("/", "~")) or set("\\:") & set(where)
-    if where.endswith(".db") and leads_out:
-        raise ValueError(
-            "the file of Milvus must lie in the index folder, so that both move together; "
-            f"{PurePosixPath(where).name} does not. Give a name alone: {MILVUS}items.db"
-        )
+    if not _is_file(where):
+        return where
+    home = home.resolve()
+    path = (home / where).resolve()
+    if home not in path.parents:
+        raise ValueError(f"{where} must lie in the index folder; it is a link that leads out of it")
+    return str(path)
 
 
 def _is_file(address: str) -> bool:

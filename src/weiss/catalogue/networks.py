@@ -4,7 +4,7 @@ Also its preprocessing, its fingerprint and the facts that an export keeps in it
 `weiss.catalogue.export` writes the files. onnxruntime is imported only here. This is one piece: the
 three kinds of networks share preprocessing, facts and checks.
 
-Legend: B pictures, c channels, S side of the crop, D embedding size.
+Dimensions: B pictures, c channels, S side of the crop, D embedding size.
 """
 
 import hashlib
@@ -22,9 +22,11 @@ from torch import Tensor
 from weiss._base import checks, images
 from weiss._base.arrays import Array
 from weiss._base.devices import refuse_absent_device
+from weiss._base.files import refuse_special_file
 from weiss._base.tensor_files import DIGEST, DamagedFileError, read_tensors
 from weiss._version import __version__
 from weiss.backbones import Embedder
+from weiss.catalogue.onnx_content import DIGEST_PLACE, digest_of_onnx, has_external_tensors
 from weiss.data import DATASETS, CentreCrop
 from weiss.data.resample import resample
 from weiss.data.store import store_of
@@ -46,8 +48,6 @@ AS_JSON = frozenset(
     | {"num_classes", "scores", "class_names"}
 )
 """Metadata in JSON; all others are plain text."""
-DIGEST_PLACE = re.compile(rb"\x0a\x0c" + DIGEST.encode() + rb"\x12\x20([0-9a-f]{32})")
-"""The checksum in an ONNX file: key and value of its metadata entry, as protobuf encodes them."""
 FOLDERS = re.compile(r"(^|(?<!http)(?<!https):)(?:[A-Za-z]:[\\/]|[~/\\]).*[/\\]")
 
 
@@ -110,14 +110,11 @@ class Preprocessing:
         return cls(*(checks.count(name, given[name], "Preprocessing") for name in names))
 
     def prepare(self, pixels: Sequence[Array]) -> Array:
-        """Resize and crop pictures as `weiss.data.Pipeline.evaluation` does.
+        """Resize and crop B pictures as `weiss.data.Pipeline.evaluation` does.
 
-        Args:
-            pixels: B pictures, uint8 ``(height, width, 1 or 3)`` of any sizes. Colour is converted
-                to grey for a grey network; grey is repeated for a colour network.
-
-        Returns:
-            float32 ``(B, c, S, S)`` in 0..255.
+        They are uint8 ``(height, width, 1 or 3)`` of any sizes. Colour is converted to grey for a
+        grey network; grey is repeated for a colour network. Return float32 ``(B, c, S, S)`` in
+        0..255.
         """
         for one in pixels:
             _check_picture(one)
@@ -157,36 +154,29 @@ class Network:
     """Embeds pictures; made by `network_of_run` and `network_of_file`.
 
     Args:
-        preprocessing: how pictures are prepared for it.
-        embedding_size: D.
-        fingerprint: of its tensors, see `fingerprint_of`.
         forward: float32 ``(B, c, S, S)`` in 0..255 to float32 ``(B, D)`` of unit length.
         facts: as `facts_of_run` gives them.
         model: the torch module; None for an ONNX file.
+
+    Attributes:
+        preprocessing: how pictures are prepared for it.
+        embedding_size: D.
+        fingerprint: of its tensors, see `fingerprint_of`.
     """
 
     def __init__(
         self,
-        preprocessing: Preprocessing,
-        embedding_size: int,
-        fingerprint: str,
         forward: Callable[[Array], Array],
         facts: dict[str, Any],
         model: Embedder | None = None,
     ) -> None:
-        self.preprocessing, self.embedding_size = preprocessing, embedding_size
-        self.fingerprint, self.facts, self.model = fingerprint, facts, model
-        self._forward = forward
+        self._forward, self.facts, self.model = forward, facts, model
+        self.preprocessing = Preprocessing.from_dict(facts["preprocessing"])
+        self.embedding_size: int = facts["embedding_size"]
+        self.fingerprint: str = facts["fingerprint"]
 
     def embed(self, images: Array) -> Array:
-        """Embed a prepared batch.
-
-        Args:
-            images: float32 ``(B, c, S, S)`` in 0..255, as `prepare` gives it.
-
-        Returns:
-            float32 ``(B, D)`` of unit length.
-        """
+        """Return float32 ``(B, D)`` of unit length for a batch that `prepare` gave."""
         wanted = (self.preprocessing.channels, *2 * (self.preprocessing.size,))
         given = np.asarray(images)
         if given.ndim != 4 or given.shape[1:] != wanted:
@@ -203,27 +193,19 @@ class Network:
         return self.preprocessing.prepare(pixels)
 
     def embed_pixels(self, pixels: Sequence[Array]) -> Array:
-        """Embed pictures of any sizes.
-
-        Args:
-            pixels: B pictures, uint8 ``(height, width, 1 or 3)``.
-
-        Returns:
-            float32 ``(B, D)`` of unit length.
-        """
+        """Return float32 ``(B, D)`` for B pictures, uint8 ``(height, width, 1 or 3)``."""
         starts = range(0, max(len(pixels), 1), AT_ONCE)
         return np.concatenate([self.embed(self.prepare(pixels[i : i + AT_ONCE])) for i in starts])
 
     def manifest_facts(self, folder: str) -> dict[str, Any]:
         """Return what the manifest of an index keeps about its model, which lies in ``folder``."""
-        loss = self.facts["loss"]
         return {
             "folder": folder,
             "fingerprint": self.fingerprint,
             "embedding_size": self.embedding_size,
             "backbone": self.facts["backbone"]["name"],
             "section": self.facts["backbone"],
-            "loss": loss["name"] if isinstance(loss, dict) else loss,
+            "loss": self.facts["loss"]["name"],
             "trained_on": self.facts["data"],
             "num_classes": self.facts["num_classes"],
             "protocol": self.facts["protocol"],
@@ -240,14 +222,12 @@ class Network:
         return bool(json.loads(json.dumps(ours)) == json.loads(json.dumps(theirs)))
 
 
-def network_of_run(run: str | Path | Run, device: str = "auto") -> Network:
-    """Return the best network of a run.
+def network_of_run(run: str | Path | Run, device: str = "auto", *, trust: bool = False) -> Network:
+    """Return the best network of a run; devices are auto, cpu, cuda, cuda:N and mps.
 
-    Args:
-        run: the run folder.
-        device: ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:N"`` or ``"mps"``.
+    ``trust`` is that of `weiss.runs.Run`, for a path.
     """
-    run = run if isinstance(run, Run) else Run(run)
+    run = run if isinstance(run, Run) else Run(run, trust=trust)
     model = run.model()
     return _of_torch(model, facts_of_run(run, model), device)
 
@@ -258,18 +238,20 @@ def network_of_file(
     *,
     threads: int | None = None,
     format: str | None = None,
+    trust: bool = False,
 ) -> Network:
     """Return the network of a file that `weiss.catalogue.export.export_run` wrote.
 
-    Args:
-        path: ``.safetensors``, for torch, or ``.onnx``, for onnxruntime.
-        device: where to compute.
-        threads: of onnxruntime; its own choice by default.
-        format: ``"onnx"`` or ``"safetensors"``, for a file name without that suffix.
+    A safetensors file is computed by torch, an ONNX file by onnxruntime, with its own choice of
+    ``threads`` by default. ``format`` is ``"onnx"`` or ``"safetensors"``, for a file name without
+    that suffix. With ``trust`` the file may name other files and addresses: tensors that an ONNX
+    file keeps in files beside it, a network that timm looks up elsewhere; and an ONNX file needs no
+    checksum.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: the file is damaged, or no export.
+        UntrustedError: it needs ``trust``.
     """
     path = Path(path)
     kind = path.suffix.lower().removeprefix(".") if format is None else format
@@ -278,21 +260,21 @@ def network_of_file(
             f"the file of a network must be one of {', '.join(FORMATS)}, by its suffix; got "
             f"{path}. Make one from a run: weiss export RUN --out model.onnx"
         )
+    refuse_special_file(path)
     if not path.is_file():
         raise FileNotFoundError(
             f"the file of a network must exist; there is no {path}. "
             f"Make it from a run: weiss export RUN --out {path}"
         )
-    return _of_onnx(path, device, threads) if kind == ONNX else _of_safetensors(path, device)
+    if kind == ONNX:
+        return _of_onnx(path, device, threads, trust)
+    return _of_safetensors(path, device, trust)
 
 
 def fingerprint_of(tensors: Mapping[str, Tensor]) -> str:
     """Return the sha256 of a network's tensors: names, types, shapes and bytes.
 
     The same for a run and for its exports, on any device. Tensors of the loss do not count.
-
-    Args:
-        tensors: by name, as ``state_dict`` gives them.
 
     Example:
         >>> fingerprint_of({"a": torch.zeros(1)}) == fingerprint_of({"b": torch.zeros(1)})
@@ -349,21 +331,6 @@ def words_of(facts: Mapping[str, Any]) -> dict[str, str]:
     return {name: json.dumps(v) if name in AS_JSON else v for name, v in facts.items()}
 
 
-def digest_of_onnx(content: bytes) -> bytes | None:
-    """Return the checksum, 32 hexadecimal digits, of a serialised ONNX model.
-
-    It is computed with zeros in its own place; None if the metadata have no entry `DIGEST`.
-    """
-    place = DIGEST_PLACE.search(content)
-    if place is None:
-        return None
-    state = hashlib.blake2b(digest_size=16)
-    state.update(memoryview(content)[: place.start(1)])
-    state.update(b"0" * 32)
-    state.update(memoryview(content)[place.end(1) :])
-    return state.hexdigest().encode()
-
-
 def _of_torch(model: Embedder, facts: dict[str, Any], device: str) -> Network:
     refuse_absent_device(device, "device")
     if device == "auto":
@@ -375,11 +342,10 @@ def _of_torch(model: Embedder, facts: dict[str, Any], device: str) -> Network:
             found: Array = model(torch.from_numpy(images).to(device)).cpu().numpy()
         return found
 
-    shape = Preprocessing.from_dict(facts["preprocessing"])
-    return Network(shape, model.embedding_size, facts["fingerprint"], forward, facts, model)
+    return Network(forward, facts, model)
 
 
-def _of_safetensors(path: Path, device: str) -> Network:
+def _of_safetensors(path: Path, device: str, trust: bool) -> Network:
     try:
         tensors, words = read_tensors(path)
     except DamagedFileError as error:
@@ -387,8 +353,10 @@ def _of_safetensors(path: Path, device: str) -> Network:
     facts = _facts(path, words, (*NEEDED, "backbone"))
     own = {name: value for name, value in tensors.items() if not name.startswith(LOSS)}
     try:
-        model = build_backbone(dict(facts["backbone"]), weights=False)
+        model = build_backbone(dict(facts["backbone"]), weights=False, trust=trust)
         model.load_state_dict(own)
+    except checks.UntrustedError:
+        raise
     except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:
         raise ValueError(
             f"{path} must hold the network that its metadata describe; it does not ({error}). "
@@ -402,7 +370,7 @@ def _of_safetensors(path: Path, device: str) -> Network:
     return _of_torch(model, facts, device)
 
 
-def _of_onnx(path: Path, device: str, threads: int | None) -> Network:
+def _of_onnx(path: Path, device: str, threads: int | None, trust: bool) -> Network:
     try:
         import onnxruntime
     except ImportError as error:
@@ -416,23 +384,41 @@ def _of_onnx(path: Path, device: str, threads: int | None) -> Network:
     if place is not None and place[1] != digest:
         raise ValueError(
             f"{path} is damaged: its content does not match its checksum. Copy it anew, or export "
-            f"it again; if it was changed on purpose, remove {DIGEST} from its metadata."
+            f"it again; if it was changed on purpose, remove {DIGEST} from its metadata and pass "
+            "trust=True (on the command line: --trust)."
         )
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # errors are raised, not printed
+    # Its other format is not looked into here.
+    options.add_session_config_entry("session.load_model_format", "ONNX")
     if threads is not None:
         options.intra_op_num_threads = checks.count("threads", threads, "network_of_file")
     providers = _providers(device, onnxruntime.get_available_providers())
     try:
-        # From memory: exactly the checked bytes are used, and no other file can be read.
-        session = onnxruntime.InferenceSession(content, options, providers=providers)
+        is_whole = not has_external_tensors(content)
+        if not is_whole and not trust:
+            raise checks.UntrustedError(
+                f"an ONNX file must hold all of its tensors; {path} keeps some in other files, "
+                "which its checksum does not cover"
+            )
+        # From memory: exactly the checked bytes are used. Other files lie beside the file.
+        model = content if is_whole else str(path)
+        session = onnxruntime.InferenceSession(model, options, providers=providers)
+        words = session.get_modelmeta().custom_metadata_map  # must be UTF-8
+    except checks.UntrustedError:
+        raise
     # onnxruntime's errors have no common base class.
     except Exception as error:
         raise ValueError(
             f"{path} must be an ONNX file; it is damaged, cut off, or something else "
             f"({str(error).splitlines()[0]}). Copy it anew, or export it again."
         ) from error
-    facts = _facts(path, session.get_modelmeta().custom_metadata_map)
+    facts = _facts(path, words)
+    if digest is None and not trust:
+        raise checks.UntrustedError(
+            f"an export must have its checksum, {DIGEST}, in its metadata; {path} has none, so it "
+            "was changed since Weiss wrote it"
+        )
     ends = [each.name for each in (*session.get_inputs(), *session.get_outputs())]
     if ends != [INPUT, OUTPUT]:
         raise ValueError(
@@ -444,8 +430,7 @@ def _of_onnx(path: Path, device: str, threads: int | None) -> Network:
         found: Array = session.run([OUTPUT], {INPUT: images})[0]
         return found
 
-    shape = Preprocessing.from_dict(facts["preprocessing"])
-    return Network(shape, facts["embedding_size"], facts["fingerprint"], forward, facts)
+    return Network(forward, facts)
 
 
 def _providers(device: str, there: Sequence[str]) -> list[str]:
@@ -480,7 +465,7 @@ def _facts(path: Path, words: Mapping[str, str], needed: Sequence[str] = NEEDED)
         }
         Preprocessing.from_dict(facts["preprocessing"])
         checks.count("embedding_size", facts["embedding_size"], "an export")
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(
             f"the metadata of {path} must be as an export writes them; they are not: {error} "
             "Export it again."

@@ -111,13 +111,8 @@ class Threshold:
 def search_answer(hits: Sequence[Hit], threshold: Threshold | None) -> dict[str, Any]:
     """Return the result of a search for JSON, as `weiss search --json` and the server give it.
 
-    Args:
-        hits: nearest first.
-        threshold: of the index.
-
-    Returns:
-        ``threshold`` (dict or None), ``match`` (whether the nearest item is a match; None without a
-        threshold) and ``results``, one `Hit.as_dict` each.
+    It has ``threshold`` (dict or None), ``match`` (whether the nearest item is a match; None
+    without a threshold) and ``results``, one `Hit.as_dict` each.
     """
     match = None if threshold is None else bool(hits and hits[0].is_match)
     return {

@@ -4,6 +4,7 @@ Dimensions: n items, q queries, D embedding size.
 """
 
 import threading
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from weiss._base.arrays import Array
+from weiss._base.checks import UntrustedError
 from weiss._base.checks import count as a_count
 from weiss._base.devices import refuse_absent_device
-from weiss.catalogue.index_folder import IndexFolder, Manifest
+from weiss.catalogue.index_folder import IndexFolder
 from weiss.catalogue.index_store import open_store
 from weiss.catalogue.item_map import Map, read_map
-from weiss.catalogue.milvus_store import MilvusStore
+from weiss.catalogue.manifest import MANIFEST, Manifest
 from weiss.catalogue.networks import Network, network_of_file, network_of_run
 from weiss.catalogue.records import (
     REPAIR,
@@ -25,10 +27,10 @@ from weiss.catalogue.records import (
     Item,
     OtherModelError,
     Threshold,
-    UnknownItemError,
+    damaged,
 )
-from weiss.catalogue.segments import OpenSegment, alive_rows, ids_by_class, open_segments
-from weiss.catalogue.stores import Store
+from weiss.catalogue.segments import Items
+from weiss.catalogue.stores import TOLERANCE
 
 
 class Catalogue:
@@ -56,33 +58,25 @@ class Catalogue:
 
     channels = 3
 
-    def __init__(
-        self,
-        folder: IndexFolder,
-        manifest: Manifest,
-        network: Network,
-        segments: Sequence[OpenSegment],
-        removed: Array,
-        store: Store,
-        map: Map,
-    ) -> None:
+    def __init__(self, folder: IndexFolder, manifest: Manifest, network: Network) -> None:
         self._folder, self._manifest, self._network = folder, manifest, network
-        self._segments, self._removed, self._store, self._map = segments, removed, store, map
-        self._firsts = np.array([segment.first for segment in segments], dtype=np.int64)
-        self._ids = np.concatenate(
-            [segment.first + alive_rows(segment, removed) for segment in segments]
-        )
-        self._by_class = ids_by_class(segments, removed)
+        self._items = Items(folder, manifest)
+        if len(self) != manifest.num_items:
+            raise damaged(MANIFEST, f"{manifest.num_items} items must be left; {len(self)} are")
+        self._by_class = self._items.by_class()
+        self._store = open_store(folder, manifest)
+        self._map = read_map(folder.path(str(manifest.map)))
         self._embedding, self._searching = threading.Lock(), threading.Lock()
         self.name = manifest.name
-        self.embedding_size = int(manifest.model["embedding_size"])
+        self.embedding_size = manifest.embedding_size
         self.short_side = network.preprocessing.short_side
         known = manifest.threshold
         names = ("similarity", "false_match_rate", "true_match_rate", "basis")
-        self.threshold = None if known is None else Threshold(**{key: known[key] for key in names})
+        shown = None if known is None else {key: known[key] for key in names}
+        self.threshold = None if shown is None else Threshold(**shown)
         self.facts: dict[str, Any] = {
             "name": manifest.name,
-            "num_items": len(self._ids),
+            "num_items": len(self),
             "num_classes": len(self._by_class),
             "made": manifest.made,
             "updated": manifest.updated,
@@ -94,21 +88,25 @@ class Catalogue:
             "data": manifest.data,
             "scores": manifest.scores,
             "store": manifest.store["says"],
-            "threshold": None if known is None else {key: known[key] for key in names},
+            "threshold": shown,
             "threshold_why": manifest.threshold_why,
         }
 
     @classmethod
     def open(
-        cls, folder: str | Path, *, device: str = "auto", onnx: str | Path | None = None
+        cls,
+        folder: str | Path,
+        *,
+        device: str = "auto",
+        onnx: str | Path | None = None,
+        trust: bool = False,
+        verify: bool = False,
     ) -> "Catalogue":
-        """Open an index.
+        """Open an index, to embed on a device, or by an ONNX export of the index's model.
 
-        Args:
-            folder: the index folder.
-            device: where to embed pictures.
-            onnx: embed with this ONNX file instead of the index's own network; it must be an
-                export of the same model.
+        With ``trust`` its network and the ONNX file may name other files and addresses, see
+        `weiss.runs.Run` and `weiss.catalogue.networks.network_of_file`. With ``verify`` the
+        checksums of large files are compared too, at about 1 GB/s.
 
         Raises:
             FileNotFoundError: there is no index.
@@ -118,28 +116,39 @@ class Catalogue:
         refuse_absent_device(device, "device")
         index = IndexFolder(folder)
         # Loaded first: a file of another model is the most likely mistake.
-        network = None if onnx is None else network_of_file(onnx, device)
+        network = None if onnx is None else network_of_file(onnx, device, trust=trust)
 
         def read(manifest: Manifest) -> "Catalogue":
             own = network
             try:
                 if own is None:
-                    own = network_of_run(index.path(manifest.model["folder"]), device)
+                    model = index.path(manifest.model["folder"])
+                    own = network_of_run(model, device, trust=trust)
                 _refuse_other_model(own, manifest, onnx)
-                segments, removed = open_segments(index, manifest)
-                store = open_store(index, manifest)
-                made = read_map(index.path(str(manifest.map)))
-                return cls(index, manifest, own, segments, removed, store, made)
-            except (DamagedIndexError, OtherModelError, FileNotFoundError, ImportError):
+                opened = cls(index, manifest, own)
+            except (
+                DamagedIndexError,
+                OtherModelError,
+                FileNotFoundError,
+                ImportError,
+                UntrustedError,
+            ):
                 raise
             except (ValueError, KeyError, TypeError) as error:
                 raise DamagedIndexError(f"the index cannot be used: {error}") from error
+            if not manifest.is_sealed:
+                warnings.warn(
+                    f"{MANIFEST} of {index.folder.name} is of an older version and has no "
+                    f"checksum. Add one: weiss index --check --out {index.folder}",
+                    stacklevel=4,
+                )
+            return opened
 
-        return index.reading(read)[1]
+        return index.reading(read, everything=verify)[1]
 
     def __len__(self) -> int:
         """Return the number of items."""
-        return len(self._ids)
+        return len(self._items.ids)
 
     def embed(self, pixels: Sequence[Array]) -> Array:
         """Return the embeddings ``(n, D)`` of pictures, uint8 ``(height, width, 1 or 3)`` each."""
@@ -173,7 +182,7 @@ class Catalogue:
         if not len(vectors):
             return []
         left_out = list(leave_out) if leave_out is not None else [None] * len(vectors)
-        wanted = [min(k, len(self) - (id is not None and self._has(id))) for id in left_out]
+        wanted = [min(k, len(self) - (id is not None and id in self._items)) for id in left_out]
         asked = min(k, len(self)) + (leave_out is not None)
         while True:
             with self._searching:
@@ -191,22 +200,26 @@ class Catalogue:
 
     def item(self, id: int) -> Item:
         """Return an item; UnknownItemError if there is none of that id."""
-        segment, row = self._find(id)
+        segment, row = self._items.find(id)
         return segment.item(row)
 
     def vector(self, id: int) -> Array:
         """Return an item's embedding, float32 ``(D,)``."""
-        segment, row = self._find(id)
-        return np.array(segment.vectors[row])
+        segment, row = self._items.find(id)
+        vector = segment.vector(row)
+        length = float(np.linalg.norm(vector.astype(np.float64)))
+        if not abs(length - 1) <= TOLERANCE:
+            raise damaged(f"the vector of item {id}", f"it has length {length:g} instead of 1")
+        return vector
 
     def thumbnail(self, id: int) -> bytes:
         """Return a small picture of an item, as the bytes of a PNG or JPEG file."""
-        segment, row = self._find(id)
+        segment, row = self._items.find(id)
         return segment.thumbnail(row)
 
     def thumbnail_type(self, id: int) -> str:
         """Return the media type of an item's small picture: image/png or image/jpeg."""
-        segment, row = self._find(id)
+        segment, row = self._items.find(id)
         return segment.thumbnail_type(row)
 
     def classes(self) -> list[tuple[str, int]]:
@@ -214,14 +227,13 @@ class Catalogue:
         return [(name, len(ids)) for name, ids in self._by_class.items()]
 
     def items_of(self, class_name: str | None, start: int, count: int) -> list[Item]:
-        """Return some items of a class, or of all, in the order of their ids.
+        """Return at most ``count`` items of a class, or of all, by their ids, from ``start`` on.
 
-        Args:
-            class_name: None for all items. An unknown class has none.
-            start: how many to skip.
-            count: how many at most.
+        None means all classes. An unknown class has no items.
         """
-        ids = self._ids if class_name is None else self._by_class.get(class_name, self._ids[:0])
+        ids = self._items.ids
+        if class_name is not None:
+            ids = self._by_class.get(class_name, ids[:0])
         first = max(start, 0)
         return [self.item(int(id)) for id in ids[first : first + max(count, 0)]]
 
@@ -238,8 +250,7 @@ class Catalogue:
 
     def close(self) -> None:
         """Close the connection to a database; after that nothing can be searched."""
-        if isinstance(self._store, MilvusStore):
-            self._store.close()
+        self._store.close()
 
     def __enter__(self) -> "Catalogue":
         """Return itself; the end of the ``with`` closes it."""
@@ -254,24 +265,11 @@ class Catalogue:
         for id, similarity in zip(ids.tolist(), similarities.tolist(), strict=True):
             if len(hits) == k or id < 0:
                 break
-            if id == left_out or not self._has(id):
+            if id == left_out or id not in self._items:
                 continue
-            similarity = min(max(similarity, -1.0), 1.0)  # rounding
             is_match = None if self.threshold is None else similarity >= self.threshold.similarity
             hits.append(Hit(self.item(id), similarity, 1.0 - similarity, is_match))
         return hits
-
-    def _has(self, id: int) -> bool:
-        if isinstance(id, bool) or not -1 < id < 2**63:
-            return False
-        at = int(np.searchsorted(self._ids, id))
-        return at < len(self._ids) and int(self._ids[at]) == id
-
-    def _find(self, id: int) -> tuple[OpenSegment, int]:
-        if not self._has(id):
-            raise UnknownItemError(f"an id must be that of an item of the index; {id} is not.")
-        segment = self._segments[int(np.searchsorted(self._firsts, int(id), side="right")) - 1]
-        return segment, int(id) - segment.first
 
 
 def _refuse_other_model(network: Network, manifest: Manifest, onnx: str | Path | None) -> None:

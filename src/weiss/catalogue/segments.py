@@ -1,5 +1,8 @@
 """Segments: items that were added together, their files, and their thumbnails.
 
+Items that are removed leave the files: their segment is written anew without them. Many small
+segments become one, so that an index of n items has at most log2(n) + 1 of them (`compacted`).
+
 Most thumbnails are JPEG files. Tiny images are kept as pixels, because encoding would take long
 compared with their network, and become PNG when they are shown. Pillow is imported when it is used.
 
@@ -8,23 +11,27 @@ Dimensions: b items of a block, n items of a segment, D embedding size.
 
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from weiss._base.arrays import Array
 from weiss._base.files import replacing
 from weiss._base.images import encode_png
-from weiss.catalogue.index_folder import IndexFolder, Manifest, Segment
-from weiss.catalogue.records import Item, damaged
+from weiss.catalogue.index_folder import IndexFolder
+from weiss.catalogue.manifest import Manifest, Segment, first_error
+from weiss.catalogue.open_file import OpenFile
+from weiss.catalogue.records import Item, UnknownItemError, damaged
 
 KINDS = ("items", "vectors", "digests", "thumbnails", "places")
 """The files of a segment."""
 THUMBNAIL_SIDE, THUMBNAIL_QUALITY = 160, 85
 """The longer side is reduced to this, never enlarged; and the JPEG quality."""
+ROWS_AT_ONCE = 2048
+"""Items whose thumbnails are in memory while a segment is written anew."""
 TINY = 4096
 """Bytes up to which an image is kept as pixels."""
 
@@ -85,17 +92,9 @@ class Block:
     def write(self, path: Path) -> None:
         """Write the block to a file, atomically."""
         errors = json.dumps({str(row): why for row, why in self.errors.items()})
+        arrays = {**vars(self), "errors": np.frombuffer(errors.encode(), dtype=np.uint8)}
         with replacing(path) as temporary, temporary.open("wb") as file:
-            np.savez(
-                file,
-                allow_pickle=False,
-                rows=self.rows,
-                vectors=self.vectors,
-                thumbnails=self.thumbnails,
-                places=self.places,
-                digests=self.digests,
-                errors=np.frombuffer(errors.encode(), dtype=np.uint8),
-            )
+            np.savez(file, allow_pickle=False, **arrays)
 
     @classmethod
     def read(cls, path: Path) -> "Block":
@@ -106,56 +105,52 @@ class Block:
         return cls(errors={int(row): why for row, why in errors.items()}, **arrays)
 
     @staticmethod
-    def summary(path: Path) -> tuple[int, dict[int, str]]:
-        """Return the number of items in a file, and its errors, without reading vectors."""
+    def summary(path: Path) -> tuple[Array, dict[int, str]]:
+        """Return the rows of the items in a file, and its errors, without reading vectors."""
         with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
             errors = json.loads(kept["errors"].tobytes())
-            return len(kept["rows"]), {int(row): why for row, why in errors.items()}
+            return kept["rows"], {int(row): why for row, why in errors.items()}
 
 
 def write_segment(
     folder: IndexFolder,
-    first: int,
-    blocks: Iterable[Block],
-    count: int,
+    ids: Array,
     embedding_size: int,
     names: Sequence[str],
-    classes: Sequence[tuple[str, ...]],
+    classes: Sequence[Sequence[str]],
+    blocks: Iterable[Block],
 ) -> Segment:
-    """Write the files of a segment of ``count`` items; return the entry for the manifest.
+    """Write the files of a segment; return the entry for the manifest.
 
-    Blocks refer by their rows to ``names`` and ``classes``, which have all rows of the table.
+    The ids ``(n,)`` ascend; names, classes and the items of all blocks are in the same order.
     """
-    segment = Segment(first, count, *(folder.new_name(kind) for kind in KINDS))
-    places, rows, digests = [], [], []
+    shape = len(ids), embedding_size
+    segment = Segment(int(ids[0]), len(ids), *(folder.new_name(kind) for kind in KINDS))
+    places, digests = [], []
     with (
         replacing(folder.path(segment.thumbnails)) as pictures_path,
         pictures_path.open("wb") as pictures,
         replacing(folder.path(segment.vectors)) as vectors_path,
         vectors_path.open("wb") as vectors,
     ):
-        header = {"descr": "<f4", "fortran_order": False, "shape": (count, embedding_size)}
+        header = {"descr": "<f4", "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(vectors, header)
         for block in blocks:
             moved = block.places.copy()
             moved[:, 0] += pictures.tell()
             places.append(moved)
-            rows.append(block.rows)
             digests.append(block.digests)
             pictures.write(block.thumbnails.data)
             vectors.write(np.ascontiguousarray(block.vectors, dtype="<f4").data)
     with replacing(folder.path(segment.places)) as path, path.open("wb") as file:
-        np.save(file, np.concatenate(places), allow_pickle=False)
+        numbers = np.column_stack([np.concatenate(places), ids]).astype("<i8")
+        np.save(file, numbers, allow_pickle=False)
     with replacing(folder.path(segment.digests)) as path, path.open("wb") as file:
         np.save(file, np.concatenate(digests), allow_pickle=False)
-    rows_n = np.concatenate(rows)
-    known = sorted({name for row in rows_n for name in classes[row]})
+    known = sorted({name for each in classes for name in each})
     number = {name: at for at, name in enumerate(known)}
-    words = {
-        "classes": known,
-        "names": [names[row] for row in rows_n],
-        "labels": [[number[name] for name in classes[row]] for row in rows_n],
-    }
+    labels = [[number[name] for name in each] for each in classes]
+    words = {"classes": known, "names": list(names), "labels": labels}
     with replacing(folder.path(segment.items)) as path:
         path.write_text(json.dumps(words, ensure_ascii=False), encoding="utf-8")
     return segment
@@ -164,115 +159,232 @@ def write_segment(
 class OpenSegment:
     """A segment with open files: it can be read even after they were deleted.
 
-    Args:
-        folder: the index folder.
-        segment: the entry of the manifest.
-        embedding_size: D.
-
     Attributes:
-        first: the id of its first item.
-        vectors: float32 ``(n, D)``, a memory map.
-        digests: uint8 ``(n, 16)``, checksums of the images' content, a memory map.
+        ids: ``(n,)`` int64, ascending.
+        vectors: float32 ``(n, D)``, a memory map, which nobody may cut off while it is read.
+        digests: uint8 ``(n, 16)``, checksums of the images' content.
         names: the names of its items.
         class_names: its classes.
         labels: for each item the positions of its classes in ``class_names``.
     """
 
     def __init__(self, folder: IndexFolder, segment: Segment, embedding_size: int) -> None:
-        self.first, self.count = segment.first, segment.count
+        self.count = segment.count
         words = _read_items(folder.path(segment.items), segment)
-        self.names: list[str] = words["names"]
-        self.class_names: list[str] = words["classes"]
-        self.labels: list[list[int]] = words["labels"]
+        self.names, self.class_names, self.labels = words.names, words.classes, words.labels
         self.digests = _array(folder.path(segment.digests), (segment.count, 16), "u1")
-        self.vectors = _array(folder.path(segment.vectors), (segment.count, embedding_size), "f4")
-        self._places = _array(folder.path(segment.places), (segment.count, 4), "i8")
-        self._bytes: Array = np.zeros(0, dtype=np.uint8)
-        path = folder.path(segment.thumbnails)
-        if path.stat().st_size:
-            self._bytes = np.memmap(path, dtype=np.uint8, mode="r")
+        shape = (segment.count, embedding_size)
+        self.vectors = _array(folder.path(segment.vectors), shape, "f4", mapped=True)
+        # The ids are in the fifth column; files of before 0.2 have none, and no gaps.
+        self._places = _array(folder.path(segment.places), None, "i8")
+        if self._places.shape not in ((segment.count, 4), (segment.count, 5)):
+            raise damaged(segment.places, f"it must have {segment.count} rows of 4 or 5 numbers")
+        numbers = self._places[:, 4:].ravel()
+        self.ids = np.array(numbers if len(numbers) else segment.first + np.arange(segment.count))
+        self._vectors_file = OpenFile(folder.path(segment.vectors))
+        self._thumbnails = OpenFile(folder.path(segment.thumbnails))
+
+    def vector(self, row: int) -> Array:
+        """Return a vector ``(D,)``, read from the file and not from its map."""
+        size = self.vectors[row].nbytes
+        start = self._vectors_file.size - (self.count - row) * size
+        return np.frombuffer(self._vectors_file.read(start, size), "<f4").astype(np.float32)
 
     def item(self, row: int) -> Item:
         """Return the item of a row."""
         classes = tuple(self.class_names[label] for label in self.labels[row])
-        return Item(self.first + row, self.names[row], classes)
+        return Item(int(self.ids[row]), self.names[row], classes)
 
     def thumbnail(self, row: int) -> bytes:
         """Return a thumbnail as the bytes of a PNG or JPEG file."""
-        start, length, height, width = (int(number) for number in self._places[row])
-        kept = self._bytes[start : start + length].tobytes()
-        if start < 0 or len(kept) != length or (height and length % (height * width)):
+        return thumbnail_file(self._kept(row), *self._places[row, 2:4].tolist())
+
+    def _kept(self, row: int) -> bytes:
+        start, length, height, width = self._places[row, :4].tolist()
+        fits = 0 <= start <= start + length <= self._thumbnails.size
+        is_file = height == width == 0
+        if not fits or not (is_file or (min(height, width) > 0 and length % (height * width) == 0)):
             raise damaged(f"thumbnail {row}", "it lies outside of its file")
-        return thumbnail_file(kept, height, width)
+        return self._thumbnails.read(start, length)
 
     def thumbnail_type(self, row: int) -> str:
         """Return the media type of a thumbnail."""
         return media_type(int(self._places[row, 2]))
 
-
-def open_segments(folder: IndexFolder, manifest: Manifest) -> tuple[list[OpenSegment], Array]:
-    """Return all segments of an index by ascending ids, and the sorted removed ids."""
-    size = int(manifest.model["embedding_size"])
-    segments = [OpenSegment(folder, segment, size) for segment in manifest.segments]
-    removed = np.zeros(0, dtype=np.int64)
-    if manifest.removed is not None:
-        removed = np.sort(_array(folder.path(manifest.removed), None, "i8"))
-    return segments, removed
-
-
-def alive_rows(segment: OpenSegment, removed: Array) -> Array:
-    """Return the rows of a segment that are not removed."""
-    ids = np.arange(segment.first, segment.first + segment.count)
-    return np.flatnonzero(~np.isin(ids, removed))
+    def blocks(self, rows: Array) -> Iterator[Block]:
+        """Iterate over the items of some rows, to write them anew."""
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            some = rows[start : start + ROWS_AT_ONCE]
+            places = np.array(self._places[some, :4])
+            places[:, 0] = np.cumsum(places[:, 1]) - places[:, 1]
+            thumbnails = np.frombuffer(b"".join(map(self._kept, some.tolist())), dtype=np.uint8)
+            vectors, digests = self.vectors[some], self.digests[some]
+            yield Block(some, vectors, thumbnails, places, digests, {})
 
 
-def ids_by_class(segments: Sequence[OpenSegment], removed: Array) -> dict[str, Array]:
-    """Return the sorted ids of each class that has items, classes by name."""
-    by_class: dict[str, list[int]] = {}
-    for segment in segments:
-        for row in alive_rows(segment, removed).tolist():
+class Items:
+    """All items of an index that are not removed, in the order of their ids.
+
+    Iterating gives the id, the segment and the row there of each. Segments that ``known`` has are
+    not read again.
+
+    Attributes:
+        ids: ``(n,)`` int64.
+    """
+
+    def __init__(
+        self, folder: IndexFolder, manifest: Manifest, known: "Items | None" = None
+    ) -> None:
+        size = manifest.embedding_size
+        opened: dict[Segment, OpenSegment] = {} if known is None else known._opened
+        self._opened: dict[Segment, OpenSegment] = {
+            segment: opened.get(segment) or OpenSegment(folder, segment, size)
+            for segment in manifest.segments
+        }
+        self._segments = list(self._opened.values())
+        self._rows = [np.arange(each.count) for each in self._segments]
+        if manifest.removed is not None:  # before 0.2 removed items stayed in their segment
+            removed = _array(folder.path(manifest.removed), None, "i8")
+            self._rows = [np.flatnonzero(~np.isin(each.ids, removed)) for each in self._segments]
+        parts = zip(self._segments, self._rows, strict=True)
+        self.ids = np.concatenate([segment.ids[rows] for segment, rows in parts])
+        every = np.concatenate([[-1], *(each.ids for each in self._segments), [manifest.next_id]])
+        if not (np.diff(every) > 0).all():
+            raise damaged("an items' id", f"ids must ascend and be below {manifest.next_id}")
+        self._starts = np.cumsum([0, *map(len, self._rows)])
+
+    def __iter__(self) -> Iterator[tuple[int, OpenSegment, int]]:
+        """Iterate over all items."""
+        for segment, rows in zip(self._segments, self._rows, strict=True):
+            for id, row in zip(segment.ids[rows].tolist(), rows.tolist(), strict=True):
+                yield id, segment, row
+
+    def __contains__(self, id: int) -> bool:
+        """Return whether an item has this id."""
+        if isinstance(id, bool) or not -1 < id < 2**63:
+            return False
+        at = int(np.searchsorted(self.ids, id))
+        return at < len(self.ids) and int(self.ids[at]) == id
+
+    def find(self, id: int) -> tuple[OpenSegment, int]:
+        """Return the segment of an item and its row there; UnknownItemError if there is none."""
+        if id not in self:
+            raise UnknownItemError(f"an id must be that of an item of the index; {id} is not.")
+        at = np.searchsorted(self.ids, int(id))
+        number = int(np.searchsorted(self._starts, at, side="right")) - 1
+        return self._segments[number], int(self._rows[number][at - self._starts[number]])
+
+    def by_class(self) -> dict[str, Array]:
+        """Return the sorted ids of each class that has items, classes by name."""
+        found: dict[str, list[int]] = {}
+        for id, segment, row in self:
             for label in segment.labels[row]:
-                by_class.setdefault(segment.class_names[label], []).append(segment.first + row)
-    return {name: np.array(by_class[name], dtype=np.int64) for name in sorted(by_class)}
+                found.setdefault(segment.class_names[label], []).append(id)
+        return {name: np.array(found[name], dtype=np.int64) for name in sorted(found)}
+
+    def labels(self, class_names: Iterable[str]) -> Array:
+        """Return the position of each item's class in ``class_names``, int64 ``(n,)``.
+
+        It is -1 for an item without a class, or with several.
+        """
+        number = {name: at for at, name in enumerate(class_names)}
+        found = []
+        for _, segment, row in self:
+            labels = segment.labels[row]
+            found.append(number[segment.class_names[labels[0]]] if len(labels) == 1 else -1)
+        return np.array(found, dtype=np.int64)
+
+    def vectors(self) -> Array:
+        """Return the vectors ``(n, D)``; a memory map if there is one segment, and all of it."""
+        parts = [
+            segment.vectors if len(rows) == segment.count else segment.vectors[rows]
+            for segment, rows in zip(self._segments, self._rows, strict=True)
+        ]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def without(self, ids: Array) -> list[tuple[OpenSegment, Array]]:
+        """Return each segment with its rows, except those of some ids."""
+        parts = zip(self._segments, self._rows, strict=True)
+        return [(each, rows[~np.isin(each.ids[rows], ids)]) for each, rows in parts]
 
 
-def all_vectors(segments: Sequence[OpenSegment], removed: Array) -> tuple[Array, Array]:
-    """Return ids ``(n,)`` and vectors ``(n, D)`` of all items that are not removed."""
-    ids, vectors = [], []
-    for segment in segments:
-        rows = alive_rows(segment, removed)
-        ids.append(segment.first + rows.astype(np.int64))
-        whole = len(rows) == segment.count
-        vectors.append(segment.vectors if whole else segment.vectors[rows])
-    if len(vectors) == 1:
-        return ids[0], vectors[0]
-    return np.concatenate(ids), np.concatenate(vectors)
+def compacted(
+    folder: IndexFolder, manifest: Manifest, items: Items, gone: Array
+) -> tuple[Segment, ...]:
+    """Return the segments of an index without the items of the ids ``gone``, and few of them.
+
+    A segment that has lost items is written anew. The others stay, if each is larger than all that
+    follow it together; from the first on that is not, they become one. So n items have at most
+    log2(n) + 1 segments, and as the segment of an item at least doubles whenever small ones become
+    one, additions write it at most log2(n) times.
+    """
+    every = zip(manifest.segments, items.without(gone), strict=True)
+    parts = [(segment, opened, rows) for segment, (opened, rows) in every if len(rows)]
+    counts = [len(rows) for *_, rows in parts]
+    few = [at for at in range(len(parts) - 1) if counts[at] <= sum(counts[at + 1 :])]
+    start = few[0] if few else len(parts)
+    return tuple(
+        group[0][0]
+        if len(group) == 1 and len(group[0][2]) == group[0][0].count
+        else _written_anew(folder, manifest, group)
+        for group in [*([part] for part in parts[:start]), parts[start:]]
+        if group
+    )
 
 
-def _read_items(path: Path, segment: Segment) -> dict[str, Any]:
+def _written_anew(
+    folder: IndexFolder, manifest: Manifest, parts: Sequence[tuple[Segment, OpenSegment, Array]]
+) -> Segment:
+    """Write some rows of segments to one segment."""
+    for name in (name for segment, *_ in parts for name in segment.files()):
+        # The copy gets a new checksum: damage must not get it too. A new segment has none yet.
+        if name in manifest.files and folder.file_facts(name) != manifest.files[name]:
+            raise damaged(name, "its content does not match its checksum")
+    kept = [opened.item(row) for _, opened, rows in parts for row in rows.tolist()]
+    return write_segment(
+        folder,
+        np.array([item.id for item in kept], dtype=np.int64),
+        manifest.embedding_size,
+        [item.name for item in kept],
+        [item.class_names for item in kept],
+        (block for _, opened, rows in parts for block in opened.blocks(rows)),
+    )
+
+
+class _Words(BaseModel):
+    """The file of the items of a segment."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    names: list[str]
+    classes: list[str]
+    labels: list[list[NonNegativeInt]]
+
+
+def _read_items(path: Path, segment: Segment) -> _Words:
     try:
-        words: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        lengths = {len(words[key]) for key in ("names", "labels")}
-        highest = max((max(each, default=-1) for each in words["labels"]), default=-1)
-        fits = lengths == {segment.count} and highest < len(words["classes"])
-    except FileNotFoundError:
-        raise
-    except (ValueError, KeyError, TypeError) as error:
-        raise damaged(path.name, error) from error
-    if not fits:
+        words = _Words.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise damaged(path.name, first_error(error)) from error
+    highest = max((max(each, default=-1) for each in words.labels), default=-1)
+    lengths = {len(words.names), len(words.labels)}
+    if lengths != {segment.count} or highest >= len(words.classes):
         raise damaged(path.name, "it does not fit the manifest")
     return words
 
 
-def _array(path: Path, shape: tuple[int, ...] | None, kind: str) -> Array:
-    """Map an array from a file, and check its shape and type."""
+def _array(path: Path, shape: tuple[int, ...] | None, kind: str, *, mapped: bool = False) -> Array:
+    """Read an array from a file, or map it, and check its shape and type.
+
+    It is mapped first: a header that claims more than the file has must not take memory.
+    """
     try:
-        found: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+        found: Array = np.lib.format.open_memmap(path, mode="r")
     except FileNotFoundError:
         raise
-    except (ValueError, OSError, EOFError) as error:
+    # A header that is damaged raises errors of many types, also of Python's tokenizer.
+    except Exception as error:
         raise damaged(path.name, error) from error
     if found.dtype != np.dtype(f"<{kind}") or (shape is not None and found.shape != shape):
         why = f"it must hold {kind} of shape {shape}; it holds {found.dtype} of {found.shape}"
         raise damaged(path.name, why)
-    return found
+    return found if mapped else np.array(found)

@@ -1,120 +1,137 @@
 """What every store of vectors can do, and the checks that all of them share.
 
 A store keeps vectors of unit length under ids and finds those with the largest cosine.
-`weiss.catalogue.faiss_store` and `weiss.catalogue.milvus_store` are the two.
+`weiss.catalogue.store_table` lists the stores that an index can have.
 
 Dimensions: n items, q queries, D embedding size.
 """
 
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from weiss._base.arrays import Array
+from weiss.catalogue.records import damaged
 
-TOLERANCE = 1e-3
+TOLERANCE = 5e-4
 """Allowed error of a length: a vector that was stored in half precision passes."""
+MOST = 1.001
+"""The largest similarity of two such vectors, and minus the least: beyond it one is damaged."""
+ROUNDING = 1e-6
+"""By how much a similarity differs when it is computed in another order."""
 
 
-class Store(Protocol):
-    """Vectors under ids, searched by cosine similarity."""
+class VectorStore(ABC):
+    """Vectors under ids, searched by cosine similarity; and its place in an index.
 
+    The manifest of an index keeps facts about its store: ``address``, ``says`` (one line), and
+    ``file`` or ``collection``. A file is written anew by every change. A collection is a part of a
+    database and changes in place.
+
+    Attributes:
+        suffix: of the name of its file in the index; empty for a database.
+        pattern: matches the addresses of this kind of store.
+        form: how they look, for messages.
+        example: some of them, for messages.
+    """
+
+    suffix: ClassVar[str]
+    pattern: ClassVar[str]
+    form: ClassVar[str]
+    example: ClassVar[str]
+
+    @classmethod
+    @abstractmethod
+    def checked_address(cls, address: str, home: Path, kind: str) -> str:
+        """Return the address that a user gave as the manifest keeps it, or refuse it.
+
+        ``home`` is the index folder, and ``kind`` the kind of a faiss index that was asked for.
+        """
+
+    @classmethod
+    @abstractmethod
+    def refuse(cls, facts: Mapping[str, Any]) -> None:
+        """Raise ValueError for facts of a manifest that name no store, or one that it must not."""
+
+    @classmethod
+    def elsewhere(cls, address: str) -> str:
+        """Return which server keeps the vectors; empty if they are in the index folder."""
+        return ""
+
+    @classmethod
+    @abstractmethod
+    def make(
+        cls, home: Path, facts: Mapping[str, Any], ids: Array, vectors: Array, kind: str
+    ) -> Self:
+        """Make the store of a new index from all its items."""
+
+    @classmethod
+    @abstractmethod
+    def open(
+        cls, home: Path, facts: Mapping[str, Any], dimension: int, *, to_change: bool = False
+    ) -> Self:
+        """Open the store of an index; a file can be changed only with ``to_change``."""
+
+    def save(self, path: Path) -> None:
+        """Write a store that is a file."""
+        return
+
+    def keep_only(self, ids: Array) -> None:
+        """Remove all other items from the collection of a database."""
+        return
+
+    def drop(self) -> None:
+        """Delete the collection of a database; the store cannot be used after that."""
+        return
+
+    def close(self) -> None:
+        """Close the connection to a database."""
+        return
+
+    @abstractmethod
     def add(self, ids: Array, vectors: Array) -> None:
         """Add items: ids int64 ``(n,)``, new to the store; vectors ``(n, D)`` of unit length."""
 
-    def remove(self, ids: Array) -> int:
-        """Remove items; return how many of the ids ``(n,)`` the store had."""
-
+    @abstractmethod
     def search(self, queries: Array, k: int) -> tuple[Array, Array]:
-        """Find the k most similar items of each query.
-
-        Args:
-            queries: ``(q, D)`` of unit length.
-            k: how many.
+        """Find the k most similar items of each query ``(q, D)`` of unit length.
 
         Returns:
             ids int64 ``(q, k)`` and cosine similarities float32 ``(q, k)``, best first, equal ones
             by id; id -1 and minus infinity where the store has fewer than k items.
         """
 
+    @abstractmethod
     def __len__(self) -> int:
         """Return the number of items."""
 
-    def describe(self) -> str:
-        """Return one line: the kind of the store, why it was chosen, and its settings."""
+    @abstractmethod
+    def describe(self, num_items: int | None = None) -> str:
+        """Return one line: the kind of the store, why it was chosen, and its settings.
+
+        If given, the line shows ``num_items`` instead of the current number.
+        """
 
 
-def unit_vectors(name: str, given: object, dimension: int, owner: str) -> Array:
-    """Return vectors of unit length as contiguous float32 ``(n, D)``; refuse all others.
+def unit_vectors(name: str, given: Array, owner: str) -> Array:
+    """Return vectors ``(n, D)`` as contiguous float32; refuse them unless all have unit length.
 
     ``name`` is the argument and ``owner`` the store, for messages.
     """
-    vectors = np.asarray(given)
-    if not np.issubdtype(vectors.dtype, np.floating):
-        raise TypeError(
-            f"{name} must be floating point for {owner}; got {vectors.dtype}. "
-            "Pass the output of the network."
-        )
-    if vectors.ndim != 2 or vectors.shape[1] != dimension:
-        raise ValueError(
-            f"{name} must have shape (n, {dimension}) for this {owner}; got {vectors.shape}. "
-            "Pass one row for each vector, from the network the store was made with."
-        )
-    vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+    vectors = np.ascontiguousarray(given, dtype=np.float32)
     # The sum of squares is not finite if any entry is not.
     lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))
-    if not np.isfinite(lengths).all():
-        row = int(np.flatnonzero(~np.isfinite(lengths))[0])
+    wrong = np.flatnonzero(~(np.abs(lengths - 1) <= TOLERANCE))
+    if len(wrong):
         raise ValueError(
-            f"{name} must be finite for {owner}; row {row} holds a NaN or an infinity. "
-            "Leave out what the network could not embed."
-        )
-    wrong = np.abs(lengths - 1) > TOLERANCE
-    if wrong.any():
-        row = int(np.flatnonzero(wrong)[0])
-        raise ValueError(
-            f"{name} must have unit length for {owner}; row {row} has length {lengths[row]:g}. "
-            "Divide each by its length."
+            f"{name} must be finite and have unit length for {owner}; row {wrong[0]} has length "
+            f"{lengths[wrong[0]]:g}. Divide each by its length, and leave out what the network "
+            "could not embed."
         )
     return vectors
-
-
-def item_ids(given: object, owner: str) -> Array:
-    """Return ids as int64 ``(n,)`` if they are different and at least 0; -1 means "no item"."""
-    ids = np.asarray(given)
-    if ids.size == 0:
-        ids = ids.astype(np.int64)
-    if not np.issubdtype(ids.dtype, np.integer) or ids.ndim != 1:
-        raise ValueError(
-            f"ids must be whole numbers of shape (n,) for {owner}; got {ids.dtype} of shape "
-            f"{ids.shape}. Pass an int64 array."
-        )
-    if ids.size and (int(ids.min()) < 0 or int(ids.max()) > np.iinfo(np.int64).max):
-        wrong = int(ids.min()) if int(ids.min()) < 0 else int(ids.max())
-        raise ValueError(
-            f"ids must lie between 0 and {np.iinfo(np.int64).max} for {owner}; got {wrong}. "
-            "Number the items from 0."
-        )
-    ids = ids.astype(np.int64)
-    found, times = np.unique(ids, return_counts=True)
-    if len(found) < len(ids):
-        raise ValueError(
-            f"ids must differ for {owner}; {found[times > 1][0]} occurs more than once. "
-            "Give every item an id of its own."
-        )
-    return ids
-
-
-def new_items(ids: object, vectors: object, dimension: int, owner: str) -> tuple[Array, Array]:
-    """Return checked ids ``(n,)`` and vectors ``(n, D)`` of items to add."""
-    ids = item_ids(ids, owner)
-    vectors = unit_vectors("vectors", vectors, dimension, owner)
-    if len(ids) != len(vectors):
-        raise ValueError(
-            f"there must be one id for each vector of {owner}; got {len(ids)} ids and "
-            f"{len(vectors)} vectors."
-        )
-    return ids, vectors
 
 
 def refuse_known(known: Array, owner: str) -> None:
@@ -123,7 +140,7 @@ def refuse_known(known: Array, owner: str) -> None:
         raise ValueError(
             f"ids must be new to this {owner}; {known[0]} is in it already"
             f"{f' and {len(known) - 1:,} more' if len(known) > 1 else ''}. "
-            "Remove an item before adding it again."
+            "Leave it out."
         )
 
 
@@ -131,7 +148,15 @@ def best_first(ids: Array, similarities: Array, k: int) -> tuple[Array, Array]:
     """Sort the results ``(q, m)`` of a search: most similar first, then by id; pad to ``(q, k)``.
 
     Negative ids mean that nothing was found; they become -1 with similarity minus infinity.
+
+    Raises:
+        DamagedIndexError: a similarity is none that two vectors of unit length can have.
     """
+    is_wrong = (ids >= 0) & ~(np.abs(similarities) <= MOST + ROUNDING)
+    if is_wrong.any():
+        id, similarity = ids[is_wrong][0], similarities[is_wrong][0]
+        why = f"item {id} has a similarity of {similarity:g}, which must lie in -1..1"
+        raise damaged("the store", why)
     # Rounding can carry a product of unit vectors above one.
     similarities = np.where(ids < 0, -np.inf, np.clip(similarities, -1, 1))
     order = np.lexsort((ids, -similarities), axis=-1)

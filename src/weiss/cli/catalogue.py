@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weiss.cli.options import Device, Quiet, Root
+from weiss.cli.options import Device, Quiet, Root, Trust
 
 if TYPE_CHECKING:
     from weiss.catalogue import Catalogue, Hit
@@ -26,6 +26,7 @@ INDEX_HELP = "\n\n".join(
         "weiss index --add more/ --out photos.index",
         "weiss index --remove lamp/3.jpg --remove class:chair --out photos.index",
         "weiss index --check --out photos.index",
+        "weiss index --compact --out photos.index",
     )
 )
 
@@ -35,10 +36,11 @@ Onnx = Annotated[
 ]
 USED = {
     "RUN IMAGES": {"run", "images", "replace", "root", "split", "store", "kind"}
-    | {"false_match_rate", "batch_size", "device", "quiet"},
-    "--add": {"run", "add", "root", "split", "batch_size", "device", "quiet"},
+    | {"false_match_rate", "batch_size", "device", "quiet", "trust"},
+    "--add": {"run", "add", "root", "split", "batch_size", "device", "quiet", "trust"},
     "--remove": {"remove", "device", "quiet"},
     "--check": {"check", "quiet"},
+    "--compact": {"compact", "quiet"},
 }
 """What each way to make or change an index looks at, beside --out."""
 IndexFolderArgument = Annotated[Path, typer.Argument(metavar="INDEX", help="An index folder.")]
@@ -62,16 +64,22 @@ def index(
         typer.Option(metavar="ITEM", help="Remove a name, an id, or class:NAME. Repeat."),
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Compare every file of the index with its checksum.")
+        bool,
+        typer.Option(
+            "--check",
+            help="Compare every file with its checksum. If index.json is of an old version and has "
+            "none, write it.",
+        ),
     ] = False,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Put it in the place of an index that is there.")
+    compact: Annotated[
+        bool, typer.Option("--compact", help="Write it anew without traces of removed items.")
     ] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an existing index.")] = False,
     root: Root = None,
     split: Annotated[str, typer.Option(help="all, or a part of the data: test, train.")] = "all",
     store: Annotated[
         str,
-        typer.Option(help="faiss, or milvus:ADDRESS: host:19530, or a file that ends in .db."),
+        typer.Option(help="faiss, or a database: milvus:host:19530, or milvus:items.db, a file."),
     ] = "faiss",
     kind: Annotated[
         str,
@@ -85,40 +93,41 @@ def index(
     ] = None,
     device: Device = "auto",
     quiet: Quiet = False,
+    trust: Trust = False,
 ) -> None:
     """Make or change an index; the text is `INDEX_HELP`."""
-    changes = [add is not None, bool(remove), check]
+    said = {"--add": add is not None, "--remove": remove, "--check": check, "--compact": compact}
+    changes = [option for option, is_said in said.items() if is_said]
     if out is None:
         raise ValueError("--out must name the index folder. Add it: --out photos.index")
-    if sum(changes) > 1 or (any(changes) and images is not None):
+    if len(changes) > 1 or (changes and images is not None):
         raise ValueError(
-            "an index must be made (RUN IMAGES), or changed by one of --add, --remove, --check; "
+            f"an index must be made (RUN IMAGES), or changed by one of {', '.join(said)}; "
             "got several. Do them one after the other."
         )
-    if not any(changes) and (run is None or images is None):
+    if not changes and (run is None or images is None):
         raise ValueError(
             "RUN and IMAGES must both be given to make an index. For example: weiss index "
             f"runs/photos photos/ --out {out}"
         )
-    action = "--add" if add is not None else "--remove" if remove else "RUN IMAGES"
-    _refuse_unused(context, "--check" if check else action)
+    _refuse_unused(context, changes[0] if changes else "RUN IMAGES")
     if check:
         from weiss.catalogue.index_folder import IndexFolder
 
-        folder = IndexFolder(out)
-        manifest = folder.manifest()
-        folder.check(manifest, everything=True)
+        found = IndexFolder(out).verify()
         if not quiet:
-            print(f"{out}: {len(manifest.files)} files are as they were written.")
+            print(f"{out}: {found}")
         return
     from weiss._base.interrupts import StoppedError
-    from weiss.catalogue import add_items, build_index, remove_items
+    from weiss.catalogue import add_items, build_index, compact_index, remove_items
 
     common: dict[str, Any] = {"device": device, "quiet": quiet}
-    embedding = {"root": root, "split": split, "batch_size": batch_size, **common}
+    embedding = {"root": root, "split": split, "batch_size": batch_size, "trust": trust, **common}
     try:
         if remove:
             remove_items(out, remove, **common)
+        elif compact:
+            compact_index(out, quiet=quiet)
         elif add is not None:
             add_items(out, add, run=run, **embedding)
         else:
@@ -137,15 +146,14 @@ def index(
     except KeyError as error:  # an item that is not there; a mistake like any other
         raise ValueError(str(error)) from error
     except KeyboardInterrupt:
-        kept = "" if remove else " What is embedded is kept;"
+        kept = "" if remove or compact else "What is embedded is kept. "
         raise StoppedError(
-            f"{out} is as it was.{kept} {'Start' if remove else 'start'} the same command again "
-            f"to {'remove them' if remove else 'go on'}."
+            f"{out} is whole. {kept}Start the same command again to finish the change."
         ) from None
 
 
 def _refuse_unused(context: typer.Context, action: str) -> None:
-    """Refuse what was said and changes nothing: somebody expects something of it."""
+    """Refuse options that this action ignores."""
     for parameter in context.command.params:
         name = str(parameter.name)
         source = context.get_parameter_source(name)
@@ -169,6 +177,7 @@ def search(
     ] = None,
     onnx: Onnx = None,
     device: Device = "auto",
+    trust: Trust = False,
 ) -> None:
     """Find the items of an index that are nearest to a picture."""
     from weiss._base.images import decode
@@ -187,9 +196,9 @@ def search(
     if html is not None and html.is_dir():
         raise ValueError(f"--html must name a file; {html} is a folder. Add a name: page.html")
     for path in images:
-        if not path.exists():
+        if not path.is_file():
             decode(path)  # raises before anything large is opened
-    catalogue = Catalogue.open(index, device=device, onnx=onnx)
+    catalogue = Catalogue.open(index, device=device, onnx=onnx, trust=trust)
     found: list[list[Hit]] = []
     pixels = []
     for start in range(0, len(images), AT_ONCE):
@@ -198,10 +207,10 @@ def search(
         found += catalogue.search(catalogue.embed(some), k)
         pixels += some if html is not None else []
     if html is not None:
-        from weiss.catalogue.gallery_page import Search, write_gallery
+        from weiss.catalogue.gallery_page import write_gallery
 
         names = [printable(path.name) for path in images]
-        write_gallery(html, catalogue, list(map(Search, names, pixels, found)))
+        write_gallery(html, catalogue, list(zip(names, pixels, found, strict=True)))
     if as_json:
         import json
 
@@ -221,23 +230,50 @@ def serve(
     index: IndexFolderArgument,
     host: Annotated[
         str,
-        typer.Option(help="Where to listen. Any other address than this one is open to others."),
+        typer.Option(
+            help="Where to listen. An address that others reach needs --token or --public."
+        ),
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8000,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME", help="Visitors come by this name, through a web server. Repeat."
-        ),
+        typer.Option(metavar="NAME", help="Visitors come by this name, and by no other. Repeat."),
     ] = None,
+    token: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Visitors need the secret in this file: a line of text."),
+    ] = None,
+    public: Annotated[
+        bool, typer.Option("--public", help="Show every item to anybody who reaches the address.")
+    ] = False,
     onnx: Onnx = None,
     device: Device = "auto",
+    trust: Trust = False,
 ) -> None:
     """Search an index in a browser, and by a JSON API, until Ctrl-C."""
     from weiss.server import serve as serve_index
 
-    names = allow_host or ()
-    serve_index(index, host=host, port=port, allow_hosts=names, device=device, onnx=onnx)
+    serve_index(
+        index,
+        host=host,
+        port=port,
+        allow_hosts=allow_host or (),
+        token=None if token is None else _secret(token),
+        public=public,
+        device=device,
+        onnx=onnx,
+        trust=trust,
+    )
+
+
+def _secret(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except (OSError, UnicodeError) as error:
+        raise ValueError(
+            f"--token must name a file with the secret; {file} cannot be read ({error}). Make one: "
+            "python -c 'import secrets; print(secrets.token_urlsafe())' > secret.txt"
+        ) from error
 
 
 def export(
@@ -250,11 +286,12 @@ def export(
     fields: Annotated[
         bool, typer.Option("--fields", help="With the mean fields; for .safetensors.")
     ] = False,
+    trust: Trust = False,
 ) -> None:
     """Write the network of a run to a file for others: ONNX, or safetensors; and a model card."""
     from weiss.catalogue.export import export_run
 
-    print(export_run(run, out, check=check, fields=fields).describe())
+    print(export_run(run, out, check=check, fields=fields, trust=trust).describe())
 
 
 def _print_hits(name: str, hits: Sequence["Hit"], catalogue: "Catalogue") -> None:

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table as Grid
 
 from weiss.cli import catalogue, comparing, magnet, printing
-from weiss.cli.options import Device, Overrides, Quiet, Root
+from weiss.cli.options import Device, Overrides, Quiet, Root, Trust
 
 app = typer.Typer(
     name="weiss",
@@ -67,6 +67,9 @@ AllowMissing = Annotated[
 SkipBad = Annotated[
     bool,
     typer.Option("--skip-bad", help="Leave out what cannot be used, and list it."),
+]
+SharedClasses = Annotated[
+    bool, typer.Option("--shared-classes", help="Accept train and test that share classes.")
 ]
 Split = Annotated[
     str,
@@ -133,9 +136,7 @@ def data_check(
     skip_bad: SkipBad = False,
     split: Split = "auto",
     seed: Annotated[int, typer.Option(help="Which classes or images are held out.")] = 0,
-    shared_classes: Annotated[
-        bool, typer.Option("--shared-classes", help="Accept train and test that share classes.")
-    ] = False,
+    shared_classes: SharedClasses = False,
     min_images: Annotated[int, typer.Option(help="The fewest images a class may have.")] = 2,
     quick: Annotated[
         bool, typer.Option("--quick", help="Do not decode the images: lists and counts only.")
@@ -145,11 +146,7 @@ def data_check(
     from weiss.data import OFFICIAL, Assembly, check_table, open_table
 
     how = Assembly(
-        split=split,
-        seed=seed,
-        shared_classes=shared_classes,
-        min_images=min_images,
-        skip_bad=skip_bad,
+        split, seed=seed, shared_classes=shared_classes, min_images=min_images, skip_bad=skip_bad
     )
     table = open_table(data, root=root, how=how, allow_missing=allow_missing)
     official = None if allow_missing or skip_bad else OFFICIAL.get(data)
@@ -203,9 +200,7 @@ def train(
     ] = None,
     skip_bad: SkipBad = False,
     allow_missing: AllowMissing = False,
-    shared_classes: Annotated[
-        bool, typer.Option("--shared-classes", help="Accept train and test that share classes.")
-    ] = False,
+    shared_classes: SharedClasses = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume the run in --out where it stopped.")
     ] = False,
@@ -221,7 +216,14 @@ def train(
     from weiss.training import train as train_one
     from weiss.training import train_seeds
 
-    _refuse_counts(seeds, workers)
+    for name, given in (("--seeds", seeds), ("--workers", workers)):
+        if given < 1:
+            raise ValueError(f"{name} must be at least 1; got {given}.")
+    if workers > 1 and seeds == 1:
+        raise ValueError(
+            f"--workers is for several seeds at the same time; got {workers} with one seed. Add "
+            "--seeds. To let processes share a run, start it with torchrun."
+        )
     options = {
         "data.split": split,
         "data.min_images": min_images,
@@ -275,7 +277,10 @@ def evaluate(
     ] = None,
     root: Root = None,
     split: Annotated[
-        str | None, typer.Option(help="Which part: test, valid or train. By default what counts.")
+        str | None,
+        typer.Option(
+            help="test, valid or train. Default: valid if classes were held out, or test."
+        ),
     ] = None,
     device: Device = "auto",
     clustering: Annotated[
@@ -292,6 +297,7 @@ def evaluate(
     allow_missing: AllowMissing = False,
     skip_bad: SkipBad = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    trust: Trust = False,
 ) -> None:
     """Compute every metric of a saved run again, on its own data or on any other."""
     from weiss.runs import overrides_from
@@ -308,6 +314,7 @@ def evaluate(
         device=device,
         clustering=clustering,
         overrides=changes,
+        trust=trust,
     )
     if as_json:
         import json
@@ -331,17 +338,6 @@ def main() -> None:
         word = "[bold red]Error:[/]" if code == 2 else "[yellow]Stopped:[/]"
         printing.err().print(f"{word} {escape(str(error))}", soft_wrap=True)
         sys.exit(code)
-
-
-def _refuse_counts(seeds: int, workers: int) -> None:
-    for name, given in (("--seeds", seeds), ("--workers", workers)):
-        if given < 1:
-            raise ValueError(f"{name} must be at least 1; got {given}.")
-    if workers > 1 and seeds == 1:
-        raise ValueError(
-            f"--workers is for several seeds at the same time; got {workers} with one seed. Add "
-            "--seeds. To let processes share a run, start it with torchrun."
-        )
 
 
 def _run_to_resume(out: Path | None, seeds: int) -> str:

@@ -1,6 +1,5 @@
 """Commands that compare: bench, study, report. As in `cli`, everything heavy is imported inside."""
 
-import os
 import re
 import sys
 import warnings
@@ -10,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from weiss.cli import printing
-from weiss.cli.options import Overrides, Quiet, Root
+from weiss.cli.options import Overrides, Quiet, Root, Trust
 
 bench_app = typer.Typer(
     help="Compare losses: the paper's two protocols, resumable, on any number of workers.",
@@ -36,7 +35,7 @@ Out = Annotated[
     typer.Option(help="The folder. If it holds the same comparison, that is continued."),
 ]
 Workers = Annotated[
-    int, typer.Option(help="Processes that share the work; several GPUs are taken in turns.")
+    int, typer.Option(help="Processes that share the work; they are spread over the GPUs.")
 ]
 Storage = Annotated[
     str | None,
@@ -52,30 +51,24 @@ Study = Annotated[
 ]
 COMPARED = "mf_cwms,mf_contrastive,proxy_anchor"
 CONTINUE = "Start it again to continue: finished units are not computed again."
-TRADITIONAL_HELP = "\n\n".join(
-    (
-        "Compare losses with their usual settings: several seeds, intervals, paired tests.",
-        f"{CONTINUE} More --losses or --seeds may be asked for later.",
-    )
+TRADITIONAL_HELP = (
+    "Compare losses with their usual settings: several seeds, intervals, paired tests.\n\n"
+    f"{CONTINUE} You can add --losses or raise --seeds later."
 )
-REALITY_CHECK_HELP = "\n\n".join(
-    (
-        "Compare losses with the settings that suit each: the protocol of A Metric Learning "
-        "Reality Check.",
-        "Four folds of the training classes; Bayesian optimisation of each loss's "
-        "hyper-parameters on what is held out; the best settings trained again, networks apart "
-        "and side by side.",
-        "The name of a data set (cub, cars, sop, glyphs) stands for its recipe NAME_mlrc.",
-        f"{CONTINUE} More --losses or --repeats may be asked for later.",
-    )
+REALITY_CHECK_HELP = (
+    "Compare losses with the settings that suit each: the protocol of A Metric Learning "
+    "Reality Check.\n\n"
+    "Four folds of the training classes; Bayesian optimisation of each loss's hyper-parameters on "
+    "what is held out; the best settings trained again; networks are scored separately and with "
+    "their embeddings concatenated.\n\n"
+    "The name of a data set (cub, cars, sop, glyphs) stands for its recipe NAME_mlrc.\n\n"
+    f"{CONTINUE} You can add --losses or raise --repeats later."
 )
-STUDY_HELP = "\n\n".join(
-    (
-        "Vary one setting of a recipe and draw the result; without a name, list the studies.",
-        "NAME is dimension, batch-size, beta-delta, regularisation, fields (how they are found), "
-        "classes (cost against their number) or breakdown (where the approximation ends).",
-        CONTINUE,
-    )
+STUDY_HELP = (
+    "Vary one setting of a recipe and draw the result; without a name, list the studies.\n\n"
+    "NAME is dimension, batch-size, beta-delta, regularisation, fields (how they are found), "
+    "classes (cost against their number) or breakdown (where the approximation ends).\n\n"
+    + CONTINUE
 )
 
 
@@ -95,9 +88,8 @@ def traditional(
     """The traditional protocol; the text is `TRADITIONAL_HELP`."""
     from weiss.comparing import traditional as plan_of
 
-    asked = _recipe(recipe, overrides, root)
-    plan = plan_of(asked, _names(losses), seeds=seeds)
-    _carry_out(plan, out, workers, storage, study, quiet)
+    plan = plan_of(_recipe(recipe, overrides, root), _names(losses), seeds=seeds)
+    _carry_out(plan, out, quiet, workers=workers, storage=storage, study=study)
 
 
 @bench_app.command("reality-check", help=REALITY_CHECK_HELP)
@@ -113,7 +105,7 @@ def reality_check(
     ] = 1,
     prune: Annotated[
         bool,
-        typer.Option("--prune", help="Leave out further folds of trials below the median."),
+        typer.Option("--prune", help="Stop a trial early if its score is below the median."),
     ] = False,
     spaces: Annotated[
         Path | None, typer.Option(help="A TOML file of search spaces, to use your own.")
@@ -137,9 +129,8 @@ def reality_check(
             f"are those of the recipe {MAIN_RECIPES[recipe]!r}.",
             stacklevel=2,
         )
-    asked = _recipe(REALITY_CHECK_RECIPES.get(recipe, recipe), overrides, root)
     plan = plan_of(
-        asked,
+        _recipe(REALITY_CHECK_RECIPES.get(recipe, recipe), overrides, root),
         _names(losses),
         trials=trials,
         repeats=repeats,
@@ -149,7 +140,7 @@ def reality_check(
         prune=prune,
         spaces=spaces,
     )
-    _carry_out(plan, out, workers, storage, study, quiet)
+    _carry_out(plan, out, quiet, workers=workers, storage=storage, study=study)
 
 
 def study(
@@ -184,7 +175,7 @@ def study(
         seeds=seeds,
         values=dict(_values(text) for text in values or ()),
     )
-    _carry_out(plan, out, workers, storage, study, quiet)
+    _carry_out(plan, out, quiet, workers=workers, storage=storage, study=study)
 
 
 def report(
@@ -205,18 +196,19 @@ def report(
         ),
     ] = None,
     title: Annotated[str, typer.Option(help="The heading of the page.")] = "",
+    trust: Trust = False,
 ) -> None:
     """Write a page, and tables in Markdown and LaTeX, from what lies in folders."""
     from weiss.comparing import PLAN, current_summary
     from weiss.reporting import Looked, write_report
 
-    # An unfinished comparison is reported as far as it is.
+    # An unfinished comparison is reported with its results so far.
     summaries = {run: current_summary(run) for run in runs if (run / PLAN).is_file()}
 
     def look(run: Path) -> Looked:
         from weiss.runs import embed_runs
 
-        found = embed_runs([run], overrides=overrides or ())[0]
+        found = embed_runs([run], overrides=overrides or (), trust=trust)[0]
         retrieval = found.retrieval()
         return Looked(
             embeddings=found.embeddings,
@@ -247,20 +239,11 @@ def join_in() -> None:
 
     orders: dict[str, Any] = json.load(sys.stdin)
     out = Path(orders["out"])
-    ledger = open_ledger(out, orders["storage"], orders["study"])
-
-    def say(line: str) -> None:
-        if not orders["quiet"]:
-            print(line, flush=True)
-
-    # A worker ends with the command that started it.
-    parent = os.getppid()
     work(
         plan_from(orders),
         out,
-        ledger,
-        say=say,
-        is_wanted=lambda: os.getppid() == parent,
+        open_ledger(out, orders["storage"], orders["study"]),
+        say=lambda line: None if orders["quiet"] else print(line, flush=True),
         among_others=True,
     )
 
@@ -283,16 +266,10 @@ def _values(text: str) -> tuple[str, list[Any]]:
         raise ValueError(
             f"--values must read KEY=A,B,C; got {text!r}. Write --values loss.beta=50,80, say."
         )
-    return key.strip(), [_value(word.strip()) for word in listed.split(",") if word.strip()]
+    from weiss.runs import override_from
 
-
-def _value(word: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(word)
-        except ValueError:
-            continue
-    return word
+    words = [word.strip() for word in listed.split(",") if word.strip()]
+    return key.strip(), [override_from(f"a.value={word}")[1] for word in words]
 
 
 def _draw(found: dict[str, Any], out: Path) -> None:
@@ -310,24 +287,15 @@ def _draw(found: dict[str, Any], out: Path) -> None:
         )
 
 
-def _carry_out(
-    plan: Any, out: Path | None, workers: int, storage: str | None, study: str | None, quiet: bool
-) -> None:
+def _carry_out(plan: Any, out: Path | None, quiet: bool, **options: Any) -> None:
     from weiss.comparing import carry_out
     from weiss.runs.provenance import recorded_command
 
     if out is None:
         data = Path(plan.recipe.data.name).stem or "photos"
         out = Path("runs") / f"{plan.kind}-{data}-{plan.recipe.backbone.name}".replace(":", "-")
-    found = carry_out(
-        plan,
-        out,
-        workers=workers,
-        storage=storage,
-        study=study,
-        command=recorded_command(sys.argv[1:]),
-        quiet=quiet,
-    )
+    command = recorded_command(sys.argv[1:])
+    found = carry_out(plan, out, command=command, quiet=quiet, **options)
     _draw(found, out)
     if not quiet:
         printing.print_comparison(found, out)

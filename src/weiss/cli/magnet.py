@@ -2,7 +2,7 @@
 
 import csv
 import json
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,101 +37,82 @@ def magnet(
     n: Annotated[
         str, typer.Option("--n", help="Components of a spin, with commas between: 1, 2 or 3.")
     ] = "1,2,3",
-    spins: Annotated[int, typer.Option(help=f"How many spins, 2 to {MOST_SPINS:,}.")] = 100,
-    seed: Annotated[int, typer.Option(help="Of the simulations.")] = 0,
+    spins: Annotated[int, typer.Option(min=2, max=MOST_SPINS, help="How many spins.")] = 100,
+    seed: Annotated[int, typer.Option(min=0, help="Of the simulations.")] = 0,
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer temperatures, sweeps and frames.")
     ] = False,
 ) -> None:
     """Draw the magnet; the text is `MAGNET_HELP`."""
-    from weiss.figures import magnet_name, magnet_transition
-    from weiss.magnet import Magnet, largest_deviation, transition
+    import numpy as np
 
-    components = _components(n)
-    _check(out, spins, seed)
+    from weiss.figures import magnet_name, magnet_transition
+    from weiss.magnet import Magnet, transition
+
+    components = list(dict.fromkeys(word.strip() for word in n.split(",") if word.strip()))
+    if not components or not {"1", "2", "3"}.issuperset(components):
+        raise ValueError(
+            f"--n must be 1, 2 or 3, or several with commas between; got {n!r}. Write --n 1,2,3."
+        )
     try:
         out.mkdir(parents=True, exist_ok=True)  # fail before the work, not after it
     except OSError as error:
-        raise ValueError(f"--out must be a folder that can be created; {error}.") from error
+        raise ValueError(
+            f"--out must be a folder that can be created; {error}. Choose another name."
+        ) from error
     # All magnets up to the same temperature.
-    effort: dict[str, Any] = {"hottest": BEYOND / min(components)}
+    effort: dict[str, Any] = {"hottest": BEYOND / min(map(int, components))}
     if quick:
         effort |= {"num_lines": 25, "num_dots": 8, "copies": 24, "sweeps": 30}
     found = []
-    for number, one in enumerate(components):
+    for number, one in enumerate(map(int, components)):
         each = transition(Magnet(n=one), spins, seed=seed + number, **effort)
         found.append(each)
-        where = f"T_c = {each.magnet.critical_temperature:.4f} J N"
-        far = largest_deviation([each])
+        # Far below the transition the fluctuation of very many spins is nan.
+        peak = each.lines["temperature"][np.nanargmax(each.lines["exact_fluctuation"])]
         print(
-            f"{magnet_name(one) + f' (n = {one})':20s} {where}; {spins:,} spins fluctuate most at "
-            f"{_peak(each):.4f}; simulation and exact differ by at most {far:.1f} standard errors"
+            f"{f'{magnet_name(one)} (n = {one})':20s} "
+            f"T_c = {each.magnet.critical_temperature:.4f} J N; {spins:,} spins fluctuate most at "
+            f"{peak:.4f}; simulation and exact differ by at most "
+            f"{_largest([each]):.1f} standard errors"
         )
     total = sum(len(each.dots["temperature"]) for each in found)
     print(
         f"{total} temperatures simulated; the largest deviation of |M| from the exact value is "
-        f"{largest_deviation(found):.1f} standard errors{_typical(found)}"
+        f"{_largest(found):.1f} standard errors{_typical(found)}"
     )
     for suffix in ("png", "svg"):
         magnet_transition(found, out / f"magnet.{suffix}")
     _write_numbers(found, out)
-    frames = FRAMES // 8 if quick else FRAMES
-    _write_animation(out / "magnet.gif", spins, seed, frames)
+    _write_animation(out / "magnet.gif", spins, seed, FRAMES // 8 if quick else FRAMES)
     for name in ("magnet.png", "magnet.svg", "magnet.gif", "magnet.csv", "magnet.json"):
         print(f"Wrote {out / name}")
 
 
-def _components(text: str) -> list[int]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if not words or any(word not in ("1", "2", "3") for word in words):
-        raise ValueError(
-            f"--n must be 1, 2 or 3, or several with commas between; got {text!r}. Write --n 1,2,3."
-        )
-    return [int(word) for word in dict.fromkeys(words)]
-
-
-def _check(out: Path, spins: int, seed: int) -> None:
-    if spins < 2:
-        raise ValueError(f"--spins must be at least 2; got {spins}. One spin has no transition.")
-    if spins > MOST_SPINS:
-        raise ValueError(
-            f"--spins must be at most {MOST_SPINS:,}, since each is drawn again and again; got "
-            f"{spins:,}. For more use weiss.magnet.solve and weiss.magnet.exact."
-        )
-    if seed < 0:
-        raise ValueError(f"--seed must be at least 0; got {seed}. Choose another.")
-    there = next(path for path in (out, *out.parents) if path.exists())
-    if not there.is_dir():
-        raise ValueError(f"--out must be a folder; {there} is a file. Choose another name.")
-
-
-def _peak(each: "Transition") -> float:
-    """Return the temperature at which a magnet of finitely many spins fluctuates most."""
+def _varied(found: list["Transition"]) -> Any:
+    """Return the size of every deviation, in standard errors, where anything varied."""
     import numpy as np
 
-    # Far below the transition the fluctuation of very many spins is nan.
-    return float(each.lines["temperature"][np.nanargmax(each.lines["exact_fluctuation"])])
+    sizes = np.abs(np.concatenate([each.deviations() for each in found]))
+    return sizes[np.isfinite(sizes)]
+
+
+def _largest(found: list["Transition"]) -> float:
+    return float(max(_varied(found), default=nan))
 
 
 def _typical(found: list["Transition"]) -> str:
     """Return what to compare the largest deviation with; nothing if no temperature varied."""
-    import numpy as np
-
-    deviations = np.concatenate([each.deviations() for each in found])
-    number = int(np.isfinite(deviations).sum())
-    if not number:
-        return ""
-    still = len(deviations) - number
-    where = f" (at {still} of them no spin ever flipped)" if still else ""
-    typical = f"{_typical_largest(number):.1f}"
-    return f"{where}; of {number} Gaussian numbers the largest is typically {typical}"
-
-
-def _typical_largest(number: int) -> float:
-    """Return the median of the largest absolute value of so many Gaussian numbers."""
     from statistics import NormalDist
 
-    return NormalDist().inv_cdf(0.5 + 0.5 * 0.5 ** (1.0 / number))
+    number = len(_varied(found))
+    if not number:
+        return ""
+    still = sum(len(each.deviations()) for each in found) - number
+    where = f" (at {still} of them no spin ever flipped)" if still else ""
+    # The median of the largest absolute value of so many Gaussian numbers.
+    typical = NormalDist().inv_cdf(0.5 + 0.5 * 0.5 ** (1.0 / number))
+    return f"{where}; of {number} Gaussian numbers the largest is typically {typical:.1f}"
 
 
 def _write_numbers(found: list["Transition"], out: Path) -> None:
@@ -141,13 +122,17 @@ def _write_numbers(found: list["Transition"], out: Path) -> None:
     magnets = []
     for each in found:
         own: dict[str, Any] = {"n": each.magnet.n, "num_spins": each.num_spins}
-        for kind, values in (("line", each.lines), ("dot", each.dots)):
-            table = zip(*(column.tolist() for column in values.values()), strict=True)
-            rows += [own | {"kind": kind} | dict(zip(values, row, strict=True)) for row in table]
-        own |= {"seed": each.seed, "critical_temperature": each.magnet.critical_temperature}
-        for name, values in (("lines", each.lines), ("dots", each.dots)):
-            own[name] = {key: _numbers(column) for key, column in values.items()}
-        magnets.append(own)
+        told = own | {"seed": each.seed, "critical_temperature": each.magnet.critical_temperature}
+        for kind, arrays in (("line", each.lines), ("dot", each.dots)):
+            columns = {name: values.tolist() for name, values in arrays.items()}
+            table = zip(*columns.values(), strict=True)
+            rows += [own | {"kind": kind} | dict(zip(columns, row, strict=True)) for row in table]
+            told[f"{kind}s"] = {
+                # JSON has no infinity and no nan: null stands for both.
+                name: [value if isfinite(value) else None for value in values]
+                for name, values in columns.items()
+            }
+        magnets.append(told)
     with (
         replacing(out / "magnet.csv") as temporary,
         temporary.open("w", newline="", encoding="utf-8") as file,
@@ -159,11 +144,6 @@ def _write_numbers(found: list["Transition"], out: Path) -> None:
     with replacing(out / "magnet.json") as temporary:
         text = json.dumps({"coupling": 1.0, "magnets": magnets}, indent=1, allow_nan=False)
         temporary.write_text(text + "\n", encoding="utf-8")
-
-
-def _numbers(values: Any) -> list[float | None]:
-    """Return numbers for JSON, which has no infinity and no nan: None stands for both."""
-    return [value if isfinite(value) else None for value in values.tolist()]
 
 
 def _write_animation(path: Path, num_spins: int, seed: int, frames: int) -> None:

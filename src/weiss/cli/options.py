@@ -17,3 +17,11 @@ Overrides = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Allow a network or ONNX file made by others to open files and addresses outside its "
+        "folder.",
+    ),
+]

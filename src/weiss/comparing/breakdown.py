@@ -22,10 +22,8 @@ Results with the paper's settings, for 32 orthogonal classes of 16 samples in 12
   half of ``pos_margin`` and all of it the parent attracts and the child does not. The excess is
   below 10 % of the cost from a spread of 0.084, and beyond -10 % from 0.25. With no margin it is
   exactly ``-<spread_c^2> / 2``.
-- CWMS: 25 % from the smallest spread, below 10 % from 0.33, beyond -10 % from 0.64. The child drops
-  a constant inside its logarithm, which changes its slope: it attracts ``(1 + e/2) / (1 + e)``
-  times as much as its parent, ``e = exp(-alpha delta)``, which is 3/4 for a small alpha. The excess
-  is of first order in the spread. Apart from that factor it is of second order.
+- CWMS: 25 % from the smallest spread, below 10 % from 0.33, beyond -10 % from 0.64; of first
+  order, since the child drops a constant inside its logarithm, which changes its slope.
 - Binomial: within 3 % up to a spread of 0.3, beyond -10 % from 0.47; of second order.
 
 Solving for the fields changes no share by more than 0.03. If classes are closer than the repulsion
@@ -43,12 +41,11 @@ from torch import Tensor
 
 from weiss._base import checks
 from weiss.losses import MeanFieldLoss, PairLoss, make_loss
+from weiss.losses.by_name import FAMILIES
 from weiss.losses.self_consistency import solve_fields
 from weiss.theory.distances import DISTANCES, unit
 from weiss.theory.interactions import Interactions
 
-FAMILIES = ("contrastive", "cwms", "binomial")
-"""Pair losses that have a mean-field child, by the short name of the pair loss."""
 NOT_SHARED = (
     *("reg_weight", "reg_scale", "max_labels_per_sample", "class_lr", "check", "impl"),
     *("skip", "matmul_dtype", "fluctuations"),
@@ -72,22 +69,10 @@ def gap_at(
     seed: int = 0,
     solver_steps: int = 100,
 ) -> dict[str, float]:
-    """Compare a pair loss with its child on drawn classes of a given spread.
+    """Compare a pair loss with its child on drawn classes of a given spread; see `gap_of`.
 
-    Args:
-        family: ``"contrastive"``, ``"cwms"`` or ``"binomial"``.
-        spread: mean of ``1 - cos`` between a sample and its class's mean direction. It cannot
-            reach 1: the mean of a few random directions is about ``1 / sqrt(per_class)`` long.
-        num_classes: C.
-        per_class: samples of each.
-        embedding_size: D.
-        settings: arguments that the pair loss and its child share; those of the child alone
-            (``reg_weight``) are ignored.
-        seed: of the draw.
-        solver_steps: see `gap_of`.
-
-    Returns:
-        As `gap_of` does.
+    The spread cannot reach 1: the mean of a few random directions is about ``1 / sqrt(per_class)``
+    long.
 
     Example:
         >>> from weiss.comparing.breakdown import gap_at
@@ -112,22 +97,11 @@ def gap_at(
 def draw_classes(
     spread: float, num_classes: int, per_class: int, embedding_size: int, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """Draw classes of a given spread.
+    """Draw float64 embeddings ``(N, D)`` of length one, and their classes ``(N,)``.
 
     Class directions are orthogonal if the dimensions suffice, and otherwise drawn one after the
     other, each the furthest of `CANDIDATES` from those before. A sample is its class's direction
     turned towards a random one by the same angle for all samples, which bisection finds.
-
-    Args:
-        spread: of the result, in [0, 1).
-        num_classes: C.
-        per_class: samples of each.
-        embedding_size: D.
-        seed: of the draw.
-
-    Returns:
-        ``(C * per_class, D)`` float64 embeddings of length one, and their ``(C * per_class,)``
-        classes.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -167,12 +141,7 @@ def draw_classes(
 
 @torch.no_grad()
 def spread_of(embeddings: Tensor, labels: Tensor) -> float:
-    """Return the mean of ``1 - cos`` between a sample and the mean direction of its class.
-
-    Args:
-        embeddings: ``(N, D)``; only directions matter.
-        labels: ``(N,)`` classes from 0 on.
-    """
+    """Return the mean of ``1 - cos`` between samples ``(N, D)`` and mean directions of classes."""
     unit_ND = unit(embeddings.double())
     cosine_N = (unit_ND * unit(_class_means(unit_ND, labels))[labels]).sum(dim=1)
     return max(float((1.0 - cosine_N).mean()), 0.0)  # rounding may give a negative one
@@ -197,21 +166,19 @@ def gap_of(
     Args:
         embeddings: ``(N, D)``, in any precision.
         labels: ``(N,)`` whole numbers, one class a sample; they need not be consecutive.
-        family: ``"contrastive"``, ``"cwms"`` or ``"binomial"``.
-        settings: as in `gap_at`.
+        family: one of `FAMILIES`.
+        settings: arguments that the pair loss and its child share; those of the child alone
+            (``reg_weight``) are ignored.
         most: if there are more samples, whole classes are drawn until the next does not fit.
         seed: of that draw.
         solver_steps: steps of `weiss.losses.self_consistency.solve_fields`, from the class means,
-            on all samples; a step costs several evaluations of the child. 0 for none.
+            on all samples; 0 for none.
 
     Returns:
-        ``spread``: of the classes, measured. ``pair``, ``mean_field``: the two losses, the child's
-        with its fields at the class means. ``gap``: pair - mean_field. ``excess``: the gap less
-        that of the same classes without extent. ``pair_at_zero``: the pair loss without extent;
-        ``pair - pair_at_zero`` is the cost of the extent.
-
-        With ``solver_steps`` also ``solved``, the child's value at the fields that minimise it,
-        and ``solved_gap`` and ``solved_excess``, as above with these fields.
+        ``spread``, ``pair``, ``mean_field`` with the fields at the class means, ``gap``,
+        ``excess``, and the pair loss without extent, ``pair_at_zero``. With ``solver_steps`` also
+        ``solved``, the child's value at the fields that minimise it, ``solved_gap`` and
+        ``solved_excess``.
     """
     owner = "gap_of"
     checks.one_of("family", family, FAMILIES, owner)
@@ -273,12 +240,7 @@ def pair_value(loss: PairLoss, embeddings: Tensor, labels: Tensor, *, cells: int
     """Return the value of a pair loss, computed in blocks instead of N x N distances at once.
 
     The sum is symmetric, so each block of classes is compared with itself and the classes after it.
-
-    Args:
-        loss: which loss.
-        embeddings: ``(N, D)``, on the CPU.
-        labels: ``(N,)`` classes.
-        cells: distances computed at a time. A class is never divided: one of n samples needs n x N.
+    It has at most ``cells`` distances, but a class is never divided: one of n samples needs n x N.
     """
     order_N = labels.argsort(stable=True)
     sorted_ND = embeddings[order_N]

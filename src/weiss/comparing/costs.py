@@ -13,8 +13,7 @@ others.
 import gc
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from weiss._base import checks
 from weiss._base.devices import available_memory, gigabytes, refuse_absent_device
-from weiss.losses import LOSSES, MeanFieldLoss, PairLoss, make_loss
+from weiss.losses import LOSSES, Baseline, MeanFieldLoss, PairLoss, make_loss
+from weiss.runs.provenance import device_name
 from weiss.theory.distances import unit
 
 PER_CLASS = {"pairs": 4, "classes": 1}
@@ -60,29 +60,17 @@ def measure_cost(
     and class vectors. Embeddings, labels and class vectors themselves do not count. On CUDA it is
     torch's own count of allocated blocks. On other devices it is the bytes of all tensors alive at
     once, operation by operation, so it is the same on every run and machine; scratch space inside
-    an operation does not count.
-
-    A step that does not fit into memory is reported in the result, not raised, and is stopped
-    before it allocates.
-
-    Args:
-        loss: a key of `weiss.losses.LOSSES`.
-        num_classes: C.
-        batch_size: B. If there are too few classes, they repeat.
-        embedding_size: D.
-        settings: arguments of the loss. As in training, the losses of Weiss do not check the
-            values of a batch unless ``check`` is true.
-        device: ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:N"`` or ``"mps"``.
-        repeats: how many steps are timed.
-        seed: of embeddings, labels and class vectors.
+    an operation does not count. As in training, the losses of Weiss do not check the values of a
+    batch unless ``check`` is among the settings.
 
     Returns:
-        ``loss``, ``num_classes``, ``batch_size``, ``embedding_size``, ``device`` (its name), and
+        The arguments, the name of the device, and
 
         ``milliseconds``: ``values``, their ``mean`` and ``median``, and the quartiles as ``low``
         and ``high``; ``megabytes``: of a million bytes each.
 
-        If memory does not suffice, ``failed`` instead of the two, with the reason.
+        If memory does not suffice, ``failed`` instead of the two, with the reason; such a step is
+        stopped before it allocates.
 
     Example:
         >>> from weiss.comparing.costs import measure_cost
@@ -100,7 +88,7 @@ def measure_cost(
     refuse_absent_device(device, "device")
     best = "cuda" if torch.cuda.is_available() else "cpu"
     where = torch.device(best if device == "auto" else device)
-    found: dict[str, Any] = {"loss": loss, **sizes, "device": _name_of(where)}
+    found: dict[str, Any] = {"loss": loss, **sizes, "device": device_name(where)}
     try:
         with torch.random.fork_rng(devices=[]):  # the caller's random numbers do not change
             torch.default_generator.manual_seed(seed)
@@ -128,7 +116,7 @@ def _measured(
     with live:  # refuses class vectors that do not fit, too
         embeddings, labels = _batch(name, **sizes)
         loss = make_loss(name, sizes["num_classes"], sizes["embedding_size"], **settings)
-    if isinstance(loss, (MeanFieldLoss, PairLoss)):
+    if isinstance(loss, (MeanFieldLoss, PairLoss, Baseline)):
         loss.check = settings.get("check", False)
     embeddings = embeddings.to(device).requires_grad_()
     labels, loss = labels.to(device), loss.to(device)
@@ -140,12 +128,18 @@ def _measured(
     def step() -> None:
         loss(embeddings, labels).backward()
 
-    if device.type == "cuda":
+    is_cuda = device.type == "cuda"
+    if is_cuda:
         _times(step, clear, device, WARM_UP)
-        size = _cuda_peak(step, clear, device)
-    else:
-        # Memory first: a step that is timed then fits.
-        size = _live_peak(step, clear, live)
+    clear()
+    was_on = gc.isenabled()
+    gc.disable()  # a garbage collection during the step would change the peak by chance
+    try:
+        size = _cuda_peak(step, device) if is_cuda else live.peak_of(step)
+    finally:
+        if was_on:
+            gc.enable()
+    if not is_cuda:  # after the memory: a step that is timed then fits
         _times(step, clear, device, WARM_UP)
     values = _times(step, clear, device, repeats)
     low, median, high = (float(q) for q in np.quantile(values, [0.25, 0.5, 0.75]))
@@ -173,6 +167,8 @@ def _times(
     values = []
     for _ in range(repeats):
         clear()
+        if device.type == "mps":
+            torch.mps.synchronize()
         if device.type == "cuda":
             begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -184,47 +180,23 @@ def _times(
             torch.cuda.synchronize(device)
             values.append(float(begin.elapsed_time(end)))
             continue
-        _wait(device)
         started = time.perf_counter()
         step()
-        _wait(device)
+        if device.type == "mps":
+            torch.mps.synchronize()
         values.append(1000 * (time.perf_counter() - started))
     clear()
     return values
 
 
-def _cuda_peak(step: Callable[[], None], clear: Callable[[], None], device: torch.device) -> int:
+def _cuda_peak(step: Callable[[], None], device: torch.device) -> int:
     """Return the bytes that a step allocates at its peak, by torch's own count."""
-    clear()
-    with _no_garbage_collection():
-        torch.cuda.synchronize(device)
-        before = torch.cuda.memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        step()
-        torch.cuda.synchronize(device)
-        return torch.cuda.max_memory_allocated(device) - before
-
-
-def _live_peak(step: Callable[[], None], clear: Callable[[], None], live: "LiveMemory") -> int:
-    """Return the bytes of the tensors that a step has alive at its peak, beyond those before."""
-    clear()
-    with _no_garbage_collection():
-        before = live.restart()
-        with live:
-            step()
-        return live.peak - before
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Allow no garbage collection during a step: it would change the peak by chance."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    step()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before
 
 
 class LiveMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -233,27 +205,21 @@ class LiveMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
     A storage is counted once, however many views it has, from the operation that makes it until
     nothing refers to it. The size of an operation's result is computed before it runs, on tensors
     without data; if it exceeds the limit, a MemoryError is raised. (The operating system would
-    grant the memory, and kill the process when it writes to it.)
-
-    Args:
-        limit: the most bytes that may be alive at once.
-
-    Attributes:
-        live: bytes alive now.
-        peak: the most so far.
+    grant the memory, and kill the process when it writes to it.) ``live`` are the bytes alive now,
+    ``peak`` the most so far.
     """
 
     def __init__(self, limit: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.limit = limit
-        self.live = 0
-        self.peak = 0
+        self.limit, self.live, self.peak = limit, 0, 0
         self._known: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
-    def restart(self) -> int:
-        """Forget the peak; return the bytes alive now."""
-        self.peak = self.live
-        return self.live
+    def peak_of(self, step: Callable[[], None]) -> int:
+        """Return the bytes of the tensors that a step has alive at its peak, beyond those now."""
+        before = self.peak = self.live
+        with self:
+            step()
+        return self.peak - before
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -314,18 +280,5 @@ def _bytes_needed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> i
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    return any(words in str(error) for words in ALLOCATION_FAILURES)
-
-
-def _name_of(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return "CPU" if device.type == "cpu" else device.type
-
-
-def _wait(device: torch.device) -> None:
-    """Wait for a device that computes in the background."""
-    if device.type == "mps":
-        torch.mps.synchronize()
+    is_plain = any(words in str(error) for words in ALLOCATION_FAILURES)
+    return is_plain or isinstance(error, (MemoryError, torch.OutOfMemoryError))

@@ -9,33 +9,22 @@ Readers of a comparison need the plan and the units; only workers need the ledge
 """
 
 import json
-import os
-import time
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from weiss._base.files import alone, replacing
+from weiss._base.files import alone, read_json, replacing
 from weiss.comparing.contenders import merged_losses
 from weiss.comparing.ledger import Ledger
 from weiss.comparing.plan import Description, Plan
-from weiss.runs import differences, recipe_from_dict
+from weiss.runs import differences, recipe_from_dict, records
 from weiss.runs.folder import Run
+from weiss.runs.recipe import OF_A_MACHINE
 from weiss.runs.summaries import FORMAT
 
 PLAN, LEDGER = "plan.json", "ledger.sqlite3"
-OF_A_MACHINE = (
-    "train.device",
-    "train.graphs",
-    "data.root",
-    "data.keep",
-    "data.num_workers",
-    "data.cache",
-    "track.",
-)
-"""Keys of a recipe that may differ from machine to machine."""
 
 
 def open_ledger(out: Path, storage: str | None, study: str | None) -> Ledger:
@@ -53,14 +42,7 @@ def join(
     study: str | None = None,
     command: str = "",
 ) -> tuple[Ledger, Description]:
-    """Start a comparison in a folder, or join the one it holds.
-
-    Args:
-        plan: what is asked for.
-        out: the folder.
-        storage: where workers find each other; a file in the folder by default.
-        study: its name there; by default the folder's.
-        command: the command line, recorded in the plan; a line for each that made it grow.
+    """Start a comparison in a folder, or join the one it holds; see `carry_out`.
 
     Returns:
         The ledger, and the description of the comparison: what this and earlier commands asked
@@ -73,11 +55,17 @@ def join(
         raise ValueError(
             f"--out must name a folder for many runs; {out} is a run itself. Choose another."
         )
-    held, is_new = _held_now(out), False
-    if held is not None:
-        _grown(held, plan, out)  # refuses before anything is created or changed
-    else:
-        held, is_new = _start(plan, out, command)
+    held, is_new = read_plan(out), False
+    if held is None:
+        out.mkdir(parents=True, exist_ok=True)
+        with alone(out / PLAN):
+            held = read_plan(out)  # another command may have started it in the meantime
+            if held is None:
+                is_new = True
+                identity = uuid.uuid4().hex
+                held = {"format": FORMAT, "id": identity, "command": command, **plan.describe()}
+                _write_plan(out, held)
+    _grown(held, plan, out)  # refuses before anything else is created or changed
     try:
         ledger = open_ledger(out, storage, study)
         registered = {key: held[key] for key in ("kind", "options", "recipe")}
@@ -103,9 +91,7 @@ def join(
             held = read_plan(out) or held  # another command may have made it grow meanwhile
             lines = [*held.get("command", "").splitlines(), command]
             asked = "\n".join(line for line in dict.fromkeys(lines) if line)
-            with replacing(out / PLAN) as temporary:
-                entry = {**held, **_found(ledger), "command": asked}
-                temporary.write_text(_text(entry), encoding="utf-8")
+            _write_plan(out, {**held, **_found(ledger), "command": asked})
     # Device and data folders are those of this machine.
     return ledger, {**grown, "recipe": plan.recipe.as_dict()}
 
@@ -125,53 +111,9 @@ def _found(ledger: Ledger) -> Description:
     return found[1]
 
 
-def _start(plan: Plan, out: Path, command: str) -> tuple[dict[str, Any], bool]:
-    """Write the plan of a new comparison; of several that start at once all take the first one's.
-
-    Returns:
-        The plan that the folder holds now, and whether it is this one.
-    """
-    entry = {"format": FORMAT, "id": uuid.uuid4().hex, "command": command, **plan.describe()}
-    out.mkdir(parents=True, exist_ok=True)
-    try:
-        _create(out / PLAN, _text(entry))
-    except FileExistsError:
-        held = _held_now(out)
-        assert held is not None
-        _grown(held, plan, out)
-        return held, False
-    return entry, True
-
-
-def _held_now(out: Path) -> dict[str, Any] | None:
-    """Read the plan of a folder, which another process may be writing at this moment."""
-    end = time.monotonic() + 1
-    while True:
-        try:
-            return read_plan(out)
-        except ValueError:
-            if time.monotonic() > end:
-                raise
-        time.sleep(0.05)
-
-
-def _create(path: Path, text: str) -> None:
-    """Write a new file, atomically if the file system has hard links."""
-    own = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        own.write_text(text, encoding="utf-8")
-        os.link(own, path)  # fails if the file exists, unlike a rename
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without links
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    finally:
-        own.unlink(missing_ok=True)
-
-
-def _text(entry: Mapping[str, Any]) -> str:
-    return json.dumps(entry, indent=2) + "\n"
+def _write_plan(out: Path, entry: Mapping[str, Any]) -> None:
+    with replacing(out / PLAN) as temporary:
+        temporary.write_text(json.dumps(entry, indent=2) + "\n", encoding="utf-8")
 
 
 def read_plan(out: Path) -> dict[str, Any] | None:
@@ -179,17 +121,17 @@ def read_plan(out: Path) -> dict[str, Any] | None:
     path = out / PLAN
     if not path.is_file():
         return None
+    why = "it lacks entries"
     try:
-        held: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        known = {"id", "kind", "options", "recipe"} <= set(held)
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        known = False
-    if not known:
-        raise ValueError(
-            f"{path} must be the plan of a comparison; it is not, or is truncated. Restore it, or "
-            "choose another folder."
-        )
-    return held
+        held = records.checked(records.Plan, read_json(path), path)
+        if all(held.get(key) is not None for key in ("id", "kind", "options", "recipe")):
+            return held
+    except ValueError as error:
+        why = str(error)
+    raise ValueError(
+        f"{path} must be the plan of a comparison; it is not, or is truncated: {why} Restore it, "
+        "or choose another folder."
+    )
 
 
 def _grown(held: Mapping[str, Any], plan: Plan, out: Path) -> Description:

@@ -75,6 +75,13 @@ def check_count(name: str, given: Any, least: int = 1) -> int:
     return given
 
 
+def row_of(name: str, loss: str, title: str, **more: Any) -> dict[str, Any]:
+    """Return a row of the table; what is not given is empty."""
+    empty: dict[str, Any] = {key: {} for key in ("at", "settings", "failed", "scores")}
+    empty |= {"runs": [], "repetitions": []}
+    return {"name": name, "loss": loss, "title": title, **empty, **more}
+
+
 def title_of(loss: str, recipe: Recipe) -> str:
     """Return the title of a row: of its loss, or of the network before training."""
     if loss != UNTRAINED:

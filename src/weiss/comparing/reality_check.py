@@ -14,7 +14,7 @@ the table does not depend on the number of workers or on when they were killed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -23,7 +23,7 @@ from typing import Any
 from weiss._base import checks
 from weiss.comparing import units
 from weiss.comparing.contenders import plain_losses
-from weiss.comparing.plan import Plan, check_count, title_of
+from weiss.comparing.plan import Plan, check_count, row_of, title_of
 from weiss.comparing.search_spaces import (
     CLASS_LR,
     SAMPLERS,
@@ -50,8 +50,8 @@ class Trial:
 
     Attributes:
         folds: the validation score of each; None if it is not trained, or not yet.
-        failed: why it scores zero; None if it did not fail.
-        pruned: why folds were skipped; None if none were.
+        failed: why it scores zero, if it failed.
+        pruned: why folds were skipped, if some were.
         value: its score; None while it is not known.
     """
 
@@ -171,19 +171,11 @@ class RealityCheck(Plan):
             # order in which they finish does not matter.
             before = [Tried(trial.settings, trial.value) for trial in told]
             before += [Tried(trial.settings, None) for trial in trials[len(told) :]]
+            options = {key: self.options[key] for key in ("trials", "sampler")}
+            settings = partial(suggest, self.spaces[loss], before, seed=self.recipe.seed, **options)
             yield units.computed(
-                f"{_trial(loss, number)}/settings", partial(self._suggest, loss, before)
+                f"{_trial(loss, number)}/settings", lambda _: {"settings": settings()}
             )
-
-    def _suggest(self, loss: str, before: Sequence[Tried], folder: Path) -> Result:
-        settings = suggest(
-            self.spaces[loss],
-            before,
-            seed=self.recipe.seed,
-            trials=self.options["trials"],
-            sampler=self.options["sampler"],
-        )
-        return {"settings": settings}
 
     def _folds_of(self, loss: str, trial: Trial) -> Iterator[Unit]:
         for fold, value in enumerate(trial.folds):
@@ -275,39 +267,29 @@ class RealityCheck(Plan):
     def _row(self, loss: str, done: Results, failures: Mapping[str, str]) -> dict[str, Any]:
         repeats = range(self.options["repeats"])
         above = [f"{loss}/repeat-{repeat:02d}" for repeat in repeats]
-        there = {
-            number: done[f"{a}/ensemble"]
-            for number, a in zip(repeats, above, strict=True)
-            if f"{a}/ensemble" in done
-        }
+        there = {n: done[f"{above[n]}/ensemble"] for n in repeats if f"{above[n]}/ensemble" in done}
         scores = {
-            f"{how}.{name}": summarised([result[how][name] for result in there.values()])
+            f"{how}.{name}": summarised([result[how].get(name) for result in there.values()])
             for how in ("separated", "concatenated")
             for name in SCORES
         }
         scores["seconds"] = summarised([result["seconds"] for result in there.values()])
-        row: dict[str, Any] = {
-            "name": loss,
-            "loss": loss,
-            "title": title_of(loss, self.recipe),
-            "at": {},
-            "settings": {},
-            "runs": [
-                f"{a}/fold-{fold}"
-                for a in above
-                for fold in range(self.options["folds"])
-                if f"{a}/fold-{fold}" in done
-            ],
-            "repetitions": list(there),
-            "failed": {k: why for k, why in failures.items() if k.startswith(f"{loss}/")},
-            "scores": {name: found for name, found in scores.items() if found is not None},
-        }
+        folds = [f"{a}/fold-{fold}" for a in above for fold in range(self.options["folds"])]
+        row = row_of(
+            loss,
+            loss,
+            title_of(loss, self.recipe),
+            runs=[key for key in folds if key in done],
+            repetitions=list(there),
+            failed={k: why for k, why in failures.items() if k.startswith(f"{loss}/")},
+            scores={name: found for name, found in scores.items() if found is not None},
+        )
         if loss == UNTRAINED:
             return row
         trials, best = self.trials(loss, done), self.best(loss, done)
         row |= {
             "trials": [vars(trial) for trial in trials],
-            "search_space": {k: each.as_dict() for k, each in self.spaces[loss].items()},
+            "search_space": {k: asdict(each) for k, each in self.spaces[loss].items()},
         }
         if best is not None and best.value:
             row |= {"best_trial": best.number, "best_settings": best.settings}
@@ -358,7 +340,7 @@ def reality_check(
         "at_once": at_once,
         "prune": prune,
         "spaces": {
-            loss: {key: each.as_dict() for key, each in search_space(loss, spaces).items()}
+            loss: {key: asdict(each) for key, each in search_space(loss, spaces).items()}
             for loss in losses
         },
     }

@@ -10,7 +10,7 @@ from typing import Any
 
 from weiss.comparing import units
 from weiss.comparing.contenders import Contender, contenders_of
-from weiss.comparing.plan import Plan, check_count, settings_of, title_of
+from weiss.comparing.plan import Plan, check_count, row_of, settings_of, title_of
 from weiss.comparing.units import Results, Unit
 from weiss.runs import Recipe, recipe_from_dict, recipe_with
 from weiss.runs.experiment import open_data
@@ -62,24 +62,18 @@ class RunTable(Plan):
         # Only settings of the network change the network before training.
         bare = {key for axis in self.axes if (key := axis["key"]).startswith("backbone.")}
         untrained = [{k: v for k, v in place.items() if k in bare} for place in places]
-        rows = [
-            self._untrained(place)
-            for number, place in enumerate(untrained)
-            if place not in untrained[:number]
-        ]
-        losses = contenders_of(self.options["losses"])
-        rows += [self._variant(contender, at) for contender in losses for at in places]
-        return rows
-
-    def _untrained(self, at: dict[str, Any]) -> Variant:
-        recipe = recipe_with(self.recipe, at)
         title = title_of(UNTRAINED, self.recipe)
-        return Variant(_name(UNTRAINED, at), UNTRAINED, title, {}, at, recipe)
-
-    def _variant(self, contender: Contender, at: dict[str, Any]) -> Variant:
-        name, recipe = _name(contender.folder, at), contender.recipe(self.recipe, at)
-        title, changes = contender.title, contender.changes
-        return Variant(name, contender.loss, title, changes, at, recipe, contender.seeds)
+        rows = [
+            Variant(_name(UNTRAINED, at), UNTRAINED, title, {}, at, recipe_with(self.recipe, at))
+            for number, at in enumerate(untrained)
+            if at not in untrained[:number]
+        ]
+        for each in contenders_of(self.options["losses"]):
+            for at in places:
+                name, recipe = _name(each.folder, at), each.recipe(self.recipe, at)
+                own = (each.loss, each.title, each.changes, at, recipe, each.seeds)
+                rows.append(Variant(name, *own))
+        return rows
 
     def _keys(self, variant: Variant) -> dict[int, str]:
         """Return the key of a row's unit for each seed."""
@@ -147,18 +141,18 @@ class RunTable(Plan):
     def _row(self, variant: Variant, done: Results, failures: Mapping[str, str]) -> dict[str, Any]:
         keys = self._keys(variant)
         finished = {seed: key for seed, key in keys.items() if key in done}
-        return {
-            "name": variant.name,
-            "loss": variant.loss,
-            "title": variant.title,
-            "changes": dict(variant.changes),
-            "at": variant.at,
-            "settings": {} if variant.loss == UNTRAINED else settings_of(variant.recipe),
-            "runs": list(finished.values()),
-            "repetitions": list(finished),
-            "failed": {key: failures[key] for key in keys.values() if key in failures},
-            "scores": run_scores([done[key] for key in finished.values()]),
-        }
+        return row_of(
+            variant.name,
+            variant.loss,
+            variant.title,
+            changes=dict(variant.changes),
+            at=variant.at,
+            settings={} if variant.loss == UNTRAINED else settings_of(variant.recipe),
+            runs=list(finished.values()),
+            repetitions=list(finished),
+            failed={key: failures[key] for key in keys.values() if key in failures},
+            scores=run_scores([done[key] for key in finished.values()]),
+        )
 
 
 def _name(folder: str, at: Mapping[str, Any]) -> str:
@@ -189,7 +183,7 @@ class Traditional(RunTable):
     kind = "traditional"
     title = "Traditional protocol"
     question = "Which loss gives the best embedding with its usual settings?"
-    tested = ("map_at_r", "precision_at_1", "r_precision")
+    tested = SCORES
 
     def __init__(self, recipe: Recipe, options: Mapping[str, Any]) -> None:
         super().__init__(recipe, options)

@@ -6,15 +6,15 @@ computes the same settings for a trial. (Only this file imports optuna.)
 """
 
 import math
-import tomllib
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from weiss._base import checks, draws
 from weiss.losses import LOSSES, loss_settings
+from weiss.runs.toml_text import read_toml
 
 SAMPLERS = ("gp", "tpe")
 SPACES = Path(__file__).with_name("search_spaces.toml")
@@ -25,35 +25,19 @@ MOST_STARTUP = 10
 
 @dataclass(frozen=True)
 class Range:
-    """The range of a hyper-parameter.
-
-    Attributes:
-        low: the lower end.
-        high: the upper end.
-        log: whether its logarithm is searched.
-    """
+    """The range of a hyper-parameter; with ``log`` its logarithm is searched."""
 
     low: float
     high: float
     log: bool = False
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the range as plain values."""
-        return asdict(self)
 
 
 Space = dict[str, Range]
 """The hyper-parameters of a loss: arguments of it, and ``class_lr``."""
 
 
-@dataclass(frozen=True)
-class Tried:
-    """A trial whose settings are known.
-
-    Attributes:
-        settings: values by name.
-        value: its score, larger is better; None while it is not known.
-    """
+class Tried(NamedTuple):
+    """A trial whose settings are known, and its score, larger is better; None while unknown."""
 
     settings: Mapping[str, float]
     value: float | None
@@ -87,12 +71,9 @@ def search_space(loss: str, file: str | Path | None = None) -> Space:
 
 
 def space_from(loss: str, entry: Mapping[str, Any], name: str) -> Space:
-    """Return a search space from plain values, checked.
+    """Return a search space from plain values, ``{"beta": {"low": 10, "high": 200}}``, checked.
 
-    Args:
-        loss: a key of `weiss.LOSSES`.
-        entry: ``{"beta": {"low": 10, "high": 200}}``.
-        name: of the space in error messages.
+    ``name`` is that of the space in error messages.
     """
     known = [*loss_settings(loss, {})]
     known += [CLASS_LR] if LOSSES[loss].class_lr_scale is not None else []
@@ -164,12 +145,11 @@ def suggest(
         with warnings.catch_warnings():
             # One warning a trial that a sampler is experimental helps nobody.
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            options: dict[str, Any] = {"seed": own_seed, "n_startup_trials": startup}
             chosen: Any = (
-                optuna.samplers.GPSampler(seed=own_seed, n_startup_trials=startup)
+                optuna.samplers.GPSampler(**options)
                 if sampler == "gp"
-                else optuna.samplers.TPESampler(
-                    seed=own_seed, n_startup_trials=startup, multivariate=True
-                )
+                else optuna.samplers.TPESampler(**options, multivariate=True)
             )
             study = optuna.create_study(direction="maximize", sampler=chosen)
             state = optuna.trial.TrialState
@@ -189,9 +169,7 @@ def suggest(
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} must be TOML in UTF-8: {error}.") from None
+        return read_toml(path)
     except OSError as error:
         raise ValueError(
             f"a file of search spaces must be readable; {path} is not: {error.strerror}."

@@ -14,12 +14,13 @@ import torch
 
 from weiss._base import checks
 from weiss.comparing import units
-from weiss.comparing.breakdown import FAMILIES, gap_at, gap_of
+from weiss.comparing.breakdown import gap_at, gap_of
 from weiss.comparing.contenders import contenders_of, plain_losses
 from weiss.comparing.costs import measure_cost
-from weiss.comparing.plan import Plan, check_count, settings_of, title_of
+from weiss.comparing.plan import Plan, check_count, row_of, settings_of, title_of
 from weiss.comparing.run_table import RunTable
 from weiss.comparing.units import Result, Results, Unit
+from weiss.losses.by_name import FAMILIES
 from weiss.runs import Recipe, embed_runs, recipe_with
 from weiss.runs.experiment import open_data
 from weiss.runs.provenance import made_with
@@ -125,17 +126,8 @@ class Measurement(Plan):
         self, key: str, loss: str, at: dict[str, Any], failures: Mapping[str, str]
     ) -> dict[str, Any]:
         """Return a row without scores and settings."""
-        return {
-            "name": key,
-            "loss": loss,
-            "title": title_of(loss, self.recipe),
-            "at": at,
-            "settings": {},
-            "runs": [],
-            "repetitions": [],
-            "failed": {key: failures[key]} if key in failures else {},
-            "scores": {},
-        }
+        failed = {key: failures[key]} if key in failures else {}
+        return row_of(key, loss, title_of(loss, self.recipe), at=at, failed=failed)
 
 
 class Classes(Measurement):
@@ -278,6 +270,7 @@ class Breakdown(Measurement):
             split="train",
             device=self.recipe.train.device,
             overrides=units.data_overrides(self.recipe),
+            trust=True,
         )[0]
         return gap_of(
             embedded.embeddings,
@@ -334,12 +327,8 @@ def make_study(
     for key, given in (values or {}).items():
         checks.one_of("--values", key, axes, f"the study {name!r}")
         axes[key] = list(given)
-    options: dict[str, Any] = {
-        "losses": [
-            each.text for each in contenders_of(study.default_losses if losses is None else losses)
-        ],
-        "values": axes,
-    }
+    wanted = contenders_of(study.default_losses if losses is None else losses)
+    options: dict[str, Any] = {"losses": [each.text for each in wanted], "values": axes}
     if issubclass(study, RunTable):
         options["seeds"] = check_count("--seeds", seeds)
     elif seeds != 1:

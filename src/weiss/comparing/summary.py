@@ -1,6 +1,7 @@
 """The summary of a comparison: its rows and tests, put together from what its folder holds."""
 
 import json
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from weiss._base import checks
-from weiss._base.files import replacing
+from weiss._base.files import read_json, replacing
 from weiss.comparing.folder import PLAN, read_plan
 from weiss.comparing.plan import Plan
 from weiss.comparing.reality_check import RealityCheck
@@ -17,7 +18,7 @@ from weiss.comparing.run_table import Traditional
 from weiss.comparing.studies import STUDIES
 from weiss.comparing.units import failures_on_disk, results_on_disk
 from weiss.evaluation.statistics import holm, paired_t_test, wilcoxon_test
-from weiss.runs import recipe_from_dict
+from weiss.runs import recipe_from_dict, records
 from weiss.runs.folder import Run
 from weiss.runs.summaries import FEW_PAIRS, FORMAT, SUMMARY, UNTRAINED, by_repetition
 
@@ -31,17 +32,21 @@ PLANS: dict[str, type[Plan]] = {
 def plan_from(description: Mapping[str, Any]) -> Plan:
     """Return the plan of a description that `Plan.describe` returned."""
     kind = checks.one_of("kind", description["kind"], PLANS, "a comparison")
-    return PLANS[kind](recipe_from_dict(description["recipe"]), description["options"])
+    recipe, options = recipe_from_dict(description["recipe"]), description["options"]
+    try:
+        return PLANS[kind](recipe, options)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"the options of a comparison must be those of {kind!r}; got {options!r:.200}. "
+            f"Restore its {PLAN}."
+        ) from error
 
 
 def current_summary(out: str | Path) -> dict[str, Any]:
-    """Return the summary of a comparison as it is now, finished or not; nothing is written.
+    """Return the summary of the comparison in a folder as it is now; nothing is written.
 
     If runs were removed from the folder, so that its summary.json has more finished units than the
     folder, that summary is returned.
-
-    Args:
-        out: the folder.
     """
     out = Path(out)
     held = read_plan(out)
@@ -49,8 +54,12 @@ def current_summary(out: str | Path) -> dict[str, Any]:
         raise ValueError(f"{out} must be the folder of a comparison; it holds no {PLAN}.")
     now = summarise(plan_from(held), out)
     path = out / SUMMARY
-    before: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    return now if now["num_done"] >= before.get("num_done", 0) else before
+    try:
+        before = records.checked(records.Summary, read_json(path), path) if path.is_file() else {}
+    except ValueError as error:
+        warnings.warn(f"{error} It is put together again from the folder.", stacklevel=2)
+        before = {}
+    return now if now["num_done"] >= (before.get("num_done") or 0) else before
 
 
 def write_summary(plan: Plan, out: Path) -> dict[str, Any]:
@@ -62,12 +71,7 @@ def write_summary(plan: Plan, out: Path) -> dict[str, Any]:
 
 
 def summarise(plan: Plan, out: Path) -> dict[str, Any]:
-    """Return the summary of a comparison (see `weiss.runs.summaries`); nothing is written.
-
-    Args:
-        plan: the comparison.
-        out: its folder.
-    """
+    """Return the summary of a comparison (see `weiss.runs.summaries`); nothing is written."""
     done = results_on_disk(plan.ready, out)
     open_units = plan.ready(done)
     rows = plan.rows(done, failures_on_disk(open_units, out))
@@ -121,17 +125,11 @@ def significance_tests(
 ) -> list[dict[str, Any]]:
     """Test rows against each other, paired by repetition, with Holm's correction.
 
-    Two rows are tested if they differ in one thing alone: in the loss and its own settings, in how
-    one loss is trained, or in the values of the axes.
-
-    Args:
-        rows: of a summary; those without the score are skipped.
-        metrics: the scores to test by; each is a family of its own for the correction. Pairs of
-            rows with too few repetitions to decide anything are corrected apart, so that a
-            baseline with two runs does not cost the others their significance.
-
-    Returns:
-        An entry for each metric and each pair with at least two common repetitions.
+    Two rows are tested if they have two common repetitions and differ in one thing alone: in the
+    loss and its own settings, in how one loss is trained, or in the values of the axes. Each metric
+    is a family of its own for the correction. Pairs of rows with too few repetitions to decide
+    anything are corrected apart, so that a baseline with two runs does not cost the others their
+    significance.
     """
     found = []
     for metric in metrics:

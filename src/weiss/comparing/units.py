@@ -7,6 +7,7 @@ resumes, and one that starts again from nothing gives the same result.
 import gc
 import json
 import shutil
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from weiss._base.files import replacing
+from weiss._base.files import read_json, replacing
 from weiss._base.interrupts import StoppedError
 from weiss.evaluation.retrieval import concatenate_embeddings
 from weiss.runs import Recipe, embed_runs
 from weiss.runs.evaluator import NotFiniteError
 from weiss.runs.folder import MODEL, RESULT, STATE, Run
+from weiss.runs.recipe import OF_A_MACHINE
 from weiss.runs.summaries import SCORES
 from weiss.training import measure_untrained, train
 
@@ -28,9 +30,9 @@ Result = dict[str, Any]
 Results = Mapping[str, Result]
 """The results of the finished units, by their keys."""
 FAILURE = "failure.json"
-"""Why a trial failed, which is its result."""
+"""Why a trial failed: this counts as its result."""
 NO_RESULT = "no_result.json"
-"""Why a unit has no result, until it is tried again."""
+"""Why a unit failed: it is tried again."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def results_on_disk(ready: Callable[[Results], Sequence[Unit]], folder: Path) ->
 def failures_on_disk(wanted: Sequence[Unit], folder: Path) -> dict[str, str]:
     """Return why units have no result, where a note in their folder gives the reason."""
     notes = {unit.key: _json(folder / unit.key / NO_RESULT) for unit in wanted}
-    return {key: note["failed"] for key, note in notes.items() if note is not None}
+    return {key: str(note.get("failed")) for key, note in notes.items() if note is not None}
 
 
 def note_failure(folder: Path, why: str | None) -> None:
@@ -78,7 +80,7 @@ def training(key: str, recipe: Recipe) -> Unit:
 
     def work(folder: Path) -> Result:
         run = Run(folder)
-        if not run.is_finished():
+        if run.whole_result() is None:
             train(recipe, folder, resume=run.exists(), quiet=True, pictures=False)
         shutil.rmtree(folder / STATE, ignore_errors=True)
         return run.result()
@@ -90,8 +92,8 @@ def trial(key: str, make_recipe: Callable[[], Recipe]) -> Unit:
     """Return the unit that trains for a score alone: no model is kept, no picture is drawn.
 
     A failed training is a result as well, ``{"failed": why}``: a loss that is not finite, settings
-    that the loss refuses, and any other error that occurs twice in a row. An error that occurs
-    once is blamed on the machine and not on the settings.
+    that the loss refuses, and any other error that occurs twice in a row. After the
+    first such error the training is tried again.
     """
 
     def work(folder: Path) -> Result:
@@ -120,16 +122,18 @@ def ensemble(key: str, folds: Sequence[str], recipe: Recipe) -> Unit:
     """
 
     def work(folder: Path) -> Result:
-        runs = [Run(folder.parent / name) for name in folds]
+        runs = [Run(folder.parent / name, trust=True) for name in folds]
         tested = [run.result()["test"] for run in runs]
         embedded = embed_runs(
             runs, split="test", device=recipe.train.device, overrides=data_overrides(recipe)
         )
         together = concatenate_embeddings([each.embeddings for each in embedded])
         whole = embedded[0].retrieval(together).summary()
+        # Folds of an older version may lack a score of this one.
+        measured = [name for name in SCORES if all(name in each for each in tested)]
         return {
-            "separated": {name: float(np.mean([t[name] for t in tested])) for name in SCORES},
-            "concatenated": {name: float(whole[name]) for name in SCORES},
+            "separated": {name: float(np.mean([t[name] for t in tested])) for name in measured},
+            "concatenated": {name: float(whole[name]) for name in measured},
             "seconds": sum(run.result()["seconds"] for run in runs),
         }
 
@@ -138,8 +142,8 @@ def ensemble(key: str, folds: Sequence[str], recipe: Recipe) -> Unit:
 
 def data_overrides(recipe: Recipe) -> dict[str, Any]:
     """Return as overrides where this machine stores the data: runs may come from another one."""
-    keys = ("root", "keep", "num_workers", "cache")
-    return {f"data.{key}": getattr(recipe.data, key) for key in keys}
+    keys = [key for key in OF_A_MACHINE if key.startswith("data.")]
+    return {key: getattr(recipe.data, key.removeprefix("data.")) for key in keys}
 
 
 def computed(key: str, compute: Callable[[Path], Result]) -> Unit:
@@ -189,15 +193,16 @@ def _failed(error: Exception, folder: Path) -> Result:
 
 
 def _result_of_run(folder: Path) -> Result | None:
-    run = Run(folder)
-    return run.result() if run.exists() and run.is_finished() else None
+    return Run(folder).whole_result()
 
 
 def _json(path: Path) -> Result | None:
-    if not path.is_file():
+    """Return what a unit has stored; None if it has not, or with a warning if it is damaged."""
+    try:
+        return read_json(path) if path.is_file() else None
+    except ValueError as error:
+        warnings.warn(f"{error} The unit is done again.", stacklevel=2)
         return None
-    found: Result = json.loads(path.read_text(encoding="utf-8"))
-    return found
 
 
 def _write(path: Path, values: Result) -> None:

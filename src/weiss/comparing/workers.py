@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ from typing import Any, TypeVar
 import torch
 
 from weiss._base.interrupts import StoppedError, StopRequest
+from weiss._base.parent import command_with_parent
 from weiss._base.processes import share_of_cores
 from weiss.comparing.folder import grown_plan, join
 from weiss.comparing.ledger import BEAT_SECONDS, Claim, Heartbeat, Ledger, StorageError
@@ -44,7 +44,6 @@ def work(
     ledger: Ledger,
     *,
     say: Say = lambda _: None,
-    is_wanted: Callable[[], bool] = lambda: True,
     among_others: bool = False,
 ) -> None:
     """Do units until every one is done or has failed; images are decoded once for all of them.
@@ -54,20 +53,19 @@ def work(
         out: its folder.
         ledger: which worker does which unit. If its storage does not answer, the worker waits.
         say: called with each line of progress.
-        is_wanted: called before each unit; False ends the work as Ctrl-C does.
         among_others: other processes on this machine do the same work; one of them decodes images
             for all (see `weiss.data.reuse_decoded_images`).
 
     Raises:
-        StoppedError: Ctrl-C or SIGTERM; the current unit has saved its state and is given back.
+        StoppedError: Ctrl-C or SIGTERM; the current unit has saved its state.
     """
     wait = FIRST_WAIT
     busy: dict[str, float] = {}  # units that other workers hold: when to try them again
     with StopRequest() as stop, reuse_decoded_images(shared=among_others):
         storage = _RetryingStorage(ledger, stop, say)
         while True:
-            if stop.wanted or not is_wanted():
-                raise StoppedError("before the next unit started.")
+            if stop.wanted:
+                raise StoppedError("between two units. Start the command again to continue.")
             done = storage(ledger.results)
             ready = plan.ready(done)
             keys = [unit.key for unit in ready]
@@ -117,7 +115,7 @@ class _RetryingStorage:
             time.sleep(STORAGE_WAIT)
             with suppress(StorageError):
                 self.ledger.registered()
-                # After a pause every worker looks dead: wait until the living ones have reported.
+                # After an outage all heartbeats are old: wait for new ones.
                 time.sleep(2 * BEAT_SECONDS)
                 return
 
@@ -138,7 +136,7 @@ def _do(
             storage.say(f"{unit.key}: taken over by another worker")
             return False
         storage(lambda: ledger.give_back(claim))
-        raise StoppedError(f"{unit.key} has saved its state and is given back.") from None
+        raise StoppedError(f"{unit.key} saved its state; another worker can continue it.") from None
     except BusyFolderError:
         # Its worker seemed dead, but still holds the lock of the folder.
         storage.say(f"{unit.key}: another worker, silent for a while, still holds its folder")
@@ -235,16 +233,18 @@ def carry_out(
 
 def _in_processes(orders: dict[str, Any], workers: int, say: Say) -> None:
     """Start workers and wait for them; the others take the unit of one that dies."""
-    command = [sys.executable, "-m", "weiss", "join-in"]
+    command = command_with_parent("weiss", "join-in")
     processes: list[subprocess.Popen[str]] = []
     # "cuda:1" names one device, so workers do not take turns.
     takes_turns = torch.cuda.device_count() > 1 and ":" not in orders["recipe"]["train"]["device"]
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    visible = visible or [str(index) for index in range(torch.cuda.device_count())]
     with StopRequest() as stop:
         try:
             for number in range(workers):
                 environment = {**os.environ, **share_of_cores(workers)}
                 if takes_turns:
-                    environment["CUDA_VISIBLE_DEVICES"] = _device(number)
+                    environment["CUDA_VISIBLE_DEVICES"] = visible[number % len(visible)]
                 process = subprocess.Popen(
                     command,
                     env=environment,
@@ -278,11 +278,3 @@ def _in_processes(orders: dict[str, Any], workers: int, say: Say) -> None:
             f"{', '.join(map(str, codes))}). Read their messages above, and start the command "
             "again: finished units are kept."
         )
-
-
-def _device(number: int) -> str:
-    """Return the GPU of a worker: workers take turns among the visible ones."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    names = [name for name in visible.split(",") if name]
-    names = names or [str(index) for index in range(torch.cuda.device_count())]
-    return names[number % len(names)]

@@ -1,7 +1,8 @@
 """Unpack an archive completely or not at all, and nothing outside the folder.
 
 Entries are written to a hidden folder first and moved into place when all of them could be read.
-No entry is written through a link, and no link is made: nothing can point outside.
+No entry is written through a link, and no link is made: nothing can point outside. An archive that
+grows out of all proportion, that has a name twice, or names of many folders, is refused.
 """
 
 import lzma
@@ -16,14 +17,27 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import IO, Literal, NoReturn
+from typing import IO, Literal, NoReturn, Self
 
 from weiss._base.files import READ_BYTES
 from weiss._base.progress import track
 
 TarMode = Literal["r:", "r:gz", "r:bz2", "r:xz"]
+DESCRIBING = (
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+)
+"""Types of headers of a tar that describe the next entry."""
 # The mode for a tar by its first two bytes; if tarfile guesses, its errors fill five lines.
 COMPRESSED: dict[bytes, TarMode] = {b"\x1f\x8b": "r:gz", b"BZ": "r:bz2", b"\xfd7": "r:xz"}
+GROWTH, ALWAYS_ALLOWED = 100, 2**28
+"""An archive may grow to this many times its size, or to this many bytes if that is more."""
+PER_ENTRY = 4096
+"""Bytes that an entry takes beside its content, for the sums here."""
+DEEPEST, LONGEST = 64, 255
+"""Folders inside each other, and bytes of a name, that an entry may have."""
+LONGEST_HEADER = 2**20
+"""Bytes of a long name, or of attributes, in a tar; tarfile reads them into memory."""
 # Errors of the standard library for a file that is no archive, or an incomplete one.
 DAMAGE = (
     tarfile.TarError,
@@ -52,17 +66,13 @@ class _Entry:
 def unpack(archive: Path, folder: Path) -> None:
     """Unpack a tar (also gz, bz2, xz) or a zip into a folder.
 
-    An archive that cannot be read, or with an entry outside the folder, leaves nothing behind; a
-    process that is killed leaves only a hidden folder that the next call removes. Files of the same
-    names are replaced, others stay. Permissions, owners and times are not restored; a link becomes
-    a copy of the file it points to. Not for two processes at a time.
-
-    Args:
-        archive: the archive.
-        folder: where its entries go; created if needed.
+    An error leaves nothing behind; a process that is killed leaves only a hidden folder that the
+    next call removes. Files of the same names are replaced, others stay. Permissions, owners and
+    times are not restored; a link becomes a copy of its file. Not for two processes at a time.
 
     Raises:
-        ValueError: the archive is damaged, incomplete, or has a forbidden entry.
+        ValueError: the archive is damaged, incomplete, or has a forbidden entry; or it grows out
+            of proportion (a decompression bomb).
         OSError: the disk is too full.
     """
     archive, folder = Path(archive), Path(folder)
@@ -80,10 +90,16 @@ def unpack(archive: Path, folder: Path) -> None:
 
 
 def _extract(archive: Path, folder: Path) -> None:
-    free, needed = shutil.disk_usage(folder).free, 0
+    room = _Room(archive, folder)
     links: dict[Path, _Entry] = {}
+    files: set[Path] = set()
     for entry in track(_entries(archive), archive.stat().st_size, f"unpacking {archive.name}"):
         place = _inside(folder, entry.name, entry, archive)
+        room.take(entry.size)
+        if place in files or place in links or (entry.kind != "folder" and place.is_dir()):
+            _refuse(archive, entry, "is there twice")
+        if not files.isdisjoint(place.parents):
+            _refuse(archive, entry, "is below a file")
         if entry.kind == "folder":
             place.mkdir(parents=True, exist_ok=True)
         elif entry.kind == "link":
@@ -91,12 +107,7 @@ def _extract(archive: Path, folder: Path) -> None:
         elif entry.kind == "other" or entry.content is None or place == folder:
             _refuse(archive, entry, "is neither a file nor a folder")
         else:
-            needed += entry.size
-            if needed > free:
-                raise OSError(
-                    f"unpacking {archive} needs more than the {free:,} bytes that are free in "
-                    f"{folder.parent}. Make room or choose another folder."
-                )
+            files.add(place)
             place.parent.mkdir(parents=True, exist_ok=True)
             with place.open("wb") as file:
                 for block in _blocks(archive, entry.content):
@@ -106,8 +117,35 @@ def _extract(archive: Path, folder: Path) -> None:
         origin = _inside(folder, entry.link, entry, archive)
         if not origin.is_file():
             _refuse(archive, entry, f"is a link to {entry.link!r}, no file of the archive")
+        if place.is_dir() or not files.isdisjoint(place.parents):
+            _refuse(archive, entry, "is a link in the place of a folder, or below a file")
+        room.take(origin.stat().st_size)
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(origin, place)
+        files.add(place)
+
+
+class _Room:
+    """Counts the bytes that unpacking takes, and refuses too many before they are written."""
+
+    def __init__(self, archive: Path, folder: Path) -> None:
+        self.archive, self.folder, self.taken = archive, folder, 0
+        self.free = shutil.disk_usage(folder).free
+        self.proportion = max(ALWAYS_ALLOWED, GROWTH * archive.stat().st_size)
+
+    def take(self, size: int) -> None:
+        self.taken += size + PER_ENTRY
+        if self.taken > self.proportion:
+            raise ValueError(
+                f"an archive must not grow to more than {GROWTH} times its size, or "
+                f"{ALWAYS_ALLOWED:,} bytes; {self.archive} does (a decompression bomb?). Nothing "
+                "was unpacked; get the archive from its official address, or unpack it by hand."
+            )
+        if self.taken > self.free:
+            raise OSError(
+                f"unpacking {self.archive} needs more than the {self.free:,} bytes that are free "
+                f"in {self.folder.parent}. Make room or choose another folder."
+            )
 
 
 def _inside(folder: Path, name: str, entry: _Entry, archive: Path) -> Path:
@@ -116,13 +154,17 @@ def _inside(folder: Path, name: str, entry: _Entry, archive: Path) -> Path:
         _refuse(archive, entry, f"would land outside: {name!r} is absolute")
     if ".." in name.replace("\\", "/").split("/"):
         _refuse(archive, entry, f"would land outside: {name!r} leads upwards")
-    return folder.joinpath(*(part for part in name.split("/") if part not in ("", ".")))
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if len(parts) > DEEPEST or any(len(os.fsencode(part)) > LONGEST for part in parts):
+        _refuse(archive, entry, f"has a name of more than {DEEPEST} folders or {LONGEST} bytes")
+    return folder.joinpath(*parts)
 
 
 def _refuse(archive: Path, entry: _Entry, why: str) -> NoReturn:
     raise ValueError(
         f"an archive must hold nothing but files and folders below its own; in {archive} the entry "
-        f"{entry.name!r} {why}. Nothing was unpacked; get the archive from its official address."
+        f"{entry.name[:LONGEST]!r} {why}. Nothing was unpacked; get the archive from its official "
+        "address, or unpack it by hand."
     )
 
 
@@ -131,16 +173,25 @@ def _entries(archive: Path) -> Iterator[tuple[int, _Entry]]:
     with archive.open("rb") as file:
         start = file.read(2)
         file.seek(0)
-        if start == b"PK":
-            yield from _of_zip(archive, file)
-        else:
-            yield from _of_tar(archive, file, COMPRESSED.get(start, "r:"))
+        yield from _of_zip(archive, file) if start == b"PK" else _of_tar(archive, file, start)
 
 
-def _of_tar(archive: Path, file: IO[bytes], mode: TarMode) -> Iterator[tuple[int, _Entry]]:
+class _Header(tarfile.TarInfo):
+    """A header of a tar; one that only describes the next is short."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        found = super().frombuf(buf, encoding, errors)
+        if found.type in DESCRIBING and found.size > LONGEST_HEADER:
+            raise tarfile.ReadError(f"the description of an entry has {found.size:,} bytes")
+        return found
+
+
+def _of_tar(archive: Path, file: IO[bytes], start: bytes) -> Iterator[tuple[int, _Entry]]:
     with ExitStack() as stack:
         with _reading(archive):
-            tar = stack.enter_context(tarfile.open(None, mode, file))
+            mode = COMPRESSED.get(start, "r:")
+            tar = stack.enter_context(tarfile.open(None, mode, file, tarinfo=_Header))
         read = 0
         while True:
             with _reading(archive):
@@ -186,28 +237,23 @@ def _of_zip(archive: Path, file: IO[bytes]) -> Iterator[tuple[int, _Entry]]:
                 )
             if info.is_dir():
                 yield worth, _Entry(name, "folder")
-            elif kind not in (0, stat.S_IFREG, stat.S_IFLNK):
-                yield worth, _Entry(name, "other")
-            else:
+            elif kind == stat.S_IFLNK:
+                with _reading(archive), zipped.open(info) as content:
+                    link = os.fsdecode(content.read(LONGEST_HEADER))
+                yield worth, _Entry(name, "link", link=_beside(name, link))
+            elif kind in (0, stat.S_IFREG):
                 with _reading(archive):
                     content = zipped.open(info)
                 with content:
-                    if kind == stat.S_IFLNK:
-                        with _reading(archive):
-                            link = os.fsdecode(content.read())
-                        yield worth, _Entry(name, "link", link=_beside(name, link))
-                    else:
-                        yield worth, _Entry(name, "file", info.file_size, content)
+                    yield worth, _Entry(name, "file", info.file_size, content)
+            else:
+                yield worth, _Entry(name, "other")
 
 
 def _beside(name: str, link: str) -> str:
-    """Return the target of a symbolic link, relative to the top of the archive.
-
-    No folder is a link, so ``a/../b`` is ``b``.
-    """
-    if PurePosixPath(link).is_absolute():
-        return link
-    return os.path.normpath(PurePosixPath(name).parent / link)
+    """Return the target of a symbolic link from the top of the archive; no folder is a link."""
+    is_absolute = PurePosixPath(link).is_absolute()
+    return link if is_absolute else os.path.normpath(PurePosixPath(name).parent / link)
 
 
 def _blocks(archive: Path, content: IO[bytes]) -> Iterator[bytes]:

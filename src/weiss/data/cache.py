@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -114,10 +114,10 @@ def build_store(
     cache: Path | None = None,
     shared: bool = False,
 ) -> tuple[Store, dict[int, str]]:
-    """Decode every image of a table, on all cores.
+    """Decode the N images of a table, on all cores.
 
     Args:
-        table: the images; N of them.
+        table: the images.
         storage: where to keep them: gpu, memory or disk.
         short_side: reduce the shorter side of larger images to this; None keeps them.
         device: the GPU, for the storage ``"gpu"``.
@@ -186,7 +186,8 @@ def _on_disk(
             # Checked under the lock: a store that exists needs no more room.
             if if_it_fits and not _fits_disk(estimated_bytes(table, short_side), folder):
                 raise OSError(errno.ENOSPC, "no room for decoded images", str(folder))
-            found = _write_store(folder, index, table, short_side, num_workers)
+            _write_store(index, table, short_side, num_workers)
+            found = json.loads(index.read_text())
             _remove_leftovers(folder, found["pixels"])
     with (folder / found["pixels"]).open("rb") as file:
         # A private map: torch needs memory it may write to; nothing written reaches the file.
@@ -223,29 +224,27 @@ def _read_index(index: Path, table: Table) -> dict[str, Any] | None:
 
 
 def _write_store(
-    folder: Path, index: Path, table: Table, short_side: int | None, num_workers: int | None
-) -> dict[str, Any]:
-    """Decode all images into a file, and write an index of it.
+    index: Path, table: Table, short_side: int | None, num_workers: int | None
+) -> None:
+    """Decode all images into a file beside the index, and write the index.
 
     The order of the images in the file depends on timing, so an index is valid for its own file
     only: it names it, and is written last.
     """
-    name = f"pixels-{uuid.uuid4().hex[:8]}.bin"
-    with replacing(folder / name) as temporary, temporary.open("wb") as file:
+    path = index.with_name(f"pixels-{uuid.uuid4().hex[:8]}.bin")
+    with replacing(path) as temporary, temporary.open("wb") as file:
         sink = _appending_to(file.fileno())
         starts, sizes, errors = decode_table(sink, table, short_side, num_workers)
         file.truncate(os.fstat(file.fileno()).st_size + SLACK)
     found = {
-        "pixels": name,
-        "bytes": (folder / name).stat().st_size,
+        "pixels": path.name,
+        "bytes": path.stat().st_size,
         "starts": starts.tolist(),
         "sizes": sizes.tolist(),
         "errors": errors,
     }
     with replacing(index) as temporary:
         temporary.write_text(json.dumps(found))
-    # JSON turns the keys of errors into text: return what the next reader will get.
-    return dict(json.loads(index.read_text()))
 
 
 def _appending_to(file: int) -> Sink:
@@ -294,15 +293,16 @@ Settings = tuple[int | None, int, torch.device, Path | None]
 """What decoded images depend on beside their files: shorter side, channels, device, cache."""
 
 
-@dataclass(frozen=True)
-class _Cached:
-    """A store that can be reused."""
+@dataclass
+class _Cache:
+    """Room for one store; with `shared` it is decoded onto the disk, for other processes."""
 
-    store: Store
-    errors: dict[int, str]  # row -> why it cannot be read
-    rows: dict[bytes, int]  # for each file as it was when decoded (`file_states`) its row
-    settings: Settings
-    keep: str  # the storage that was asked for, perhaps "auto"
+    shared: bool
+    store: Store | None = None
+    errors: dict[int, str] = field(default_factory=dict)  # row -> why it cannot be read
+    rows: dict[bytes, int] = field(default_factory=dict)  # of each file when decoded: `file_states`
+    settings: Settings | None = None
+    keep: str = ""  # the storage that was asked for, perhaps "auto"
 
     def part(
         self, table: Table, states: Sequence[bytes], settings: Settings, keep: str
@@ -312,11 +312,11 @@ class _Cached:
         For ``"auto"`` the images stay where they are: to choose again would count the memory that
         they use themselves as taken.
         """
-        storage = self.store.storage
-        if settings != self.settings or keep not in (self.keep, storage.name):
+        if self.store is None or settings != self.settings:
             return None
+        storage = self.store.storage
         found = [self.rows.get(state, -1) for state in states]
-        if -1 in found:
+        if keep not in (self.keep, storage.name) or -1 in found:
             return None
         errors = {at: self.errors[row] for at, row in enumerate(found) if row in self.errors}
         # An image that failed once, not because of the file, must not be left out for ever.
@@ -325,18 +325,10 @@ class _Cached:
         storage = storage if keep == "auto" else Storage(keep, "as asked")
         return replace(self.store.take(np.array(found, dtype=int)), storage=storage), errors
 
-
-@dataclass
-class _Cache:
-    """Room for one store; with `shared` it is decoded onto the disk, for other processes."""
-
-    shared: bool
-    cached: _Cached | None = None
-
     def clear(self) -> None:
         """Release the store and its memory."""
-        was_on_gpu = self.cached is not None and self.cached.store.pixels.is_cuda
-        self.cached = None
+        was_on_gpu = self.store is not None and self.store.pixels.is_cuda
+        self.store = None
         if was_on_gpu:
             # Otherwise torch keeps the memory, and the GPU does not report it as free.
             torch.cuda.empty_cache()
@@ -381,49 +373,38 @@ def open_store(
 ) -> tuple[Storage, Store | None, dict[int, str]]:
     """Return the decoded images of a table: reused ones, or decode them now by `build_store`.
 
-    Args:
-        table: the images; N of them.
-        keep: gpu, memory, disk, stream, or auto, the first of these that they fit.
-        short_side: see `build_store`, as for `num_workers` and `cache`.
-        device: where they will be used.
-        num_workers: see there.
-        cache: see there.
+    `keep` is gpu, memory, disk, stream, or auto, the first of these that they fit; `device` is
+    where they will be used. For the other arguments see `build_store`.
 
     Returns:
-        Where the images are; the store of N images, None where they are not kept; and what is
-        wrong with those that cannot be read (row -> message).
+        Where the images are; their store, None where they are not kept; and what is wrong with
+        those that cannot be read (row -> message).
     """
-
-    def decode(shared: bool = False) -> tuple[Storage, Store | None, dict[int, str]]:
-        if keep == "auto":
-            storage = choose_storage(table, short_side, device, cache)
-        else:
-            storage = Storage(keep, "as asked")
-        if storage.name == "stream" and not isinstance(table.source, Pixels):
-            return storage, None, {}
-        store, errors = build_store(
-            table,
-            storage,
-            short_side=short_side,
-            device=device,
-            num_workers=num_workers,
-            cache=cache,
-            shared=shared,
-        )
-        return store.storage, store, errors
-
-    room = _cache.get()
-    if room is None or keep == "stream" or not isinstance(table.source, Files):
-        return decode()
-    states = file_states(table.source)
-    settings = (short_side, table.source.channels, device, cache)
-    found = None if room.cached is None else room.cached.part(table, states, settings, keep)
-    if found is not None:
-        return found[0].storage, *found
-    # First, because the memory it uses decides where the others fit.
-    room.clear()
-    storage, store, errors = decode(shared=room.shared)
-    if store is not None:
-        rows = {state: row for row, state in enumerate(states)}
-        room.cached = _Cached(store, errors, rows, settings, keep)
-    return storage, store, errors
+    source, room, states = table.source, None, []
+    settings = (short_side, source.channels, device, cache)
+    if isinstance(source, Files) and keep != "stream" and (room := _cache.get()) is not None:
+        states = file_states(source)
+        found = room.part(table, states, settings, keep)
+        if found is not None:
+            return found[0].storage, *found
+        # First, because the memory it uses decides where the others fit.
+        room.clear()
+    if keep == "auto":
+        storage = choose_storage(table, short_side, device, cache)
+    else:
+        storage = Storage(keep, "as asked")
+    if storage.name == "stream" and not isinstance(source, Pixels):
+        return storage, None, {}
+    store, errors = build_store(
+        table,
+        storage,
+        short_side=short_side,
+        device=device,
+        num_workers=num_workers,
+        cache=cache,
+        shared=room is not None and room.shared,
+    )
+    if room is not None:
+        room.store, room.errors, room.settings, room.keep = store, errors, settings, keep
+        room.rows = {state: row for row, state in enumerate(states)}
+    return store.storage, store, errors

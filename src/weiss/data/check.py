@@ -70,7 +70,6 @@ def check_table(
     *,
     images: bool = True,
     skip_bad: bool = False,
-    num_workers: int | None = None,
 ) -> Findings:
     """Check a table, and its images if wanted.
 
@@ -79,56 +78,52 @@ def check_table(
         official: the description of a published data set, which it must agree with.
         images: decode every image, and compare those of training and testing.
         skip_bad: check what remains when unreadable images are left out.
-        num_workers: decoding processes; by default one for each usable core.
-
-    Returns:
-        The findings.
     """
     found = Findings(table)
     if images and not isinstance(table.source, Vectors):
-        _check_images(found, skip_bad, num_workers)
+        _check_images(found, skip_bad)
     if official is not None:
         found.problems += official.differences(found.table)
-    _check_classes(found.table, found)
+    _check_classes(found)
     return found
 
 
-def _check_classes(table: Table, found: Findings) -> None:
+def _check_classes(found: Findings) -> None:
+    table = found.table
+
+    def named(classes: Array) -> str:
+        """Return a count of classes with some of their names; empty for none."""
+        names = [table.class_names[c] for c in np.flatnonzero(classes)]
+        return f"{len(names):,} ({some(names)})" if names else ""
+
     if not table.has("test"):
         found.remarks.append("nothing tests: no item is in test, or in query and gallery")
     if not table.has("train"):
         found.remarks.append("nothing trains: no item is in train")
-    if table.has("query"):
-        queries, gallery = (table.part(split).class_sizes() for split in ("query", "gallery"))
-        lost = [table.class_names[c] for c in np.flatnonzero((queries > 0) & (gallery == 0))]
-        if lost:
-            found.remarks.append(
-                f"classes with queries and nothing in the gallery: {len(lost):,} ({some(lost)})"
-            )
-    shared = table.shared_classes()
-    if shared:
-        found.remarks.append(
-            f"classes that train and test share: {len(shared):,} ({some(shared)}); scores measure "
-            "known classes, not new ones"
-        )
-    for side, splits in (("train", ("train",)), ("test", TESTING)):
-        sizes = table.take(np.flatnonzero(np.isin(table.splits, splits))).class_sizes()
-        alone = [table.class_names[c] for c in np.flatnonzero(sizes == 1)]
-        if alone:
-            cost = "no pair of it can be formed" if side == "train" else "nothing to be found"
-            found.remarks.append(
-                f"classes with one image in {side}: {len(alone):,} ({some(alone)}); {cost}"
-            )
+    queries, gallery, train, test = (
+        table.class_sizes(np.isin(table.splits, splits))
+        for splits in ("query", "gallery", "train", TESTING)
+    )
+    for what, which, meaning in (
+        ("with queries and nothing in the gallery", (queries > 0) & (gallery == 0), ""),
+        (
+            "that train and test share",
+            (train > 0) & (test > 0),
+            "; scores measure known classes, not new ones",
+        ),
+        ("with one image in train", train == 1, "; no pair of it can be formed"),
+        ("with one image in test", test == 1, "; nothing to be found"),
+    ):
+        if names := named(which):
+            found.remarks.append(f"classes {what}: {names}{meaning}")
     unused = len(table.rows("unused"))
     if unused:
         found.remarks.append(f"items in no split: {unused:,}")
 
 
-def _check_images(found: Findings, skip_bad: bool, num_workers: int | None) -> None:
+def _check_images(found: Findings, skip_bad: bool) -> None:
     table = found.table
-    store, errors = build_store(
-        table, Storage("memory", "to check"), short_side=SHORT_SIDE, num_workers=num_workers
-    )
+    store, errors = build_store(table, Storage("memory", "to check"), short_side=SHORT_SIDE)
     found.unreadable = list(errors.values())
     good = np.setdiff1d(np.arange(len(table)), np.array(list(errors), dtype=int))
     if errors and skip_bad:
@@ -157,14 +152,8 @@ def thumbnails(store: Store, items: Array) -> Tensor:
     parts = []
     for i in range(0, len(items), AT_ONCE):
         part = store.take(items[i : i + AT_ONCE])
-        whole = Windows(
-            start=np.zeros_like(part.sizes),
-            scale=part.sizes / THUMBNAIL,
-            low=np.zeros_like(part.sizes),
-            high=part.sizes,
-            flip=np.zeros(len(part.sizes), dtype=bool),
-            size=THUMBNAIL,
-        )
+        origin = np.zeros_like(part.sizes)
+        whole = Windows.plain(part.sizes, origin, part.sizes / THUMBNAIL, THUMBNAIL)
         shown = resample(part.pixels, part.starts, part.sizes[:, 1], whole)
         # The weights of Pillow, so that a grey copy of a coloured image is similar to it.
         grey = torch.tensor(LUMA if shown.shape[1] == 3 else (1.0,))
@@ -185,9 +174,21 @@ def nearly_same(
     the `thumbnails` of these items.
     """
     mirrored = test.view(-1, THUMBNAIL, THUMBNAIL).flip(2).flatten(1)
-    straight, turned = _nearest(test, train), _nearest(mirrored, train)
-    nearest = torch.where(turned[1] > straight[1], turned[0], straight[0])
-    correlation = torch.maximum(turned[1], straight[1])
+    both = torch.cat([test, mirrored])
+    nearest = torch.zeros(len(both), dtype=torch.long)
+    for rows, found in nearest_neighbours(
+        both,
+        train,
+        np.ones(len(both), dtype=np.int64),
+        distance="cosine",
+        leave_one_out=False,
+        device=train.device,
+        budget=default_budget(train.device),
+        rows=np.arange(len(both)),
+    ):
+        nearest[torch.from_numpy(rows)] = found[:, 0].cpu()
+    correlation, side = (both * train[nearest]).sum(dim=1).view(2, -1).max(dim=0)
+    nearest = nearest.view(2, -1).gather(0, side[None])[0]
     pairs = []
     for at in torch.argsort(correlation, descending=True, stable=True).tolist():
         if correlation[at] < NEARLY_SAME:
@@ -196,29 +197,6 @@ def nearly_same(
         same = table.labels[one] == table.labels[other]
         if table.is_multi_label:
             same = (table.labels[one] & table.labels[other]).any()
-        pairs.append(
-            Pair(
-                table.source.name(one),
-                table.source.name(other),
-                min(float(correlation[at]), 1.0),
-                bool(same),
-            )
-        )
+        names = table.source.name(one), table.source.name(other)
+        pairs.append(Pair(*names, min(float(correlation[at]), 1.0), bool(same)))
     return pairs
-
-
-def _nearest(test: Tensor, train: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the nearest training thumbnail of each test thumbnail, and their correlation."""
-    nearest = torch.zeros(len(test), dtype=torch.long)
-    for rows, found in nearest_neighbours(
-        test,
-        train,
-        np.ones(len(test), dtype=np.int64),
-        distance="cosine",
-        leave_one_out=False,
-        device=train.device,
-        budget=default_budget(train.device),
-        rows=np.arange(len(test)),
-    ):
-        nearest[torch.from_numpy(rows)] = found[:, 0].cpu()
-    return nearest, (test * train[nearest]).sum(dim=1)

@@ -20,23 +20,19 @@ ATTEMPTS = 10
 
 @dataclass(frozen=True)
 class Windows:
-    """The window of each image of a batch, and the output size.
+    """The window of each image of a batch, and the output size."""
 
-    Args:
-        start: ``(B, 2)`` source coordinate of the output's first edge, rows and columns.
-        scale: ``(B, 2)`` source pixels for an output pixel.
-        low: ``(B, 2)`` the first source pixel that may be read.
-        high: ``(B, 2)`` one past the last.
-        flip: ``(B,)`` whether left and right are exchanged.
-        size: height and width of the output.
-    """
+    start: Array  # (B, 2) source coordinate of the output's first edge, rows and columns
+    scale: Array  # (B, 2) source pixels for an output pixel
+    low: Array  # (B, 2) the first source pixel that may be read
+    high: Array  # (B, 2) one past the last
+    flip: Array  # (B,) whether left and right are exchanged
+    size: int  # height and width of the output
 
-    start: Array
-    scale: Array
-    low: Array
-    high: Array
-    flip: Array
-    size: int
+    @classmethod
+    def plain(cls, sizes: Array, start: Array, scale: Array, size: int) -> "Windows":
+        """Return windows that may read all of their images and are not flipped."""
+        return cls(start, scale, np.zeros_like(sizes), sizes, np.zeros(len(sizes), bool), size)
 
     def take(self, items: Array) -> "Windows":
         """Return the windows of some images."""
@@ -74,14 +70,7 @@ class CentreCrop:
         # Python's round, as torchvision has it: halves go to the even neighbour.
         offset = np.rint((resized - self.size) / 2.0)
         scale = sizes / resized
-        return Windows(
-            start=offset * scale,
-            scale=scale,
-            low=np.zeros_like(sizes),
-            high=sizes,
-            flip=np.zeros(len(sizes), dtype=bool),
-            size=self.size,
-        )
+        return Windows.plain(sizes, offset * scale, scale, self.size)
 
 
 @dataclass(frozen=True)
@@ -132,16 +121,10 @@ class RandomCrop:
             )
 
     def windows(self, sizes: Array, epoch: int, positions: Array) -> Windows:
-        """Draw the windows of images of these sizes.
+        """Draw the windows of images of these sizes, ``(B, 2)`` height and width.
 
-        Args:
-            sizes: ``(B, 2)`` height and width.
-            epoch: counts from 0.
-            positions: ``(B,)`` the position of each image in the epoch, over all batches and
-                processes; an image at the same position gets the same box every time.
-
-        Returns:
-            The windows.
+        `positions` ``(B,)`` are the positions of the images in the epoch, over all batches and
+        processes; an image at the same position gets the same box every time.
         """
         draw = np.arange(2 * ATTEMPTS + 3)
         drawn = draws.uniform(self.seed, draws.CROPS, epoch, positions[:, None], draw)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +23,12 @@ class DataEntry:
     needs_root: bool = True  # its folder must be given
 
 
-def _drawn(root: Path, allow_missing: bool, *, jitter: bool) -> Table:
-    return glyphs(jitter=jitter)
-
-
 DATASETS: dict[str, DataEntry] = {
     "glyphs": DataEntry(
-        "characters drawn by many fonts, moved a little", partial(_drawn, jitter=True), False
+        "characters drawn by many fonts, moved a little", lambda *_: glyphs(), False
     ),
     "glyphs_still": DataEntry(
-        "the same characters, not moved", partial(_drawn, jitter=False), False
+        "the same characters, not moved", lambda *_: glyphs(jitter=False), False
     ),
     **{name: DataEntry(official.title, official.read) for name, official in OFFICIAL.items()},
 }
@@ -56,9 +51,6 @@ def open_table(
         root: the folder of a named data set, or what the paths of a list are relative to.
         how: how to split data that come without a split, and what to refuse.
         allow_missing: accept a named data set of which images are missing.
-
-    Returns:
-        The table.
 
     Example:
         >>> from weiss.data import open_table

@@ -21,49 +21,28 @@ from weiss.data.table import Table
 
 @dataclass(frozen=True)
 class Archive:
-    """A file that a data set is made of.
+    """A file that a data set is made of."""
 
-    Args:
-        name: its file name, in the folder that `prepare` is given.
-        url: where to download it; None if it must be fetched by hand.
-        checksum: the published checksum, if there is one.
-        unpacks: whether it is unpacked there; otherwise it is used as it is.
-    """
-
-    name: str
-    url: str | None = None
-    checksum: Checksum | None = None
-    unpacks: bool = True
+    name: str  # its file name, in the folder that `prepare` is given
+    url: str | None = None  # where to download it; None if it must be fetched by hand
+    checksum: Checksum | None = None  # the published one, if there is one
+    unpacks: bool = True  # otherwise it is used as it is
 
 
 @dataclass(frozen=True)
 class OfficialSet:
-    """A published data set: where it comes from, what it must hold and how it is read.
+    """A published data set: where it comes from, what it must hold and how it is read."""
 
-    Args:
-        name: its short name, as on the command line.
-        title: the name people use.
-        home: its page.
-        terms: of use, in a sentence.
-        counts: images and classes of each split.
-        archives: the files it is made of. Where it was published in two forms, those of both.
-        by_hand: what to fetch and where to put it; ``{root}`` is the folder.
-        folders: possible names of the official folder; the folder itself may be given too.
-        lists: the files that identify the official folder, any one row of them.
-        read_lists: makes the table of all listed images from the official folder; its source is
-            `Files`.
-    """
-
-    name: str
-    title: str
-    home: str
-    terms: str
-    counts: dict[str, tuple[int, int]]
-    archives: tuple[Archive, ...]
-    by_hand: str
-    folders: tuple[str, ...]
-    lists: tuple[tuple[str, ...], ...]
-    read_lists: Callable[[Path], Table]
+    name: str  # its short name, as on the command line
+    title: str  # the name people use
+    home: str  # its page
+    terms: str  # of use, in a sentence
+    counts: dict[str, tuple[int, int]]  # images and classes of each split
+    archives: tuple[Archive, ...]  # if it was published in two forms, those of both
+    by_hand: str  # what to fetch and where to put it; ``{root}`` is the folder
+    folders: tuple[str, ...]  # possible names of the official folder; it may be given itself
+    lists: tuple[tuple[str, ...], ...]  # the files that identify it, any one row of them
+    read_lists: Callable[[Path], Table]  # all listed images of the official folder, as `Files`
 
     @property
     def num_images(self) -> int:
@@ -71,11 +50,7 @@ class OfficialSet:
         return sum(images for images, _ in self.counts.values())
 
     def locate(self, root: str | Path) -> Path:
-        """Return the official folder: the root, or a folder in it.
-
-        Raises:
-            FileNotFoundError: neither holds the lists.
-        """
+        """Return the official folder: the root, or a folder in it; refuse if none has the lists."""
         root = Path(root)
         places = [root, *(root / folder for folder in self.folders)]
         for place in places:
@@ -89,14 +64,11 @@ class OfficialSet:
         )
 
     def read(self, root: str | Path, allow_missing: bool = False) -> Table:
-        """Read the data set.
+        """Read the data set, in the order of its lists; classes in the official order.
 
         Args:
             root: the official folder, or the folder it is in.
             allow_missing: leave out images that are listed and not there, instead of refusing.
-
-        Returns:
-            The table, in the order of the lists; classes in the official order.
 
         Raises:
             FileNotFoundError: the lists, or images that they name, are not there.
@@ -109,18 +81,17 @@ class OfficialSet:
         missing = missing_files(folder, paths)
         if not len(missing):
             return table
+        get_them = f"Get them with: weiss data prepare {self.name} --root {root}"
         if not allow_missing:
             raise FileNotFoundError(
                 f"all {len(table):,} images that {self.title} lists must be in {folder}; "
-                f"{len(missing):,} are not there: {some([paths[m] for m in missing])}. "
-                f"Get them with: weiss data prepare {self.name} --root {root}, or leave them out "
-                "with --allow-missing (allow_missing=True)."
+                f"{len(missing):,} are not there: {some([paths[m] for m in missing])}. {get_them}, "
+                "or leave them out with --allow-missing (allow_missing=True)."
             )
         if len(missing) == len(table):
             raise FileNotFoundError(
                 f"some images that {self.title} lists must be in {folder}; none of the "
-                f"{len(table):,} is there. Get them with: weiss data prepare {self.name} "
-                f"--root {root}"
+                f"{len(table):,} is there. {get_them}"
             )
         return table.take(np.setdiff1d(np.arange(len(table)), missing))
 
@@ -136,23 +107,19 @@ class OfficialSet:
 
     def _check(self, folder: Path, paths: Sequence[str]) -> None:
         """Refuse lists that name no image, or one twice, or one outside the folder."""
-        if not paths:
-            raise ValueError(
-                f"the lists of {self.title} must name images; those for {folder} name none. "
-                "Restore the official lists."
-            )
         twice = [path for path, times in Counter(paths).items() if times > 1]
-        if twice:
-            raise ValueError(
-                f"the lists of {self.title} must name each image once; {len(twice):,} are named "
-                f"again: {some(twice)}. Restore the official lists."
-            )
         # A list is untrusted data; it must not name other files of this machine.
         outside = [p for p in paths if p.startswith("/") or ".." in p.split("/")]
-        if outside:
+        wrong = ""
+        if not paths:
+            wrong = f"images; those for {folder} name none"
+        elif twice:
+            wrong = f"each image once; {len(twice):,} are named again: {some(twice)}"
+        elif outside:
+            wrong = f"images below {folder}; got {some(outside)}"
+        if wrong:
             raise ValueError(
-                f"the lists of {self.title} must name images below {folder}; "
-                f"got {some(outside)}. Restore the official lists."
+                f"the lists of {self.title} must name {wrong}. Restore the official lists."
             )
 
 
@@ -175,10 +142,11 @@ def missing_files(folder: Path, paths: Sequence[str]) -> Array:
     return np.asarray(missing, dtype=np.int64)
 
 
-def rows(path: Path, columns: Sequence[str], *, skip: int = 0) -> Iterator[tuple[int, list[str]]]:
+def rows(path: Path, columns: Sequence[str], header: int = 0) -> Iterator[tuple[int, list[str]]]:
     """Yield the lines of a list, split at spaces, with their numbers counted from 1.
 
-    Each line must have a field for each column; `skip` lines at the top are not part of the list.
+    Each line must have a field for each column. The list begins after the line `header`, which must
+    name the columns; 0 for a list without one.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -188,11 +156,13 @@ def rows(path: Path, columns: Sequence[str], *, skip: int = 0) -> Iterator[tuple
         ) from error
     for number, line in enumerate(text.splitlines(), start=1):
         fields = line.split()
-        if number <= skip or not fields:
-            continue
-        if len(fields) != len(columns):
+        is_list = number > header
+        if is_list and fields and len(fields) != len(columns):
             raise malformed(path, number, " ".join(columns), line)
-        yield number, fields
+        if number == header and tuple(fields) != tuple(columns):
+            raise malformed(path, number, " ".join(columns), " ".join(fields))
+        if is_list and fields:
+            yield number, fields
 
 
 def malformed(path: Path, line: int, must: str, got: str) -> ValueError:

@@ -7,10 +7,25 @@ from typing import Any
 
 import numpy as np
 
+from weiss._base.arrays import Array
 from weiss._base.downloads import Checksum
 from weiss.data.official import Archive, OfficialSet, first_half, malformed, rows, whole_number
 from weiss.data.sources import Files
 from weiss.data.table import Table
+
+BENCHMARKER = "powerful-benchmarker (its datasets/{}.py)"
+
+
+def _archive(name: str, md5: str, source: str, url: str | None = None) -> Archive:
+    return Archive(name, url, Checksum("md5", md5, source), unpacks=not name.endswith(".mat"))
+
+
+def _table(name: str, folder: Path, paths: list[str], classes: Array, splits: list[str]) -> Table:
+    """Return the table of images with their class names or numbers, which sort the classes."""
+    named, labels = np.unique(classes, return_inverse=True)
+    names, split_of = tuple(str(name) for name in named), np.array(splits, dtype=str)
+    return Table(name, Files(folder, paths), labels.astype(np.int64), names, split_of)
+
 
 # CUB-200-2011: 200 species of birds.
 
@@ -64,14 +79,11 @@ CUB = OfficialSet(
     terms="Cite Wah et al. 2011, CNS-TR-2011-001; its page states the terms.",
     counts={"train": (5_864, 100), "test": (5_924, 100)},
     archives=(
-        Archive(
+        _archive(
             "CUB_200_2011.tgz",
+            "97eceeb196236b17998738112f37df78",
+            BENCHMARKER.format("cub200"),
             f"{CUB_PAGE}/files/CUB_200_2011.tgz",
-            Checksum(
-                "md5",
-                "97eceeb196236b17998738112f37df78",
-                "powerful-benchmarker (its datasets/cub200.py)",
-            ),
         ),
     ),
     by_hand=f"Fetch CUB_200_2011.tgz (1.1 GB) from {CUB_PAGE} and put it into {{root}}.",
@@ -168,12 +180,7 @@ def _damaged(path: Path, must: str) -> ValueError:
     return ValueError(f"{path} {must}. Restore the official file.")
 
 
-def _car_archive(name: str, md5: str, source: str) -> Archive:
-    return Archive(name, None, Checksum("md5", md5, source), unpacks=not name.endswith(".mat"))
-
-
 _TORCHVISION = "torchvision (its StanfordCars, before pull request 8309)"
-_BENCHMARKER = "powerful-benchmarker (its datasets/cars196.py)"
 
 CARS = OfficialSet(
     name="cars",
@@ -183,12 +190,12 @@ CARS = OfficialSet(
     counts={"train": (8_054, 98), "test": (8_131, 98)},
     # Stanford's addresses no longer answer, so there is nothing to download from.
     archives=(
-        _car_archive("car_devkit.tgz", "c3b158d763b6e2245038c8ad08e45376", _TORCHVISION),
-        _car_archive("cars_train.tgz", "065e5b463ae28d29e77c1b4b166cfe61", _TORCHVISION),
-        _car_archive("cars_test.tgz", "4ce7ebf6a94d07f1952d94dd34c4d501", _TORCHVISION),
-        _car_archive(TEST, "b0a2b23655a3edd16d84508592a98d10", _TORCHVISION),
-        _car_archive("car_ims.tgz", "d5c8f0aa497503f355e17dc7886c3f14", _BENCHMARKER),
-        _car_archive(ALL, "b407c6086d669747186bd1d764ff9dbc", _BENCHMARKER),
+        _archive("car_devkit.tgz", "c3b158d763b6e2245038c8ad08e45376", _TORCHVISION),
+        _archive("cars_train.tgz", "065e5b463ae28d29e77c1b4b166cfe61", _TORCHVISION),
+        _archive("cars_test.tgz", "4ce7ebf6a94d07f1952d94dd34c4d501", _TORCHVISION),
+        _archive(TEST, "b0a2b23655a3edd16d84508592a98d10", _TORCHVISION),
+        _archive("car_ims.tgz", "d5c8f0aa497503f355e17dc7886c3f14", BENCHMARKER.format("cars196")),
+        _archive(ALL, "b407c6086d669747186bd1d764ff9dbc", BENCHMARKER.format("cars196")),
     ),
     by_hand=(
         "Stanford no longer offers it. Get it from somebody who has it, or from the copies named "
@@ -213,11 +220,7 @@ def _read_sop(folder: Path) -> Table:
     splits: list[str] = []
     for split in ("train", "test"):
         file = folder / f"Ebay_{split}.txt"
-        for line, fields in rows(file, SOP_COLUMNS):
-            if line == 1:
-                if tuple(fields) != SOP_COLUMNS:
-                    raise malformed(file, line, " ".join(SOP_COLUMNS), " ".join(fields))
-                continue
+        for line, fields in rows(file, SOP_COLUMNS, header=1):
             _, number, _ = (
                 whole_number(field, file, line, column)
                 for field, column in zip(fields[:3], SOP_COLUMNS[:3], strict=True)
@@ -226,10 +229,7 @@ def _read_sop(folder: Path) -> Table:
             paths.append(fields[3])
             splits.append(split)
     # A product has no name; its number is used instead.
-    classes, labels = np.unique(np.array(numbers, dtype=np.int64), return_inverse=True)
-    names = tuple(str(number) for number in classes)
-    split_of = np.array(splits, dtype=str)
-    return Table("sop", Files(folder, paths), labels.astype(np.int64), names, split_of)
+    return _table("sop", folder, paths, np.array(numbers, dtype=np.int64), splits)
 
 
 SOP = OfficialSet(
@@ -239,16 +239,13 @@ SOP = OfficialSet(
     terms="Cite Oh Song et al., CVPR 2016; its page states the terms.",
     counts={"train": (59_551, 11_318), "test": (60_502, 11_316)},
     archives=(
-        Archive(
+        _archive(
             "Stanford_Online_Products.zip",
+            "7f73d41a2f44250d4779881525aea32e",
+            BENCHMARKER.format("stanford_online_products"),
             # The page gives ftp://cs.stanford.edu/cs/cvgl/; this is the same folder of the same
             # server over http (as chainercv does), where a download can be resumed.
             "http://ftp.cs.stanford.edu/cs/cvgl/Stanford_Online_Products.zip",
-            Checksum(
-                "md5",
-                "7f73d41a2f44250d4779881525aea32e",
-                "powerful-benchmarker (its datasets/stanford_online_products.py)",
-            ),
         ),
     ),
     by_hand=(
@@ -273,12 +270,9 @@ INSHOP_PLACES = ((f"Eval/{INSHOP_LIST}",), (f"Anno/{INSHOP_LIST}",), (INSHOP_LIS
 def _read_inshop(folder: Path) -> Table:
     path = next(folder / place for (place,) in INSHOP_PLACES if (folder / place).is_file())
     with path.open(encoding="utf-8-sig", errors="replace") as file:
-        count, header = file.readline().strip(), file.readline().split()
-    total = whole_number(count, path, 1, "number of images")
-    if tuple(header) != INSHOP_COLUMNS:
-        raise malformed(path, 2, " ".join(INSHOP_COLUMNS), " ".join(header))
+        total = whole_number(file.readline().strip(), path, 1, "number of images")
     paths, items, splits = [], [], []
-    for line, fields in rows(path, INSHOP_COLUMNS, skip=2):
+    for line, fields in rows(path, INSHOP_COLUMNS, header=2):
         if fields[2] not in INSHOP_SPLITS:
             raise malformed(path, line, "train, query or gallery at its end", " ".join(fields))
         paths.append(fields[0])
@@ -289,12 +283,9 @@ def _read_inshop(folder: Path) -> Table:
             f"{path} must list as many images as its first line states, {total:,}; got "
             f"{len(paths):,}. Restore the official file."
         )
-    names, labels = np.unique(np.array(items, dtype=str), return_inverse=True)
     # The official folder keeps img.zip in Img/; it may be unpacked there or above.
     base = folder / "Img" if (folder / "Img" / "img").is_dir() else folder
-    class_names = tuple(str(name) for name in names)
-    split_of = np.array(splits, dtype=str)
-    return Table("inshop", Files(base, paths), labels.astype(np.int64), class_names, split_of)
+    return _table("inshop", base, paths, np.array(items, dtype=str), splits)
 
 
 INSHOP = OfficialSet(

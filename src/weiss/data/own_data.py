@@ -22,6 +22,7 @@ import torch
 from weiss._base import checks, images
 from weiss._base.arrays import Array
 from weiss._base.checks import some
+from weiss._base.files import refuse_special_file, special_file
 from weiss.data.sources import Files, HubImages, Pixels, Source, Vectors
 from weiss.data.splits import hold_out_classes, refuse_shared_classes, stratify, train_on_all
 from weiss.data.table import SPLITS, Table
@@ -31,8 +32,12 @@ ALIASES = {"val": "valid", "validation": "valid", "training": "train", "testing"
 SEPARATOR = "|"
 """Between the labels of one image in a list of files."""
 COLUMNS = ("path", "label", "labels", "split")
+MOST_ROWS = 10**8
+"""Rows of a Parquet list; a small file can claim any number."""
 EMPTY = "holds no images"
 """Why a subfolder is left out."""
+SEVERAL = (list, tuple, set, np.ndarray)
+"""Types of a label that is several labels."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class Assembly:
 
     Args:
         split: ``"classes"`` holds out a share of the classes; ``"stratified"`` a share of every
-            class's items; ``"all"`` trains on everything, for the model to ship; ``"given"`` uses
+            class's items; ``"all"`` trains on everything, for the final model; ``"given"`` uses
             the splits that came with the data; ``"auto"`` is given where there are any, else
             classes.
         held_out: the share to hold out.
@@ -74,8 +79,9 @@ class Assembly:
         labels: Sequence[Any],
         splits: Sequence[Any] | None = None,
         class_names: Sequence[str] | None = None,
+        rows: list[int] | None = None,
     ) -> Table:
-        """Make the table.
+        """Make the table and split it.
 
         Args:
             name: of the table.
@@ -83,11 +89,10 @@ class Assembly:
             labels: N labels, each a string or a number, or a list of them (multi-label).
             splits: N names of splits, if the data have them.
             class_names: names of classes that integer labels count; from the labels by default.
-
-        Returns:
-            The table, split.
+            rows: the items to use; all by default.
         """
-        if len(source) == 0:
+        kept = list(range(len(source))) if rows is None else rows
+        if not kept:
             raise ValueError(f"{name} must hold images; found none. Check the path.")
         for what, column in (("labels", labels), ("splits", splits)):
             if column is not None and len(column) != len(source):
@@ -95,19 +100,20 @@ class Assembly:
                     f"{what} must have one entry for each of the {len(source):,} items of {name}; "
                     f"got {len(column):,}. Pass them in the order of the items."
                 )
-        kept = np.arange(len(source))
-        labels = list(labels)
-        bad = _bad_labels(labels, class_names)
+        sets = [list(label) if isinstance(label, SEVERAL) else [label] for label in labels]
+        bad = [row for row in kept if not _is_known(sets[row], class_names)]
         law = "labels must not be missing or NaN"
         kept = self._without(bad, kept, law, "has no label", name, source)
         law, bad = "each path must be listed once", _repeated(source, kept)
         kept = self._without(bad, kept, law, "is listed more than once", name, source)
-        indices, names = _classes([labels[row] for row in kept], class_names)
-        if splits is None:
-            given = np.full(len(kept), "train")
-        else:
-            given = np.array([_split_name(splits[int(row)], name) for row in kept])
-        table = Table(name, source.take(kept), indices, names, given)
+        several = any(isinstance(labels[row], SEVERAL) for row in kept)
+        indices, names = _classes([sets[row] for row in kept], several, class_names)
+        given = np.full(len(kept), "train")
+        if splits is not None:
+            words = [str(splits[row]).strip().lower() for row in kept]
+            words = [ALIASES.get(split, split) for split in words]
+            given = np.array([checks.one_of("split", split, SPLITS, name) for split in words])
+        table = Table(name, source.take(np.array(kept, dtype=int)), indices, names, given)
         return self._split(self._without_small_classes(table), splits is not None)
 
     def _split(self, table: Table, has_splits: bool) -> Table:
@@ -128,103 +134,89 @@ class Assembly:
         if table.has("query") != table.has("gallery"):
             there, lacks = ("query", "gallery") if table.has("query") else ("gallery", "query")
             raise ValueError(
-                f"a query split needs a gallery and the other way round; {table.name} has {there} "
-                f"but no {lacks}. Mark both, or use 'test' to search a set in itself."
+                f"splits 'query' and 'gallery' must both be present or both absent; {table.name} "
+                f"has {there} but no {lacks}. Mark both, or use 'test' to search a set in itself."
             )
         if not self.shared_classes:
             refuse_shared_classes(table)
         return table
 
-    def left_out(self, names: Sequence[str], why: str, words: str) -> None:
-        """Report what is left out: names and why to `on_left_out`, or words as a warning."""
+    def leave_out(self, names: Sequence[str], why: str, refusal: Exception, words: str) -> None:
+        """Refuse what is bad; or with `skip_bad` report it to `on_left_out`, or warn in words."""
+        if not self.skip_bad:
+            raise refusal
         if self.on_left_out is not None:
             self.on_left_out(names, why)
         else:
             warnings.warn(words, stacklevel=5)
 
     def _without(
-        self, bad: Array, kept: Array, law: str, why: str, name: str, source: Source
-    ) -> Array:
+        self, bad: list[int], kept: list[int], law: str, why: str, name: str, source: Source
+    ) -> list[int]:
         """Return the kept rows less the bad ones, or refuse the bad ones."""
-        bad = np.intersect1d(bad, kept)
-        if not len(bad):
-            return kept
-        names = [source.name(row) for row in bad]
-        listed = some(names)
-        if not self.skip_bad:
-            raise ValueError(
-                f"{law} in {name}; {len(bad):,} rows break this: {listed}. Fix them, or leave "
+        if len(bad):
+            names = [source.name(row) for row in bad]
+            refusal = ValueError(
+                f"{law} in {name}; {len(bad):,} rows break this: {some(names)}. Fix them, or leave "
                 "them out with skip_bad=True (on the command line: --skip-bad)."
             )
-        self.left_out(names, why, f"{law}: {len(bad):,} rows of {name} are left out: {listed}")
-        return np.setdiff1d(kept, bad)
+            words = f"{law}: {len(bad):,} rows of {name} are left out: {some(names)}"
+            self.leave_out(names, why, refusal, words)
+        return sorted(set(kept) - set(bad))
 
     def _without_small_classes(self, table: Table) -> Table:
         law = f"every class must have at least {self.min_images} images"
-        left_out: list[str] = []
-        # Repeated: an item that is left out with one class may make another class too small.
-        while len(small := table.classes()[table.class_sizes()[table.classes()] < self.min_images]):
-            left_out += [f"{table.class_names[c]} ({_an_item_of(table, int(c))})" for c in small]
-            if not self.skip_bad:
-                raise ValueError(
-                    f"{law} in {table.name}, so that one can find another; {len(small):,} have "
-                    f"fewer: {some(left_out)}. Add images, remove the class, accept it with "
-                    "min_images=1 (--min-images 1), or leave it out with skip_bad=True "
-                    "(--skip-bad)."
-                )
+        classes = table.classes()
+        small = classes[table.class_sizes()[classes] < self.min_images]
+        if len(small):
+            left_out = []
+            for c in small:
+                of_class = table.labels[:, c] if table.is_multi_label else table.labels == c
+                an_item = table.source.name(int(of_class.argmax()))
+                left_out.append(f"{table.class_names[c]} ({an_item})")
+            refusal = ValueError(
+                f"{law} in {table.name}, so that one can find another; {len(left_out):,} have "
+                f"fewer: {some(left_out)}. Add images, remove the class, accept it with "
+                "min_images=1 (--min-images 1), or leave it out with skip_bad=True (--skip-bad)."
+            )
+            words = f"{len(left_out):,} classes of {table.name} are left out: {some(left_out)}"
+            self.leave_out(left_out, "has too few images", refusal, f"{law}: {words}")
             if table.is_multi_label:
-                labels = table.labels.copy()
-                labels[:, small] = False
+                labels = table.labels & ~np.isin(np.arange(table.num_classes), small)
                 table = replace(table, labels=labels).take(np.flatnonzero(labels.any(axis=1)))
             else:
                 table = table.take(np.flatnonzero(~np.isin(table.labels, small)))
-        if left_out:
-            words = f"{len(left_out):,} classes of {table.name} are left out: {some(left_out)}"
-            self.left_out(left_out, "has too few images", f"{law}: {words}")
         if not len(table):
             raise ValueError(f"{law} in {table.name}; none has. Add images.")
         return table.compact()
 
 
-def _an_item_of(table: Table, c: int) -> str:
-    of_class = table.labels[:, c] if table.is_multi_label else table.labels == c
-    return table.source.name(int(of_class.argmax()))
-
-
-def _bad_labels(labels: list[Any], names: Sequence[str] | None) -> Array:
-    def bad(label: Any) -> bool:
-        if isinstance(label, (list, tuple, set, np.ndarray)):
-            return len(label) == 0 or any(bad(one) for one in label)
+def _is_known(labels: list[Any], names: Sequence[str] | None) -> bool:
+    """Return whether an item has labels and none of them is missing."""
+    for label in labels:
         if isinstance(label, numbers.Real):
             # An index into the names; -1 means no label for Hugging Face.
-            known = names is None or 0 <= float(label) < len(names)
-            return not math.isfinite(label) or not known
-        return label is None or not str(label).strip()
+            named = names is None or 0 <= float(label) < len(names)
+            if not math.isfinite(label) or not named:
+                return False
+        elif label is None or not str(label).strip():
+            return False
+    return len(labels) > 0
 
-    return np.flatnonzero([bad(label) for label in labels])
 
-
-def _repeated(source: Source, kept: Array) -> Array:
+def _repeated(source: Source, kept: list[int]) -> list[int]:
     """Return the rows whose file is already in an earlier row."""
     if not isinstance(source, Files):
-        return np.zeros(0, dtype=int)
-    seen: set[str] = set()
-    repeated = []
-    for row in kept:
-        path = str(source.file(row))
-        if path in seen:
-            repeated.append(row)
-        seen.add(path)
-    return np.array(repeated, dtype=int)
+        return []
+    first: dict[str, int] = {}
+    return [row for row in kept if first.setdefault(str(source.file(row)), row) != row]
 
 
-def _classes(labels: list[Any], names: Sequence[str] | None) -> tuple[Array, tuple[str, ...]]:
+def _classes(
+    sets: list[list[Any]], several: bool, names: Sequence[str] | None
+) -> tuple[Array, tuple[str, ...]]:
     """Return class indices ``(N,)`` or multi-hot ``(N, C)``, and the sorted class names."""
-    several = any(isinstance(label, (list, tuple, set, np.ndarray)) for label in labels)
-    sets = [
-        label if isinstance(label, (list, tuple, set, np.ndarray)) else [label] for label in labels
-    ]
-    keys = [[_key(one) for one in some_labels] for some_labels in sets]
+    keys = [[_key(one) for one in labels] for labels in sets]
     if names is not None:
         index = {_key(number): number for number in range(len(names))}
         named = tuple(names)
@@ -235,7 +227,7 @@ def _classes(labels: list[Any], names: Sequence[str] | None) -> tuple[Array, tup
         named = tuple(str(key) for key in ordered)
     if not several:
         return np.array([index[key] for (key,) in keys], dtype=np.int64), named
-    hot = np.zeros((len(labels), len(named)), dtype=bool)
+    hot = np.zeros((len(sets), len(named)), dtype=bool)
     for row, some_keys in enumerate(keys):
         hot[row, [index[key] for key in some_keys]] = True
     return hot, named
@@ -250,22 +242,11 @@ def _key(label: Any) -> int | str:
     return str(label).strip()
 
 
-def _split_name(given: Any, name: str) -> str:
-    split = str(given).strip().lower()
-    return checks.one_of("split", ALIASES.get(split, split), SPLITS, name)
-
-
 def from_folder(folder: str | Path, how: Assembly | None = None) -> Table:
     """Read a folder with one subfolder a class; or with train, test, ... and classes below those.
 
-    Files without the suffix of an image are ignored, and so are hidden ones.
-
-    Args:
-        folder: the folder.
-        how: how to split and what to refuse.
-
-    Returns:
-        The table; class names are the names of the subfolders.
+    Files without the suffix of an image are ignored, and so are hidden ones. Class names are the
+    names of the subfolders; `how` says how to split and what to refuse.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -273,7 +254,7 @@ def from_folder(folder: str | Path, how: Assembly | None = None) -> Table:
             f"a folder of photos must exist; {folder} does not. Check the path."
         )
     below = _subfolders(folder)
-    loose = [path.name for path in sorted(folder.iterdir()) if _is_image(path)]
+    loose = [path.name for path in sorted(folder.iterdir()) if is_image(path)]
     if loose:
         raise ValueError(
             f"images must lie in one subfolder a class; {len(loose):,} lie in {folder} itself: "
@@ -304,14 +285,13 @@ def from_folder(folder: str | Path, how: Assembly | None = None) -> Table:
             labels += [one.name] * len(found)
             splits += [split] * len(found)
     how = how or Assembly()
-    if empty and not how.skip_bad:
-        raise ValueError(
+    if empty:
+        refusal = ValueError(
             f"every class must have images; {len(empty):,} subfolders of {folder} have none: "
             f"{some(empty)}. Remove them, or add images ({', '.join(images.SUFFIXES)})."
         )
-    if empty:
         words = f"{len(empty):,} subfolders hold no images and are left out: {some(empty)}"
-        how.left_out(empty, EMPTY, words)
+        how.leave_out(empty, EMPTY, refusal, words)
     return how.table(folder.name, Files(folder, paths), labels, splits if is_split else None)
 
 
@@ -327,11 +307,9 @@ def from_list(
         path: the list.
         how: how to split and what to refuse.
         root: what the paths are relative to; the list's own folder by default.
-
-    Returns:
-        The table.
     """
     path = Path(path)
+    refuse_special_file(path)
     if not path.is_file():
         raise FileNotFoundError(f"a list of images must exist; {path} does not. Check the path.")
     columns = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
@@ -344,27 +322,24 @@ def from_list(
             f"{path} must have the columns path and label (or labels); it has "
             f"{', '.join(columns) or 'none'}, so {missing} is missing.{hint}"
         )
-    labels = columns["label"] if "label" in columns else [_several(v) for v in columns["labels"]]
-    labels = _as_numbers(labels)
+    if "label" in columns:
+        labels = _as_numbers(columns["label"])
+    else:
+        labels = [_several(value) for value in columns["labels"]]
     source = Files(root or path.parent, [str(value) for value in columns["path"]])
     how = how or Assembly()
-    there = np.array([source.file(row).is_file() for row in range(len(source))], dtype=bool)
-    splits = columns.get("split")
+    there = np.array([os.path.isfile(source.file(row)) for row in range(len(source))], dtype=bool)
     if not there.all():
         names = [source.name(int(row)) for row in np.flatnonzero(~there)]
-        absent = some(names)
-        law = f"every listed image must exist below {source.root}; {(~there).sum():,} of"
-        if not how.skip_bad:
-            raise FileNotFoundError(
-                f"{law} {len(source):,} do not: {absent}. Give the folder they are relative to "
-                "with root=DIR (on the command line: --root DIR), or fix the list."
-            )
-        how.left_out(names, "does not exist", f"{law} {len(source):,} are left out: {absent}")
-        rows = np.flatnonzero(there)
-        source = source.take(rows)
-        labels = [labels[row] for row in rows]
-        splits = None if splits is None else [splits[row] for row in rows]
-    return how.table(path.stem, source, labels, splits)
+        law = f"every listed image must exist below {source.root}; {len(names):,} of"
+        refusal = FileNotFoundError(
+            f"{law} {len(source):,} do not: {some(names)}. Give the folder they are relative to "
+            "with root=DIR (on the command line: --root DIR), or fix the list."
+        )
+        words = f"{law} {len(source):,} are left out: {some(names)}"
+        how.leave_out(names, "does not exist", refusal, words)
+    splits = columns.get("split")
+    return how.table(path.stem, source, labels, splits, rows=np.flatnonzero(there).tolist())
 
 
 def from_arrays(
@@ -384,9 +359,6 @@ def from_arrays(
         how: how to split and what to refuse.
         splits: ``(N,)`` names of splits.
         name: of the table.
-
-    Returns:
-        The table.
     """
     if isinstance(items, torch.Tensor):
         if items.ndim == 4 and items.shape[1] in (1, 3):
@@ -427,9 +399,6 @@ def from_hub(
         image_column: the column of images; by default the only one of that type.
         label_column: the column of labels; by default ``label`` or ``labels``.
         name: of the table.
-
-    Returns:
-        The table.
     """
     splits: list[str] | None = None
     if "Iterable" in type(dataset).__name__:
@@ -456,7 +425,7 @@ def from_hub(
 def _refuse_half_split(folder: Path, below: list[Path], names: list[str]) -> None:
     """Refuse a folder that is neither one of classes nor one of splits with classes."""
     others = [path.name for path, name in zip(below, names, strict=True) if name not in SPLITS]
-    loose = [path.name for path in below if any(map(_is_image, path.iterdir()))]
+    loose = [path.name for path in below if any(map(is_image, path.iterdir()))]
     if others or loose:
         wrong = f"these are no splits: {some(others)}" if others else ""
         wrong += " and " if others and loose else ""
@@ -495,6 +464,7 @@ def _csv(path: Path) -> dict[str, list[Any]]:
                 f"{path}, line {line}: every row must have the {len(header)} columns of the "
                 f"header; got {len(row)}. Quote values that contain the separator."
             )
+    _refuse_repeated(path, header)
     columns: dict[str, list[Any]] = {
         key: [row[at] for _, row in rows] for at, key in enumerate(header)
     }
@@ -512,24 +482,55 @@ def _parquet(path: Path) -> dict[str, list[Any]]:
             f"pyarrow is needed to read {path}. Install it with: pip install 'weiss[parquet]'"
         ) from error
     try:
-        table = pyarrow.parquet.read_table(path)
+        num_rows = pyarrow.parquet.read_metadata(path).num_rows
+        if num_rows > MOST_ROWS:
+            raise ValueError(
+                f"{path} must list at most {MOST_ROWS:,} images; it has {num_rows:,} rows. "
+                "Split it."
+            )
+        texts = [f.name for f in pyarrow.parquet.read_schema(path) if f.type == pyarrow.string()]
+        table = pyarrow.parquet.read_table(path, read_dictionary=texts)
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(
             f"{path} must be a Parquet file; it cannot be read ({error}). Write it again."
         ) from error
-    return {name.lower(): table.column(name).to_pylist() for name in table.column_names}
+    header = [name.lower() for name in table.column_names]
+    _refuse_repeated(path, header)
+    return {key: _values(column) for key, column in zip(header, table.columns, strict=True)}
+
+
+def _values(column: Any) -> list[Any]:
+    """Return a column of pyarrow; a repeated text is in memory once, as it is in the file."""
+    found: list[Any] = []
+    for chunk in column.chunks:
+        if not hasattr(chunk, "dictionary"):
+            found += chunk.to_pylist()
+            continue
+        words = [*chunk.dictionary.to_pylist(), None]  # the last for a missing value
+        found += [words[-1 if i is None else i] for i in chunk.indices.to_pylist()]
+    return found
+
+
+def _refuse_repeated(path: Path, header: list[str]) -> None:
+    """Refuse a list in which a column that is used has two meanings."""
+    for name in COLUMNS:
+        if header.count(name) > 1:
+            raise ValueError(
+                f"{path} must have one column {name!r}; it has {header.count(name)}. Rename or "
+                "remove the others."
+            )
 
 
 def _as_numbers(labels: list[Any]) -> list[Any]:
     """Return labels as numbers if all are, so that they sort as numbers."""
     words = [label for label in labels if isinstance(label, str)]
-    is_number = all(re.fullmatch(r"0|-?[1-9]\d*", word.strip()) for word in words)
+    is_number = all(re.fullmatch(r"0|-?[1-9]\d{0,99}", word.strip()) for word in words)
     return [int(v) if is_number and isinstance(v, str) else v for v in labels]
 
 
 def _several(value: Any) -> Any:
     if isinstance(value, str):
-        return [part for part in (one.strip() for one in value.split(SEPARATOR)) if part]
+        return [part for part in map(str.strip, value.split(SEPARATOR)) if part]
     return value
 
 
@@ -537,9 +538,13 @@ def _subfolders(folder: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def _is_image(path: Path) -> bool:
-    hidden = path.name.startswith(".")
-    return not hidden and path.suffix.lower() in images.SUFFIXES and path.is_file()
+def is_image(path: Path) -> bool:
+    """Return whether a path is to be read as an image, by its name, without hidden ones.
+
+    Special files too: they are refused, or skipped and listed, when they are read.
+    """
+    is_named = path.suffix.lower() in images.SUFFIXES and not path.name.startswith(".")
+    return is_named and (os.path.isfile(path) or bool(special_file(path)))
 
 
 def images_below(folder: Path) -> Iterator[Path]:
@@ -552,4 +557,4 @@ def images_below(folder: Path) -> Iterator[Path]:
             continue
         seen.add(real)
         folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (path for name in files if _is_image(path := Path(place) / name))
+        yield from (path for name in files if is_image(path := Path(place) / name))

@@ -8,7 +8,7 @@ so this costs almost nothing. The batches are the same in all cases.
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -152,22 +152,19 @@ class Pipeline:
         process: int = 0,
         num_processes: int = 1,
     ) -> Iterator[Batch]:
-        """Serve the batches of an epoch.
+        """Serve this process's part of the batches of an epoch, which counts from 0.
 
         On a GPU they are made on the stream that is current at the first batch; use them there.
 
         Args:
             sampler: the items of each batch.
             crop: the windows. They depend only on seed, epoch and position in the epoch.
-            epoch: counts from 0.
+            epoch: the number of the epoch.
             rows: ``(n,)`` the rows of ``pipeline.table`` that the sampler's items index; all by
                 default.
             start: the step to begin with, after a restart.
             process: which of several processes this is.
             num_processes: how many share each batch.
-
-        Returns:
-            An iterator over this process's part of every batch.
         """
         served = len(self.table) if rows is None else len(rows)
         if sampler.num_items != served:
@@ -187,9 +184,7 @@ class Pipeline:
         my_positions = share_of(positions, process, num_processes)[start:]
         items = mine if rows is None else rows[mine]
         self._check_plan(items, crop.resize or crop.size)
-        crops: list[Crop] = [
-            partial(crop.windows, epoch=epoch, positions=at) for at in my_positions
-        ]
+        crops = [partial(crop.windows, epoch=epoch, positions=at) for at in my_positions]
         return self._serve(list(items), crops)
 
     def evaluation(
@@ -219,7 +214,7 @@ class Pipeline:
                 stacklevel=3,
             )
 
-    def _serve(self, parts: list[Array], crops: list[Crop]) -> Iterator[Batch]:
+    def _serve(self, parts: list[Array], crops: Sequence[Crop]) -> Iterator[Batch]:
         if self._vectors is not None:
             for items in parts:
                 yield self._batch(self._vectors[torch.from_numpy(items).to(self.device)], items)
@@ -235,7 +230,7 @@ class Pipeline:
 
             yield from self._prepared(map(partial, repeat(prepare), parts, crops))
 
-    def _prepared(self, jobs: Iterator[Callable[[], Batch]], ahead: int = AHEAD) -> Iterator[Batch]:
+    def _prepared(self, jobs: Iterator[Callable[[], Batch]]) -> Iterator[Batch]:
         """Yield the batches of jobs, in order; for a GPU a thread does some of them ahead."""
         if self.device.type != "cuda":
             # The CPU trains; a second thread would only take turns with it.
@@ -249,16 +244,13 @@ class Pipeline:
                 return job()
 
         with ThreadPoolExecutor(1, "weiss-prepare") as thread:
-            coming = deque(thread.submit(do, job) for job in islice(jobs, ahead))
             try:
-                while coming:
-                    batch = coming.popleft().result()
-                    coming.extend(thread.submit(do, job) for job in islice(jobs, 1))
-                    yield batch
+                for batch in _begun_ahead((thread.submit(do, job) for job in jobs), AHEAD):
+                    yield batch.result()
             finally:
                 thread.shutdown(cancel_futures=True)
 
-    def _stream(self, parts: list[Array], crops: list[Crop]) -> Iterator[Batch]:
+    def _stream(self, parts: list[Array], crops: Sequence[Crop]) -> Iterator[Batch]:
         """Serve from files: worker processes decode the next batches meanwhile."""
         source = self.table.source
         if not isinstance(source, Files):

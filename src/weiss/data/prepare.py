@@ -1,6 +1,7 @@
 """Get a published data set: use what is there, download the rest, or tell what to do by hand."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from weiss._base import checks
@@ -19,15 +20,12 @@ def prepare(
 
     Complete data stays as it is. Archives in the folder are verified and unpacked. What is still
     missing is downloaded if there is an official address. It may be interrupted at any point and
-    called again.
+    called again. The table that it returns has the official counts.
 
     Args:
         which: a short name (`weiss.data.official_sets.OFFICIAL`), or the description itself.
         root: the folder.
         say: called with a sentence for each step.
-
-    Returns:
-        The table, which has the official counts.
 
     Raises:
         FileNotFoundError: the data must be fetched by hand; the message says from where.
@@ -99,7 +97,13 @@ def _download(official: OfficialSet, root: Path, say: Callable[[str], None]) -> 
                 f"{official.title} is not complete in {root} and has no address to download from. "
                 f"{by_hand}\nWhat was found: {problem}"
             ) from problem
-    _refuse_the_official_folder(official, root)
+    with suppress(FileNotFoundError):
+        # An archive contains the official folder and must not be unpacked inside of it.
+        if official.locate(root) == root:
+            raise ValueError(
+                f"{root} is the official folder of {official.title} itself, and not complete. "
+                f"To fetch it again: weiss data prepare {official.name} --root {root.parent}"
+            )
     for archive in official.archives:
         if archive.url is None:
             continue
@@ -109,19 +113,6 @@ def _download(official: OfficialSet, root: Path, say: Callable[[str], None]) -> 
         except DownloadError as error:
             raise DownloadError(f"{error}\n{by_hand}") from error
         _unpack(archive, root, say)
-
-
-def _refuse_the_official_folder(official: OfficialSet, root: Path) -> None:
-    """Refuse to unpack an archive inside the official folder, which the archive contains."""
-    try:
-        inside = official.locate(root) == root
-    except FileNotFoundError:
-        return
-    if inside:
-        raise ValueError(
-            f"{root} is the official folder of {official.title} itself, and not complete. "
-            f"To fetch it again: weiss data prepare {official.name} --root {root.parent}"
-        )
 
 
 def _unpack(archive: Archive, root: Path, say: Callable[[str], None]) -> None:

@@ -33,13 +33,7 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True)
 class Shuffled:
-    """Plain shuffling. An epoch shows every item once; the last partial batch is dropped.
-
-    Args:
-        num_items: N.
-        batch_size: items in a batch.
-        seed: of the order of every epoch.
-    """
+    """Plain shuffling. An epoch shows every item once; the last partial batch is dropped."""
 
     num_items: int
     batch_size: int

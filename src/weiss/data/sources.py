@@ -3,6 +3,7 @@
 A source is a sequence of items with names. It reads one as an image, uint8
 ``(height, width, channels)``; it neither resizes nor caches.
 """
+# ruff: noqa: D102, D105 - `Source` documents the methods of all of them.
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,11 +49,9 @@ class Files:
         self.channels = channels
 
     def __len__(self) -> int:
-        """Return the number of files."""
         return len(self.paths)
 
     def name(self, item: int) -> str:
-        """Return the file's path below the root."""
         return str(self.paths[item])
 
     def file(self, item: int) -> Path:
@@ -60,11 +59,9 @@ class Files:
         return self.root / str(self.paths[item])
 
     def read(self, item: int) -> Array:
-        """Decode the file."""
         return images.decode(self.file(item), channels=self.channels)
 
     def take(self, items: Array) -> "Files":
-        """Return the source of these files only."""
         return Files(self.root, self.paths[items], self.channels)
 
 
@@ -90,19 +87,15 @@ class Pixels:
         self.channels = int(pixels.shape[3])
 
     def __len__(self) -> int:
-        """Return the number of images."""
         return len(self.pixels)
 
     def name(self, item: int) -> str:
-        """Return the image's name."""
         return f"image {item}" if self.names is None else str(self.names[item])
 
     def read(self, item: int) -> Array:
-        """Return the image."""
         return cast(Array, self.pixels[item])
 
     def take(self, items: Array) -> "Pixels":
-        """Return the source of these images only, with their names."""
         return Pixels(self.pixels[items], [self.name(item) for item in items])
 
 
@@ -130,19 +123,15 @@ class Vectors:
         self.vectors = vectors
 
     def __len__(self) -> int:
-        """Return the number of vectors."""
         return len(self.vectors)
 
     def name(self, item: int) -> str:
-        """Return the number of the vector."""
         return f"vector {item}"
 
     def read(self, item: int) -> Array:
-        """Refuse: a vector is no image."""
         raise TypeError("vectors are no images; use the backbone 'features' for them")
 
     def take(self, items: Array) -> "Vectors":
-        """Return the source of these vectors only."""
         return Vectors(self.vectors[items])
 
 
@@ -163,15 +152,12 @@ class HubImages:
         self.items = np.arange(len(dataset)) if items is None else items
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self.items)
 
     def name(self, item: int) -> str:
-        """Return the number of the row."""
         return f"row {self.items[item]}"
 
     def read(self, item: int) -> Array:
-        """Decode the image of a row."""
         try:
             image = self.dataset[int(self.items[item])][self.column]
             return images.upright(image, self.channels)
@@ -180,5 +166,4 @@ class HubImages:
             raise images.BadImageError(f"{self.name(item)}: cannot be decoded ({error})") from error
 
     def take(self, items: Array) -> "HubImages":
-        """Return the source of these rows only."""
         return HubImages(self.dataset, self.column, self.items[items])

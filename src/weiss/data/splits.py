@@ -11,15 +11,8 @@ def hold_out_classes(table: Table, fraction: float = 0.2, seed: int = 0) -> Tabl
     """Return the table with a share of its classes for testing, the others for training.
 
     At least two classes are held out and two train, if there are four; else one and one. An item
-    with classes on both sides (multi-label) is marked unused.
-
-    Args:
-        table: any table; the splits it has are replaced.
-        fraction: the share of classes to hold out, in (0, 1).
-        seed: of the choice of classes.
-
-    Returns:
-        The table with the splits ``train``, ``test`` and perhaps ``unused``.
+    with classes on both sides (multi-label) is marked ``unused``. The share `fraction` of the
+    classes lies in (0, 1).
     """
     fraction = _fraction(fraction, "hold_out_classes")
     classes = table.classes()
@@ -46,15 +39,8 @@ def stratify(table: Table, fraction: float = 0.2, seed: int = 0) -> Table:
     """Return the table with a share of each class's items for testing, the others for training.
 
     Train and test share all classes: this measures known classes, not retrieval of new ones. A
-    class with a single item trains. With several labels an item counts for its rarest class.
-
-    Args:
-        table: any table; the splits it has are replaced.
-        fraction: the share of items of each class to test on, in (0, 1).
-        seed: of the choice of items.
-
-    Returns:
-        The table with the splits ``train`` and ``test``.
+    class with a single item trains. With several labels an item counts for its rarest class. The
+    share `fraction` of the items of a class lies in (0, 1).
     """
     fraction = _fraction(fraction, "stratify")
     labels = table.labels
@@ -112,10 +98,7 @@ def leave_fold_out(table: Table, folds: list[Array], fold: int) -> Table:
     Args:
         table: a table with a training part; its test part stays as it is.
         folds: from `class_folds` of the training part's classes.
-        fold: the number of the fold that validates.
-
-    Returns:
-        The table whose training items of that fold are marked ``valid``.
+        fold: the number of the fold whose items are marked ``valid``.
     """
     if not 0 <= fold < len(folds):
         raise ValueError(

@@ -37,19 +37,12 @@ class Storage:
 
 @dataclass(frozen=True)
 class Store:
-    """The decoded images of a table.
+    """The decoded images of a table."""
 
-    Args:
-        pixels: uint8 ``(P, c)``, all images one after the other, row by row.
-        starts: ``(N,)`` int64, the first pixel of each image.
-        sizes: ``(N, 2)`` int64, height and width of each.
-        storage: where the pixels are.
-    """
-
-    pixels: Tensor
-    starts: Array
-    sizes: Array
-    storage: Storage
+    pixels: Tensor  # uint8 (P, c), all images one after the other, row by row
+    starts: Array  # (N,) int64, the first pixel of each image
+    sizes: Array  # (N, 2) int64, height and width of each
+    storage: Storage  # where the pixels are
 
     def num_pixels(self) -> Array:
         """Return ``(N,)``, how many pixels each image has."""
@@ -62,24 +55,26 @@ class Store:
     def gather(self, items: Array) -> "Store":
         """Return a store with copies of these images only, in memory that a GPU copies fast."""
         part = self.take(items)
-        lengths = part.num_pixels()
-        channels = self.pixels.shape[1]
-        flat = self.pixels.view(-1).numpy()
-        pieces = [
-            flat[start * channels : (start + length) * channels]
-            for start, length in zip(part.starts.tolist(), lengths.tolist(), strict=True)
-        ]
-        pixels = _joined(pieces, channels)
-        return Store(pixels, np.cumsum(lengths) - lengths, part.sizes, self.storage)
+        flat = self.pixels.numpy()
+        spans = zip(part.starts.tolist(), part.num_pixels().tolist(), strict=True)
+        pieces = [flat[start : start + length] for start, length in spans]
+        return _packed(pieces, part.sizes, self.storage)
+
+
+STREAMED = Storage("stream", "")
 
 
 def store_of(decoded: Sequence[Array]) -> Store:
     """Return a store of decoded images, each uint8 ``(height, width, c)``."""
-    sizes = np.array([pixels.shape[:2] for pixels in decoded])
+    pieces = [np.ascontiguousarray(pixels).reshape(-1, pixels.shape[2]) for pixels in decoded]
+    return _packed(pieces, np.array([pixels.shape[:2] for pixels in decoded]), STREAMED)
+
+
+def _packed(pieces: list[Array], sizes: Array, storage: Storage) -> Store:
+    """Return a store of images, each ``(height * width, c)``, one after the other."""
     lengths = sizes.prod(axis=1)
-    pieces = [np.ascontiguousarray(pixels).ravel() for pixels in decoded]
-    pixels = _joined(pieces, decoded[0].shape[2])
-    return Store(pixels, np.cumsum(lengths) - lengths, sizes, Storage("stream", ""))
+    pixels = _joined([piece.ravel() for piece in pieces], pieces[0].shape[1])
+    return Store(pixels, np.cumsum(lengths) - lengths, sizes, storage)
 
 
 def begin_store(decoders: Decoders, paths: Sequence[Path], channels: int) -> Callable[[], Store]:
@@ -106,7 +101,7 @@ def begin_store(decoders: Decoders, paths: Sequence[Path], channels: int) -> Cal
             )
         starts = np.array(decoded.starts) // channels
         sizes = np.array(decoded.sizes)
-        return Store(_joined(pieces, channels), starts, sizes, Storage("stream", ""))
+        return Store(_joined(pieces, channels), starts, sizes, STREAMED)
 
     return finish
 

@@ -66,12 +66,8 @@ class Table:
         """Whether an item may have several classes."""
         return self.labels.ndim == 2
 
-    def class_sizes(self) -> Array:
-        """Return ``(C,)``, how many items each class has."""
-        return self._sizes_of(slice(None))
-
-    def _sizes_of(self, items: Array | slice) -> Array:
-        """Return the sizes of classes among some items; reads no image."""
+    def class_sizes(self, items: Array | slice = slice(None)) -> Array:
+        """Return ``(C,)``, how many items each class has, of all or of some items."""
         labels = self.labels[items]
         if self.is_multi_label:
             return np.asarray(labels.sum(axis=0))
@@ -99,18 +95,11 @@ class Table:
 
     def take(self, items: Array) -> "Table":
         """Return these items only, in this order, with the same classes."""
-        return replace(
-            self,
-            source=self.source.take(items),
-            labels=self.labels[items],
-            splits=self.splits[items],
-        )
+        source, labels, splits = self.source.take(items), self.labels[items], self.splits[items]
+        return replace(self, source=source, labels=labels, splits=splits)
 
     def compact(self) -> "Table":
-        """Return the same items without the empty classes, counted from 0 in the same order.
-
-        A loss over the training part is built with the number of classes of the compact table.
-        """
+        """Return the same items without the empty classes, counted from 0 in the same order."""
         kept = self.classes()
         names = tuple(self.class_names[c] for c in kept)
         if self.is_multi_label:
@@ -132,11 +121,11 @@ class Table:
         for split in SPLITS:
             inside = self.splits == split
             if inside.any():
-                counted[split] = (int(inside.sum()), int((self._sizes_of(inside) > 0).sum()))
+                counted[split] = (int(inside.sum()), int((self.class_sizes(inside) > 0).sum()))
         return counted
 
     def shared_classes(self) -> list[str]:
         """Return the names of classes that both training and testing see."""
-        train = self._sizes_of(self.splits == "train") > 0
-        test = self._sizes_of(np.isin(self.splits, TESTING)) > 0
+        train = self.class_sizes(self.splits == "train") > 0
+        test = self.class_sizes(np.isin(self.splits, TESTING)) > 0
         return [self.class_names[c] for c in np.flatnonzero(train & test)]

@@ -1,9 +1,11 @@
 """Retrieval metrics of each query from its hits: pure functions, one formula each.
 
-Dimensions: Q queries, K neighbours looked at, nearest first; ``rel_i`` is 1 where the i-th
-neighbour is relevant (a hit), and R the number of relevant items in the gallery. ``P_i`` is the
-precision of the first i neighbours. A neighbour that does not exist is no hit: hits may have fewer
-than k columns where they hold the whole gallery.
+Dimensions: Q queries, K neighbours looked at, nearest first. ``hits_QK`` is ``(Q, K)`` bool:
+``rel_i`` is 1 where the i-th neighbour is relevant (a hit). ``relevant_Q`` is ``(Q,)``: R, the
+number of relevant items in the gallery, at least 1. ``P_i`` is the precision of the first i
+neighbours. A neighbour that does not exist is no hit: for a metric at k, hits may have fewer than k
+columns where they hold the whole gallery; for one at R, K must be at least every R. Hits may have
+more columns than a metric needs, as many as the block's other queries need: these must not count.
 
 All return ``(Q,)`` float64; the mean over queries is what papers report.
 """
@@ -20,10 +22,6 @@ TITLES = {"map_at_r": "MAP@R", "precision_at_1": "P@1", "r_precision": "RP"}
 def precision_at(hits_QK: Tensor, k: int) -> Tensor:
     """Share of hits among the first k neighbours, ``1/k sum_{i<=k} rel_i``.
 
-    Args:
-        hits_QK: ``(Q, K)`` bool.
-        k: how many neighbours count.
-
     Example:
         >>> precision_at(torch.tensor([[True, False, True, False]]), 4)
         tensor([0.5000], dtype=torch.float64)
@@ -32,44 +30,23 @@ def precision_at(hits_QK: Tensor, k: int) -> Tensor:
 
 
 def recall_at(hits_QK: Tensor, k: int) -> Tensor:
-    """1 if any of the first k neighbours is a hit, as metric learning uses the word recall.
-
-    Args:
-        hits_QK: ``(Q, K)`` bool.
-        k: how many neighbours count.
-    """
+    """1 if any of the first k neighbours is a hit, as metric learning uses the word recall."""
     return _first(hits_QK, k).any(dim=1).double()
 
 
 def average_precision_at(hits_QK: Tensor, relevant_Q: Tensor, k: int) -> Tensor:
-    """Average precision of the first k, ``1/min(k, R) sum_{i<=k} P_i rel_i``.
-
-    Args:
-        hits_QK: ``(Q, K)`` bool.
-        relevant_Q: ``(Q,)`` R of each query, at least 1.
-        k: how many neighbours count.
-    """
+    """Average precision of the first k, ``1/min(k, R) sum_{i<=k} P_i rel_i``."""
     precision_QK = _precision_where_hit(_first(hits_QK, k))
     return precision_QK.sum(dim=1) / relevant_Q.clamp_max(k)
 
 
 def r_precision(hits_QK: Tensor, relevant_Q: Tensor) -> Tensor:
-    """Share of hits among the first R neighbours, ``1/R sum_{i<=R} rel_i``.
-
-    Args:
-        hits_QK: ``(Q, K)`` bool, K at least every R.
-        relevant_Q: ``(Q,)`` R of each query, at least 1.
-    """
+    """Share of hits among the first R neighbours, ``1/R sum_{i<=R} rel_i``."""
     return _within_r(hits_QK, relevant_Q).sum(dim=1, dtype=torch.float64) / relevant_Q
 
 
 def average_precision_at_r(hits_QK: Tensor, relevant_Q: Tensor) -> Tensor:
-    """MAP@R of one query, ``1/R sum_{i<=R} P_i rel_i`` (Musgrave et al., 2020).
-
-    Args:
-        hits_QK: ``(Q, K)`` bool, K at least every R.
-        relevant_Q: ``(Q,)`` R of each query, at least 1.
-    """
+    """MAP@R of one query, ``1/R sum_{i<=R} P_i rel_i`` (Musgrave et al., 2020)."""
     precision_QK = _precision_where_hit(_within_r(hits_QK, relevant_Q))
     return precision_QK.sum(dim=1) / relevant_Q
 

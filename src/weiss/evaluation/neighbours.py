@@ -183,7 +183,7 @@ class _Gallery:
         items_gD = self.like(take(self.items, slice(start, stop)))
         if self.origin is None:
             return items_gD, None
-        # -|q - x|^2 / 2 = q.x - |x|^2 / 2 - |q|^2 / 2, and the last term ranks nothing.
+        # -|q - x|^2 / 2 = q.x - |x|^2 / 2 - |q|^2 / 2, and the last term does not change the order.
         return items_gD, items_gD.square().sum(dim=1) / -2
 
     def _origin(self) -> Tensor:
@@ -225,7 +225,7 @@ def _largest(score_qg: Tensor, k: int) -> tuple[Tensor, Tensor]:
     is_contested_q = score_qk[:, k - 1] == score_qk[:, k]
     score_qk, index_qk = score_qk[:, :k], index_qk[:, :k]
     contested = is_contested_q.nonzero().squeeze(1)
-    # A few rows at a time, for settling takes several copies of them.
+    # A few rows at a time: resolving ties needs several copies of them.
     for part in torch.split(contested, max(len(score_qg) // 16, 1)):
         index_qk[part] = _settle(score_qg[part], score_qk[part, k - 1], k)
         score_qk[part] = score_qg[part].gather(1, index_qk[part])
@@ -259,7 +259,7 @@ def _top_by_chunks(score_qg: Tensor, k: int) -> tuple[Tensor, Tensor]:
     chunk_qk = maximum_qm.topk(k, dim=1, sorted=False).indices
     offset_c = torch.arange(0, even, num_chunks, device=score_qg.device)
     column_qp = (chunk_qk[:, :, None] + offset_c).flatten(1)
-    if even < width:  # the columns that fill no chunk are candidates all
+    if even < width:  # columns that fill no chunk are all candidates
         rest_r = torch.arange(even, width, device=score_qg.device)
         column_qp = torch.cat([column_qp, rest_r.expand(height, -1)], dim=1)
     row_q1 = torch.arange(0, height * width, width, device=score_qg.device)[:, None]

@@ -201,9 +201,6 @@ def evaluate_retrieval(
         group: a `torch.distributed` process group. Every process of it passes the same inputs,
             searches for its part of the queries, and gets the same result.
         progress: show a bar if it takes longer than two seconds.
-
-    Returns:
-        The `Retrieval`.
     """
     distance = checks.one_of("distance", distance, DISTANCES, OWNER)
     if memory_budget is not None:

@@ -44,7 +44,7 @@ class PairedTest:
 
     Attributes:
         difference: mean of the first less mean of the second.
-        low: lower end of the bootstrap interval of the difference.
+        low: lower end of the interval of the difference, by the bootstrap.
         high: upper end of it.
         p_value: how often swapping the systems at random, query by query, gives a difference at
             least this large.
@@ -59,26 +59,17 @@ class PairedTest:
 
 
 @dataclass(frozen=True)
-class PairedTTest:
-    """Student's test of two systems that were repeated with the same seeds.
+class PairedTTest(PairedTest):
+    """Student's test, and interval, of two systems that were repeated with the same seeds.
 
     Attributes:
-        difference: mean of the first less mean of the second.
-        low: lower end of Student's interval of the difference.
-        high: upper end of it.
-        t: the difference over its standard error; infinite where every pair differs the same.
-        p_value: how often normal differences around zero give a t at least this large.
+        t: the difference over its standard error; infinite where every pair differs the same. The
+            p-value is how often normal differences around zero give a t at least this large.
         num_pairs: n.
-        confidence: of the interval.
     """
 
-    difference: float
-    low: float
-    high: float
     t: float
-    p_value: float
     num_pairs: int
-    confidence: float
 
 
 def bootstrap_interval(
@@ -91,9 +82,6 @@ def bootstrap_interval(
         confidence: between 0 and 1.
         resamples: how many resamples to draw.
         seed: of the random numbers; the same seed gives the same interval.
-
-    Returns:
-        The `Interval`.
 
     Example:
         >>> bootstrap_interval([0.0, 1.0, 1.0, 1.0], seed=1).mean
@@ -131,14 +119,9 @@ def paired_test(
         confidence: of the bootstrap interval of the difference.
         resamples: how many permutations, and how many bootstrap resamples.
         seed: of the random numbers.
-
-    Returns:
-        The `PairedTest`.
     """
-    owner = "paired_test"
-    first, second = _values("first", first, owner), _values("second", second, owner)
-    _check_paired(first, second, owner, "queries", "Evaluate both systems on the same queries.")
-    difference = first - second
+    remedy = "Evaluate both systems on the same queries."
+    difference, _ = _differences(first, second, "paired_test", "queries", remedy)
     interval = bootstrap_interval(difference, confidence=confidence, resamples=resamples, seed=seed)
     random = np.random.default_rng(seed)
     observed = abs(difference.sum())
@@ -170,11 +153,11 @@ def _values(name: str, given: Any, owner: str) -> Array:
     return values
 
 
-def _check_paired(first: Array, second: Array, owner: str, what: str, remedy: str) -> None:
-    if len(first) != len(second):
+def _check_repeated(name: str, values: Array, owner: str) -> None:
+    if len(values) < 2:
         raise ValueError(
-            f"first and second must hold one value for each of the same {what} for {owner}; "
-            f"got {len(first)} and {len(second)}. {remedy}"
+            f"{name} must hold at least two repetitions for {owner}; got {len(values)}. Repeat the "
+            "experiment with another seed."
         )
 
 
@@ -192,30 +175,20 @@ def t_interval(values: Array, *, confidence: float = 0.95) -> Interval:
         values: ``(n,)`` one value a repetition, n at least two.
         confidence: between 0 and 1.
 
-    Returns:
-        The `Interval`.
-
     Example:
         >>> interval = t_interval([26.1, 26.5, 26.6])
         >>> round(interval.mean, 2), round(interval.low, 2), round(interval.high, 2)
         (26.4, 25.74, 27.06)
     """
-    values = _values("values", values, "t_interval")
-    _check_confidence(confidence, "t_interval")
-    if len(values) < 2:
-        raise ValueError(
-            f"values must hold at least two repetitions for t_interval; got {len(values)}. Repeat "
-            "the experiment with another seed."
-        )
-    mean, half = float(values.mean()), _t_half_width(values, confidence)
-    return Interval(mean, mean - half, mean + half, confidence)
-
-
-def _t_half_width(values: Array, confidence: float) -> float:
     from scipy.special import stdtrit
 
+    values = _values("values", values, "t_interval")
+    _check_confidence(confidence, "t_interval")
+    _check_repeated("values", values, "t_interval")
     error = float(values.std(ddof=1)) / math.sqrt(len(values))
-    return float(stdtrit(len(values) - 1, (1 + confidence) / 2)) * error
+    half = float(stdtrit(len(values) - 1, (1 + confidence) / 2)) * error
+    mean = float(values.mean())
+    return Interval(mean, mean - half, mean + half, confidence)
 
 
 def paired_t_test(first: Array, second: Array, *, confidence: float = 0.95) -> PairedTTest:
@@ -229,9 +202,6 @@ def paired_t_test(first: Array, second: Array, *, confidence: float = 0.95) -> P
         second: ``(n,)`` values of the second, of the same repetitions in the same order.
         confidence: of the interval of the difference.
 
-    Returns:
-        The `PairedTTest`.
-
     Example:
         >>> test = paired_t_test([26.1, 26.5, 26.6], [25.0, 25.6, 25.2])
         >>> round(test.difference, 2), round(test.p_value, 3)
@@ -242,21 +212,17 @@ def paired_t_test(first: Array, second: Array, *, confidence: float = 0.95) -> P
     owner = "paired_t_test"
     _check_confidence(confidence, owner)
     differences, rounding = _differences(first, second, owner)
+    _check_repeated("first and second", differences, owner)
     number = len(differences)
-    if number < 2:
-        raise ValueError(
-            f"first and second must hold at least two repetitions for {owner}; got {number}. "
-            "Repeat the experiment with another seed."
-        )
     mean = float(differences.mean())
     if np.ptp(differences) <= rounding:
         differs = abs(mean) > rounding
         t, p_value = (math.copysign(math.inf, mean), 0.0) if differs else (0.0, 1.0)
-        return PairedTTest(mean, mean, mean, t, p_value, number, confidence)
-    half = _t_half_width(differences, confidence)
+        return PairedTTest(mean, mean, mean, p_value, confidence, t, number)
+    interval = t_interval(differences, confidence=confidence)
     t = mean / float(differences.std(ddof=1)) * math.sqrt(number)
     p_value = 2 * float(stdtr(number - 1, -abs(t)))
-    return PairedTTest(mean, mean - half, mean + half, t, p_value, number, confidence)
+    return PairedTTest(mean, interval.low, interval.high, p_value, confidence, t, number)
 
 
 def wilcoxon_test(first: Array, second: Array) -> float:
@@ -305,10 +271,20 @@ def wilcoxon_test(first: Array, second: Array) -> float:
     return min(1.0, 2 * float(chances[larger:].sum()))
 
 
-def _differences(first: Any, second: Any, owner: str) -> tuple[Array, float]:
+def _differences(
+    first: Any,
+    second: Any,
+    owner: str,
+    what: str = "repetitions",
+    remedy: str = "Repeat both systems with the same seeds.",
+) -> tuple[Array, float]:
     """Return first less second, and how much of a difference may be rounding."""
     first, second = _values("first", first, owner), _values("second", second, owner)
-    _check_paired(first, second, owner, "repetitions", "Repeat both systems with the same seeds.")
+    if len(first) != len(second):
+        raise ValueError(
+            f"first and second must hold one value for each of the same {what} for {owner}; "
+            f"got {len(first)} and {len(second)}. {remedy}"
+        )
     # Each difference carries the last bit of either value and of its own subtraction.
     rounding = 4 * float(np.finfo(np.float64).eps * max(abs(first).max(), abs(second).max()))
     return first - second, rounding

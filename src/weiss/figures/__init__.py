@@ -1,12 +1,9 @@
-"""Every figure of the package; the only folder that imports matplotlib."""
+"""Every figure of the package; the only folder that imports matplotlib.
 
-from weiss.figures.comparisons import (
-    Boxes,
-    box_panels,
-    box_plots,
-    heat_panels,
-    search_history,
-)
+A figure is written to ``path`` as PNG, SVG or PDF, by its suffix; its folder is created.
+"""
+
+from weiss.figures.comparisons import Boxes, box_panels, heat_panels, search_history
 from weiss.figures.curves import (
     ORDER,
     Averaged,
@@ -34,7 +31,6 @@ __all__ = [
     "averaged_curves",
     "averaged_order",
     "box_panels",
-    "box_plots",
     "breakdown",
     "comparison",
     "corrections",

@@ -2,7 +2,7 @@
 
 import math
 import textwrap
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -16,14 +16,16 @@ from weiss.figures.drawing import (
     LETTER,
     NOTHING,
     PAPER_TEXT,
+    colour_of,
     draw_levels,
     is_number,
+    key,
     label_ends,
     legend_below,
     marker,
     name_axes,
     paper_figure,
-    style,
+    refuse_nothing,
     whole_epochs,
     write,
 )
@@ -34,7 +36,7 @@ class Boxes:
     """What a panel of boxes shows.
 
     Attributes:
-        values: for each title the single values.
+        values: for each title the single values; titles without any are left out.
         levels: for each label the height of a dashed line.
         published: for each title of ``values`` a mean and half the width of its interval.
     """
@@ -44,61 +46,34 @@ class Boxes:
     published: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
-def box_plots(
-    values: Mapping[str, Sequence[float]],
-    path: Path,
-    *,
-    ylabel: str,
-    levels: Mapping[str, float] = NOTHING,
-    published: Mapping[str, tuple[float, float]] = NOTHING,
-    title: str = "",
-) -> None:
-    """Draw one box for each title, with the single values as dots and what was published beside it.
-
-    A box reaches from the first to the third quartile, its line is the median, and the whiskers end
-    at the smallest and the largest value. Beside it stand the mean with its 95 % interval, a filled
-    diamond, and the published one, an open diamond. A single value is a dot alone. The interval of
-    two values is cut where it leaves the picture, if others have more.
-
-    Args:
-        values: for each title the single values; titles without any are left out.
-        path: the .png, .svg or .pdf file to write; its folder is created.
-        ylabel: the label of the values, with their unit.
-        levels: for each label the height of a dashed line.
-        published: for each title a mean and half the width of its interval.
-        title: of the figure.
-    """
-    box_panels({"": Boxes(values, levels, published)}, path, ylabel=ylabel, title=title)
-
-
-def box_panels(panels: Mapping[str, Boxes], path: Path, *, ylabel: str, title: str = "") -> None:
+def box_panels(panels: Mapping[str, Boxes], path: Path, *, ylabel: str) -> None:
     """Draw panels of boxes one above the other, the titles in the same places.
 
+    A box reaches from the first to the third quartile, its line is the median, and the whiskers end
+    at the smallest and the largest value; the single values are dots. Beside it stand the mean with
+    its 95 % interval, a filled diamond, and the published one, an open diamond. A single value is a
+    dot alone. The interval of two values is cut where it leaves the picture, if others have more.
+
     Args:
-        panels: for each name of a panel what it shows, as `box_plots` takes it.
-        path: the .png, .svg or .pdf file to write; its folder is created.
+        panels: for each name of a panel, which may be empty, what it shows.
+        path: the file to write.
         ylabel: the label of the values, with their unit.
-        title: of the figure.
     """
+    from matplotlib.patches import Patch
+
     shown = {name: _finite(boxes) for name, boxes in panels.items()}
     shown = {name: boxes for name, boxes in shown.items() if boxes.values}
     titles = list(dict.fromkeys(title for boxes in shown.values() for title in boxes.values))
-    if not titles:
-        raise ValueError(
-            f"values must hold at least one number; got {len(panels)} panels without any. Draw "
-            "the figure after a measurement."
-        )
+    refuse_nothing(titles, "values must hold at least one number", f"{len(panels)} panels")
     width = min(max(3.5, 1.7 + 0.9 * len(titles)), 7.0)
     has_levels = any(boxes.levels for boxes in shown.values())
     names, is_turned = _names_below(titles, width - (1.6 if has_levels else 0.7))
     height = 2.25 * len(shown) + 0.55 + (0.3 if is_turned else 0)
-    figure, axes = paper_figure(len(shown), 1, title, width=width, height=height, sharex=True)
+    figure, axes = paper_figure(len(shown), 1, width=width, height=height, sharex=True)
     axes[0].set_xlim(-0.55, len(titles) - 0.45)
     for axis, (name, boxes) in zip(axes, shown.items(), strict=True):
         axis.grid(visible=False, axis="x")
-        if name:
-            axis.set_title(name, loc="left", fontsize=PAPER_TEXT, parse_math=False)
-        axis.set_ylabel(ylabel, fontsize=PAPER_TEXT, color="0.25", parse_math=False)
+        name_axes(axis, "", ylabel, name)
         for place, each in enumerate(titles):
             if each in boxes.values:
                 _draw_box(axis, place, boxes.values[each], boxes.published.get(each))
@@ -110,7 +85,14 @@ def box_panels(panels: Mapping[str, Boxes], path: Path, *, ylabel: str, title: s
     look: dict[str, Any] = {"fontsize": PAPER_TEXT - 0.5, "parse_math": False}
     look |= {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if is_turned else {}
     axes[-1].set_xticks(range(len(titles)), names, **look)
-    legend_below(figure, _box_legend(shown.values()))
+    diamond: dict[str, Any] = {"color": "0.3", "marker": "D", "markersize": 4, "linewidth": 1}
+    handles = [key("one run", color="0.3", marker="o", markersize=4, linewidth=0)]
+    if any(len(values) > 1 for boxes in shown.values() for values in boxes.values.values()):
+        handles.append(Patch(facecolor="0.9", edgecolor="0.3", label="median, quartiles"))
+        handles.append(key("mean, 95 % interval", **diamond))
+    if any(boxes.published for boxes in shown.values()):
+        handles.append(key("published", markerfacecolor="white", **diamond))
+    legend_below(figure, handles)
     write(figure, path, dpi=200)
 
 
@@ -147,14 +129,16 @@ def _draw_box(
     axis: Any, place: int, values: Sequence[float], published: tuple[float, float] | None
 ) -> None:
     """Draw a box around the place, the mean and what was published to its right."""
-    colour = style(place)[0]
+    from matplotlib.colors import to_rgb
+
+    colour = colour_of(place)
     is_alone = len(values) == 1
     middle = float(place) if is_alone else place - 0.14
     if not is_alone:
         line = {"color": colour, "linewidth": 1.2}
         parts = {f"{part}props": line for part in ("whisker", "cap")}
         parts |= {"medianprops": {"color": "black", "linewidth": 1.4}}
-        face = {"facecolor": (*_rgb(colour), 0.18), "edgecolor": colour, "linewidth": 1.0}
+        face = {"facecolor": (*to_rgb(colour), 0.18), "edgecolor": colour, "linewidth": 1.0}
         look = {"widths": 0.38, "patch_artist": True, "boxprops": face, "manage_ticks": False}
         axis.boxplot([values], positions=[middle], whis=(0, 100), showfliers=False, **look, **parts)
         mean = t_interval(np.asarray(values))
@@ -174,30 +158,6 @@ def _diamond(axis: Any, x: float, mean: float, half: float, colour: str, *, fill
     axis.errorbar(x, mean, yerr=abs(half), fmt="D", markersize=size, capsize=2, linewidth=1, **look)
 
 
-def _box_legend(shown: Iterable[Boxes]) -> list[Any]:
-    """Return the legend of the dots, boxes and diamonds that were drawn."""
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    handles: list[Any] = [
-        Line2D([], [], color="0.3", marker="o", markersize=4, linewidth=0, label="one run")
-    ]
-    diamond: dict[str, Any] = {"color": "0.3", "marker": "D", "markersize": 4, "linewidth": 1}
-    if any(len(values) > 1 for boxes in shown for values in boxes.values.values()):
-        handles.append(Patch(facecolor="0.9", edgecolor="0.3", label="median, quartiles"))
-        handles.append(Line2D([], [], label="mean, 95 % interval", **diamond))
-    if any(boxes.published for boxes in shown):
-        handles.append(Line2D([], [], label="published", markerfacecolor="white", **diamond))
-    return handles
-
-
-def _rgb(colour: str) -> tuple[float, float, float]:
-    from matplotlib.colors import to_rgb
-
-    red, green, blue = to_rgb(colour)
-    return float(red), float(green), float(blue)
-
-
 def heat_panels(
     panels: Mapping[str, Sequence[Sequence[float | None]]],
     xs: Sequence[Any],
@@ -207,7 +167,6 @@ def heat_panels(
     xlabel: str,
     ylabel: str,
     label: str,
-    title: str = "",
 ) -> None:
     """Draw heat maps of two settings one above the other, on one scale of colours.
 
@@ -218,11 +177,10 @@ def heat_panels(
             ``ys``, in it a number for each of ``xs``; None is absent, drawn as a hatched cell.
         xs: what the columns stand for, from the left.
         ys: what the rows stand for, from the bottom.
-        path: the .png, .svg or .pdf file to write; its folder is created.
+        path: the file to write.
         xlabel: what ``xs`` are.
         ylabel: what ``ys`` are.
         label: what the numbers are, with their unit.
-        title: of the figure.
     """
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
@@ -235,14 +193,9 @@ def heat_panels(
                 f"values must be {len(ys)} rows (one for each of ys) of {len(xs)} (one for each of "
                 f"xs); got rows of {lengths}. Write None where a value is absent."
             )
-    known = [
-        value for table in panels.values() for row in table for value in row if is_number(value)
-    ]
-    if not known:
-        raise ValueError(
-            "values must hold at least one number; all are absent. Draw the figure after a "
-            "measurement."
-        )
+    cells = [value for table in panels.values() for row in table for value in row]
+    known = list(filter(is_number, cells))
+    refuse_nothing(known, "values must hold at least one number", f"{len(cells)} cells")
     low, high = min(known), max(known)
     # With one value for all, the middle of the scale.
     norm = Normalize(low, high) if high > low else Normalize(low - 1, low + 1)
@@ -251,16 +204,14 @@ def heat_panels(
     decimals = 1 if high - low >= 1 or high == low else 2
     width = min(max(3.5, 1.7 + 0.55 * len(xs)), 7.0)
     height = (0.34 * len(ys) + 0.75) * len(panels)
-    figure, axes = paper_figure(len(panels), 1, title, width=width, height=max(height, 1.8))
+    figure, axes = paper_figure(len(panels), 1, width=width, height=max(height, 1.8))
     for axis, (name, values) in zip(axes, panels.items(), strict=True):
         axis.grid(visible=False)
         axis.spines["bottom"].set_visible(False)
         axis.set(xlim=(-0.5, len(xs) - 0.5), ylim=(-0.5, len(ys) - 0.5))
         axis.set_xticks(range(len(xs)), [_short(x) for x in xs])
         axis.set_yticks(range(len(ys)), [_short(y) for y in ys])
-        name_axes(axis, xlabel, ylabel)
-        if name:
-            axis.set_title(name, loc="left", fontsize=PAPER_TEXT, parse_math=False)
+        name_axes(axis, xlabel, ylabel, name)
         size = min(PAPER_TEXT - 0.5, (width - 1.7) / len(xs) * 72 / 3.2)
         _draw_cells(axis, values, colours, decimals, size)
     bar = figure.colorbar(colours, ax=axes, shrink=0.9, aspect=18, pad=0.02)
@@ -315,7 +266,6 @@ def search_history(
     path: Path,
     *,
     pruned: Mapping[str, Collection[int]] = NOTHING,
-    title: str = "",
 ) -> None:
     """Draw how a search for settings went, one panel for each loss.
 
@@ -325,26 +275,21 @@ def search_history(
     Args:
         trials: for each title the value of each trial in order, a fraction, shown in per cent; None
             for one that failed.
-        path: the .png, .svg or .pdf file to write; its folder is created.
+        path: the file to write.
         pruned: for each title the numbers of the pruned trials.
-        title: of the figure.
     """
-    from matplotlib.lines import Line2D
-
     shown = {name: list(values) for name, values in trials.items() if len(values)}
-    if not shown:
-        raise ValueError(
-            f"trials must hold at least one trial; got {len(trials)} titles without any. Draw the "
-            "figure after the first trial."
-        )
+    refuse_nothing(shown, "trials must hold at least one trial", f"{len(trials)} titles")
     columns = min(len(shown), 3)
     rows = math.ceil(len(shown) / columns)
-    size = {"width": {1: 3.8, 2: 5.4}.get(columns, 7.0), "height": 1.75 * rows + 0.6}
-    figure, axes = paper_figure(rows, columns, title, sharey=True, **size)
+    width, height = {1: 3.8, 2: 5.4}.get(columns, 7.0), 1.75 * rows + 0.6
+    figure, axes = paper_figure(rows, columns, sharey=True, width=width, height=height)
     most = max(map(len, shown.values()))
-    for place, (name, values) in enumerate(shown.items()):
-        axis, colour = axes[place], COLOURS[0]
-        axis.set_title(name, loc="left", fontsize=PAPER_TEXT, parse_math=False)
+    colour, best_colour = COLOURS[:2]
+    for place, (axis, (name, values)) in enumerate(zip(axes, shown.items(), strict=False)):
+        is_lowest = place + columns >= len(shown)
+        ylabel = "" if place % columns else "value (%)"
+        name_axes(axis, "trial" if is_lowest else "", ylabel, name)
         known = [(at, 100 * value) for at, value in enumerate(values) if is_number(value)]
         done = [pair for pair in known if pair[0] not in pruned.get(name, ())]
         abandoned = [pair for pair in known if pair[0] in pruned.get(name, ())]
@@ -352,7 +297,7 @@ def search_history(
         if done:
             at, heights = map(list, zip(*done, strict=True))
             best = list(accumulate(heights, max))
-            axis.step([*at, most - 0.5], [*best, best[-1]], where="post", color=COLOURS[1])
+            axis.step([*at, most - 0.5], [*best, best[-1]], where="post", color=best_colour)
             axis.scatter(at, heights, s=12, color=colour, zorder=3, linewidths=0)
         if abandoned:
             ring: dict[str, Any] = {"facecolors": "none", "edgecolors": colour, "s": 16}
@@ -362,19 +307,11 @@ def search_history(
         whole_epochs(axis)
     for axis in axes[len(shown) :]:
         axis.set_axis_off()
-    for place, axis in enumerate(axes[: len(shown)]):
-        is_lowest = place + columns >= len(shown)
-        name_axes(axis, "trial" if is_lowest else "", "" if place % columns else "value (%)")
-    handles = [
-        Line2D([], [], color=COLOURS[0], marker="o", markersize=4, linewidth=0, label="trial"),
-        Line2D([], [], color=COLOURS[1], label="best so far"),
-    ]
+    dot: dict[str, Any] = {"color": colour, "marker": "o", "markersize": 4, "linewidth": 0}
+    handles = [key("trial", **dot), key("best so far", color=best_colour)]
     if any(not is_number(value) for values in shown.values() for value in values):
-        cross: dict[str, Any] = {"color": "black", "marker": "x", "markersize": 5}
-        handles.append(Line2D([], [], linewidth=0, label="failed", **cross))
+        handles.append(key("failed", color="black", marker="x", markersize=5, linewidth=0))
     if any(len(numbers) for numbers in pruned.values()):
-        hollow: dict[str, Any] = {"marker": "o", "markersize": 4, "markerfacecolor": "none"}
-        line = Line2D([], [], color=COLOURS[0], linewidth=0, label="pruned", **hollow)
-        handles.append(line)
+        handles.append(key("pruned", markerfacecolor="none", **dot))
     legend_below(figure, handles)
     write(figure, path, dpi=200)

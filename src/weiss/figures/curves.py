@@ -1,10 +1,9 @@
 """Figures over the epochs of training: one run, single curves, averages of several runs."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +11,30 @@ from weiss.evaluation.metrics import TITLES
 from weiss.figures.drawing import (
     COLOURS,
     DASHES,
+    LEVEL,
     NOTHING,
     PAPER_TEXT,
     TEXT,
     End,
+    colour_of,
     draw_levels,
     dress,
     height_for,
     label_ends,
+    line_look,
     log_if_helpful,
-    marker,
     name_axes,
     new_figure,
     paper_figure,
     share_from_zero,
-    style,
     whole_epochs,
     write,
 )
 
 Metrics = Sequence[Mapping[str, Any]]
 """The lines of a run's metrics.jsonl, one for each epoch."""
-Curve = tuple[list[int], list[float]]
+Curve = dict[int, float]
+"""For each epoch its value."""
 Curves = dict[str, Curve]
 ORDER = {
     "class_mean_length": "Length of class means",
@@ -57,19 +58,19 @@ def learning_curves(
 
     Args:
         metrics: the lines of the run's metrics.jsonl.
-        path: the .png, .svg or .pdf file to write; its folder is created.
+        path: the file to write.
         best_epoch: the epoch to mark, one that was evaluated.
         warmup_epochs: how many epochs to shade; those whose phase is "warm-up" are shaded anyway.
         title: of the whole figure.
     """
     groups = dict.fromkeys(name for line in metrics for name in line.get("lr") or ())
     retrieval = {
-        name: curve_of(metrics, "evaluation", key, factor=100) for key, name in TITLES.items()
+        name: _curve(metrics, "evaluation", key, factor=100) for key, name in TITLES.items()
     }
     panels = {
-        "Training loss": {"": curve_of(metrics, "loss")},
+        "Training loss": {"": _curve(metrics, "loss")},
         "Retrieval (%)": retrieval,
-        "Learning rate": {name: curve_of(metrics, "lr", name, zero=math.nan) for name in groups},
+        "Learning rate": {name: _curve(metrics, "lr", name, zero=nan) for name in groups},
     }
     panels = {name: _with_values(curves) for name, curves in panels.items()}
     panels = {name: curves for name, curves in panels.items() if curves}
@@ -103,36 +104,37 @@ def learning_curves(
 def order_parameters(metrics: Metrics, path: Path, *, title: str = "") -> None:
     """Draw the order parameters of a run over its epochs.
 
-    Three panels: length of each class's mean embedding and residual of self-consistency, both as
-    distributions over classes, and the share of pairs of fields that violate the constraint. A
-    panel without any values is left out: a pair loss has no fields.
+    Length of each class's mean embedding and residual of self-consistency, both as distributions
+    over classes, and the share of pairs of fields that violate the constraint. A panel without
+    any values is left out: a pair loss has no fields.
 
     Args:
         metrics: the lines of the run's metrics.jsonl.
-        path: the .png, .svg or .pdf file to write; its folder is created.
+        path: the file to write.
         title: of the whole figure.
     """
     spreads = {ORDER[key]: _spread(metrics, key) for key in ("class_mean_length", "residual")}
-    spreads = {name: spread for name, spread in spreads.items() if spread[0]}
-    share = _with_values({"": order_curve(metrics, "violating_share")})
+    spreads = {name: spread for name, spread in spreads.items() if spread}
+    share = _with_values({"": _order_curve(metrics, "violating_share")})
     violating = ORDER["violating_share"]
     names = [*spreads, *([violating] if share else [])]
     if not names:
         raise ValueError(
             f"metrics must have an entry 'order' with values in at least one line; none of "
-            f"{len(metrics)} has. Draw learning_curves instead, or train with order parameters on."
+            f"{len(metrics)} has. Draw learning_curves instead."
         )
     figure, axes = _panels(names, [line["epoch"] for line in metrics], title)
-    for name, (epochs, quantiles) in spreads.items():
-        low, lower, median, upper, high = zip(*quantiles, strict=True)
+    for name, spread in spreads.items():
+        epochs = list(spread)
+        low, lower, median, upper, high = zip(*spread.values(), strict=True)
         style = {"color": COLOURS[0], "linewidth": 0}
         axes[name].fill_between(epochs, low, high, alpha=0.16, label="5 to 95 %", **style)
         axes[name].fill_between(epochs, lower, upper, alpha=0.32, label="25 to 75 %", **style)
-        _draw_curves(axes[name], {"median of the classes": (epochs, list(median))})
+        _draw_curves(axes[name], {"median of the classes": dict(zip(epochs, median, strict=True))})
         log_if_helpful(axes[name], [*low, *high])
     if share:
         _draw_curves(axes[violating], share)
-        share_from_zero(axes[violating], share[""][1])
+        share_from_zero(axes[violating], list(share[""].values()))
     if spreads:
         handles, labels = axes[names[0]].get_legend_handles_labels()
         order = {"loc": "outside lower center", "ncols": 3, "frameon": False, "fontsize": TEXT}
@@ -153,7 +155,7 @@ def comparison(
     Args:
         curves: for each label, points ``(epoch, value)``.
         levels: for each label, the height of a dashed line.
-        path: the .png, .svg or .pdf file to write; its folder is created.
+        path: the file to write.
         ylabel: the label of the values, with their unit.
         title: of the figure.
     """
@@ -163,15 +165,12 @@ def comparison(
             "curves must be at least one, each with at least one point (epoch, value); got "
             f"{f'none for {empty[0]!r}' if empty else 'no curve'}. Leave out what has no values."
         )
-    drawn: Curves = {
-        label: ([at for at, _ in points], [value for _, value in points])
-        for label, points in curves.items()
-    }
-    epochs = [at for known, _ in drawn.values() for at in known]
+    drawn: Curves = {label: dict(points) for label, points in curves.items()}
+    epochs = [at for known in drawn.values() for at in known]
     figure, axes = _panels([ylabel], epochs, title, height=3.6)
     axis = axes[ylabel]
     for height in levels.values():
-        axis.axhline(height, color="0.45", linestyle=(0, (5, 4)), linewidth=1.1, zorder=1)
+        axis.axhline(height, **LEVEL)
     _draw_curves(axis, drawn)
     right = axis.get_xlim()[1]
     marks = [(label, right, height, "0.35") for label, height in levels.items()]
@@ -179,40 +178,34 @@ def comparison(
     write(figure, path, dpi=150)
 
 
-def curve_of(metrics: Metrics, *keys: str, factor: float = 1.0, zero: float = 0.0) -> Curve:
-    """Return the epochs that have a value under these keys, and the values."""
-    epochs, values = [], []
+def _curve(metrics: Metrics, *keys: str, factor: float = 1.0, zero: float = 0.0) -> Curve:
+    """Return the values under these keys."""
+    curve: Curve = {}
     for line in metrics:
         found: Any = line
         for key in keys:
             found = (found or {}).get(key)
         if found is not None:
-            epochs.append(int(line["epoch"]))
-            values.append(float(found) * factor or zero)
-    return epochs, values
+            curve[int(line["epoch"])] = float(found) * factor or zero
+    return curve
 
 
-def order_curve(metrics: Metrics, key: str) -> Curve:
-    """Return an order parameter as one curve: the median over classes, or a share in per cent.
-
-    Args:
-        metrics: the lines of a run's metrics.jsonl; those without it are left out.
-        key: which one, of `ORDER`.
-    """
+def _order_curve(metrics: Metrics, key: str) -> Curve:
+    """Return an order parameter: the median over classes, or a share in per cent."""
     if key == "violating_share":
-        return curve_of(metrics, "order", key, factor=100)
-    epochs, quantiles = _spread(metrics, key)
-    return epochs, [float(values[len(values) // 2]) for values in quantiles]
+        return _curve(metrics, "order", key, factor=100)
+    spread = _spread(metrics, key)
+    return {at: float(quantiles[len(quantiles) // 2]) for at, quantiles in spread.items()}
 
 
-def _spread(metrics: Metrics, key: str) -> tuple[list[int], list[Sequence[float]]]:
-    """Return the epochs that have five quantiles of an order parameter, and those."""
+def _spread(metrics: Metrics, key: str) -> dict[int, Sequence[float]]:
+    """Return the five quantiles of an order parameter over classes."""
     lines = [line for line in metrics if (line.get("order") or {}).get(key) is not None]
-    return [int(line["epoch"]) for line in lines], [line["order"][key] for line in lines]
+    return {int(line["epoch"]): line["order"][key] for line in lines}
 
 
 def _with_values(curves: Curves) -> Curves:
-    return {name: curve for name, curve in curves.items() if any(map(math.isfinite, curve[1]))}
+    return {name: curve for name, curve in curves.items() if any(map(isfinite, curve.values()))}
 
 
 def _panels(
@@ -236,20 +229,20 @@ def _panels(
 
 def _draw_curves(axis: Any, curves: Curves, *, widen: float = 0.0) -> None:
     """Draw curves, each wider than the next by ``widen`` points, to show on both sides of it."""
-    for place, (label, (epochs, values)) in enumerate(curves.items()):
-        colour, dashes = style(place)
+    for place, (label, curve) in enumerate(curves.items()):
+        look: dict[str, Any] = {"color": colour_of(place), "marker": "o"}
+        # After the last colour the dashes change.
+        look["linestyle"] = DASHES[place // len(COLOURS) % len(DASHES)]
         # Dots show the evaluated epochs; many would hide the line.
-        size = 3.2 if len(epochs) <= 40 else 0
-        width = 1.8 + widen * (len(curves) - 1 - place)
-        look = {"color": colour, "linestyle": dashes, "marker": "o", "markersize": size}
-        axis.plot(epochs, values, linewidth=width, label=label, **look)
+        look["markersize"] = 3.2 if len(curve) <= 40 else 0
+        look["linewidth"] = 1.8 + widen * (len(curves) - 1 - place)
+        axis.plot(list(curve), list(curve.values()), label=label, **look)
 
 
 def _mark_best(axis: Any, curve: Curve, best_epoch: int) -> None:
     """Mark the best epoch of a panel and write its number and value at the bottom."""
-    values = dict(zip(*curve, strict=True))
-    if axis is None or best_epoch not in values:
-        known = ", ".join(map(str, values)) or "none"
+    if axis is None or best_epoch not in curve:
+        known = ", ".join(map(str, curve)) or "none"
         raise ValueError(
             f"best_epoch must be an epoch that was evaluated; got {best_epoch}, evaluated: "
             f"{known}. Pass one of these, or None."
@@ -258,9 +251,9 @@ def _mark_best(axis: Any, curve: Curve, best_epoch: int) -> None:
     axis.set_ylim(max(low - 0.22 * (high - low), min(low, 0.0)), high)
     axis.axvline(best_epoch, color="0.35", linestyle=":", linewidth=1.1, zorder=1)
     ring = {"markersize": 8, "markerfacecolor": "none", "markeredgecolor": "black"}
-    axis.plot(best_epoch, values[best_epoch], "o", markeredgewidth=1.3, **ring)
+    axis.plot(best_epoch, curve[best_epoch], "o", markeredgewidth=1.3, **ring)
     is_late = best_epoch > sum(axis.get_xlim()) / 2
-    text = f"best: epoch {best_epoch}\nMAP@R {values[best_epoch]:.1f} %"
+    text = f"best: epoch {best_epoch}\nMAP@R {curve[best_epoch]:.1f} %"
     where = {"xycoords": axis.get_xaxis_transform(), "textcoords": "offset points"}
     side: dict[str, Any] = {"ha": "right" if is_late else "left", "fontsize": TEXT - 1}
     note = axis.annotate(text, (best_epoch, 0.03), (-4 if is_late else 4, 0), **where, **side)
@@ -270,10 +263,10 @@ def _mark_best(axis: Any, curve: Curve, best_epoch: int) -> None:
 def _ends(curves: Curves) -> list[End]:
     """Return label, last finite point and colour of each curve that has them."""
     ends = []
-    for place, (label, (epochs, values)) in enumerate(curves.items()):
-        finite = [at for at, value in enumerate(values) if math.isfinite(value)]
+    for place, (label, curve) in enumerate(curves.items()):
+        finite = [(float(at), value) for at, value in curve.items() if isfinite(value)]
         if label and finite:
-            ends.append((label, float(epochs[finite[-1]]), values[finite[-1]], style(place)[0]))
+            ends.append((label, *finite[-1], colour_of(place)))
     return ends
 
 
@@ -300,15 +293,8 @@ class Averaged:
     num_runs: int
 
 
-def averaged_curves(
-    runs: Runs,
-    path: Path,
-    *,
-    metric: str = "map_at_r",
-    levels: Mapping[str, float] = NOTHING,
-    title: str = "",
-) -> None:
-    """Draw retrieval over the epochs, for each title the mean of its runs.
+def averaged_curves(runs: Runs, path: Path, *, levels: Mapping[str, float] = NOTHING) -> None:
+    """Draw MAP@R over the epochs, for each title the mean of its runs.
 
     The mean is over those runs that were evaluated at an epoch, and the band around it reaches from
     the worst to the best of them: where runs stop early, the end of a curve has fewer runs. A
@@ -316,22 +302,21 @@ def averaged_curves(
 
     Args:
         runs: for each title the runs, each the lines of its metrics.jsonl.
-        path: the .png, .svg or .pdf file to write; its folder is created.
-        metric: which value of the evaluations to draw, a fraction; shown in per cent.
+        path: the file to write.
         levels: for each label the height of a dashed line, in per cent, such as the network's score
             before training.
-        title: of the figure.
     """
-    curves = _averages(runs, lambda lines: curve_of(lines, "evaluation", metric, factor=100))
+    metric = "map_at_r"
+    curves = _averages(runs, lambda lines: _curve(lines, "evaluation", metric, factor=100))
     if not curves:
         raise ValueError(
             f"runs must have at least one evaluation with {metric!r}; got {len(runs)} titles "
-            "without any. Train for an epoch first, or name a metric that was measured."
+            "without any. Train for an epoch first."
         )
     height = max(2.9, height_for([*curves, *levels]))
-    figure, [axis] = paper_figure(1, 1, title, width=6.3, height=height)
+    figure, [axis] = paper_figure(1, 1, width=6.3, height=height)
     _over_epochs(axis, [curves])
-    name_axes(axis, "epoch", f"{TITLES.get(metric, metric)} (%)")
+    name_axes(axis, "epoch", f"{TITLES[metric]} (%)")
     ends = _draw(axis, curves, list(runs))
     label_ends(axis, ends + draw_levels(axis, levels, _reach(curves)), text=PAPER_TEXT)
     write(figure, path, dpi=200)
@@ -348,11 +333,11 @@ def order_averages(runs: Runs) -> dict[str, dict[str, Averaged]]:
     Returns:
         For each order parameter that any run has, by its key, the titles that have it.
     """
-    found = {key: _averages(runs, partial(order_curve, key=key)) for key in ORDER}
+    found = {key: _averages(runs, partial(_order_curve, key=key)) for key in ORDER}
     return {key: curves for key, curves in found.items() if curves}
 
 
-def averaged_order(runs: Runs, path: Path, *, title: str = "") -> None:
+def averaged_order(runs: Runs, path: Path) -> None:
     """Draw order parameters over the epochs, for each title the mean of its runs.
 
     Panels one above the other: length of class means and residual of self-consistency, of each run
@@ -361,8 +346,7 @@ def averaged_order(runs: Runs, path: Path, *, title: str = "") -> None:
 
     Args:
         runs: for each title the runs, each the lines of its metrics.jsonl.
-        path: the .png, .svg or .pdf file to write; its folder is created.
-        title: of the figure.
+        path: the file to write.
     """
     panels = order_averages(runs)
     if not panels:
@@ -372,11 +356,10 @@ def averaged_order(runs: Runs, path: Path, *, title: str = "") -> None:
         )
     # Panels are equally high, and each has room for the labels of the fullest.
     height = len(panels) * max(2.0, *(height_for(list(curves)) for curves in panels.values()))
-    figure, axes = paper_figure(len(panels), 1, title, width=6.3, height=height + 0.2, sharex=True)
+    figure, axes = paper_figure(len(panels), 1, width=6.3, height=height + 0.2, sharex=True)
     _over_epochs(axes[-1], list(panels.values()))
-    axes[-1].set_xlabel("epoch", fontsize=PAPER_TEXT, color="0.25")
     for axis, (key, curves) in zip(axes, panels.items(), strict=True):
-        axis.set_title(ORDER[key], loc="left", fontsize=PAPER_TEXT)
+        name_axes(axis, "epoch" if axis is axes[-1] else "", "", ORDER[key])
         ends = _draw(axis, curves, list(runs))
         known = _reach(curves)
         if key == "violating_share":
@@ -388,23 +371,22 @@ def averaged_order(runs: Runs, path: Path, *, title: str = "") -> None:
 
 
 def _averages(runs: Runs, curve: Callable[[Metrics], Curve]) -> dict[str, Averaged]:
-    """Return for each title the curve of its runs; a title without any value is left out.
-
-    Args:
-        runs: for each title the runs.
-        curve: gives the curve of one run; values that are not finite are left out.
-    """
+    """Return for each title the finite values of its runs' curves; without empty titles."""
     found: dict[str, Averaged] = {}
     for label, lines_of_runs in runs.items():
-        curves = [dict(zip(*curve(lines), strict=True)) for lines in lines_of_runs]
-        curves = [{at: value for at, value in each.items() if isfinite(value)} for each in curves]
-        curves = [each for each in curves if each]
-        epochs = sorted({at for each in curves for at in each})
-        there = [[each[at] for each in curves if at in each] for at in epochs]
+        values: dict[int, list[float]] = {}
+        num_runs = 0
+        for lines in lines_of_runs:
+            known = {at: value for at, value in curve(lines).items() if isfinite(value)}
+            num_runs += bool(known)
+            for at, value in known.items():
+                values.setdefault(at, []).append(value)
+        epochs = sorted(values)
+        there = [values[at] for at in epochs]
         if there:
-            means = [sum(values) / len(values) for values in there]
+            means = [sum(each) / len(each) for each in there]
             lows, highs = list(map(min, there)), list(map(max, there))
-            found[label] = Averaged(epochs, means, lows, highs, len(curves))
+            found[label] = Averaged(epochs, means, lows, highs, num_runs)
     return found
 
 
@@ -420,17 +402,13 @@ def _draw(axis: Any, curves: Mapping[str, Averaged], titles: Sequence[str]) -> l
     ends: list[End] = []
     for label, curve in curves.items():
         place = titles.index(label)
-        colour = style(place)[0]
-        many = len(curve.epochs)
-        axis.fill_between(
-            curve.epochs, curve.lows, curve.highs, color=colour, alpha=0.16, linewidth=0
-        )
-        look: dict[str, Any] = {"marker": marker(place), "markersize": 4, "linewidth": 1.5}
-        look["clip_on"] = False  # a marker on the edge of its panel is whole
+        colour, many = colour_of(place), len(curve.epochs)
+        band = {"color": colour, "alpha": 0.16, "linewidth": 0}
+        axis.fill_between(curve.epochs, curve.lows, curve.highs, **band)
+        look = line_look(place) | {"clip_on": False}  # a marker on the edge of its panel is whole
         # Some markers: with the dashes they distinguish curves in grey print.
         look |= {"markevery": (place % 3, max(3, many // 8))} if many > 12 else {}
-        dashes = DASHES[place % len(DASHES)]
-        axis.plot(curve.epochs, curve.means, color=colour, linestyle=dashes, **look)
+        axis.plot(curve.epochs, curve.means, **look)
         ends.append((label, float(curve.epochs[-1]), curve.means[-1], colour))
     return ends
 

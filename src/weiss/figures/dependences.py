@@ -8,33 +8,32 @@ from pathlib import Path
 from typing import Any
 
 from weiss.figures.drawing import (
-    DASHES,
     HELPFUL_RANGE,
     LETTER,
     NOTHING,
     PAPER_TEXT,
     End,
+    colour_of,
     draw_levels,
+    key,
     label_ends,
     legend_below,
+    line_look,
     marker,
     name_axes,
     paper_figure,
-    style,
+    refuse_nothing,
     write,
 )
+
+LINE: dict[str, Any] = {"markersize": 4.5, "linewidth": 1.5}
+DASHED: dict[str, Any] = {"linestyle": (0, (3, 2)), "linewidth": 1.0, "markerfacecolor": "white"}
+"""The look of published lines."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A mean at a place, and its interval where there is one.
-
-    Attributes:
-        x: the place.
-        mean: the value.
-        low: lower end of its interval.
-        high: upper end of it.
-    """
+    """A mean at a place x, and the ends of its interval where there is one."""
 
     x: float
     mean: float
@@ -54,7 +53,6 @@ def dependence(
     log_x: bool = False,
     levels: Mapping[str, float] = NOTHING,
     published: Series = NOTHING,
-    title: str = "",
 ) -> None:
     """Draw values against a setting, one line for each title, with intervals and published values.
 
@@ -63,25 +61,23 @@ def dependence(
 
     Args:
         series: for each title its points.
-        path: the .png, .svg or .pdf file to write; its folder is created.
+        path: the file to write.
         xlabel: what the places are.
         ylabel: the label of the values, with their unit.
         log_x: whether the places are spaced by their logarithms; zero has its own place, left of
             the smallest.
         levels: for each label the height of a dashed line.
         published: for each title its points, drawn dashed with open markers.
-        title: of the figure.
     """
-    ours, theirs = measured(series), measured(published)
-    check_points("series", ours or theirs, len(series))
+    ours, theirs = _measured(series), _measured(published)
+    refuse_nothing(ours or theirs, "series must hold at least one point", f"{len(series)} titles")
     titles = list(dict.fromkeys([*ours, *theirs]))
     height = max(2.9, 0.9 + 0.19 * (len(titles) + len(levels)))
-    figure, [axis] = paper_figure(1, 1, title, width=6.3, height=height)
+    figure, [axis] = paper_figure(1, 1, width=6.3, height=height)
     name_axes(axis, xlabel, ylabel)
-    places = [point.x for points in (*ours.values(), *theirs.values()) for point in points]
-    space(axis, "x", places, is_log=log_x)
-    run = [point.x for points in (ours or theirs).values() for point in points]
-    _ticks_at(axis, run, panel=4.0)
+    points = _points(ours, theirs)
+    _space(axis, "x", [point.x for point in points], is_log=log_x)
+    _ticks_at(axis, [point.x for point in _points(ours or theirs)], panel=4.0)
     ends: list[End] = []
     apart = 6.0 / max(1.0, len(titles) / 3)  # in points; many lines are closer
     for place, name in enumerate(titles):
@@ -92,32 +88,33 @@ def dependence(
             _draw_line(axis, place, ours[name], beside)
         last = (ours.get(name) or theirs[name])[-1]
         label = name if name in ours else f"{name} (published)"
-        ends.append((label, last.x, last.mean, style(place)[0]))
-    label_ends(axis, ends + draw_levels(axis, levels, heights(ours, theirs)), text=PAPER_TEXT)
+        ends.append((label, last.x, last.mean, colour_of(place)))
+    label_ends(axis, ends + draw_levels(axis, levels, _heights(points)), text=PAPER_TEXT)
     if ours and theirs:
-        legend_below(figure, [_key("0.3", "o", "measured here"), _open_key("published")])
+        grey: dict[str, Any] = {"color": "0.3", "marker": "o", **LINE}
+        legend_below(figure, [key("measured here", **grey), key("published", **grey | DASHED)])
     write(figure, path, dpi=200)
 
 
-def measured(series: Series) -> dict[str, list[Point]]:
-    """Return the points of each title that are numbers, from the left; without empty titles."""
-    found = {
-        name: sorted(
-            (each for each in points if math.isfinite(each.x) and math.isfinite(each.mean)),
-            key=lambda each: each.x,
-        )
-        for name, points in series.items()
-    }
-    return {name: points for name, points in found.items() if points}
+def _measured(series: Series, above: float = -math.inf) -> dict[str, list[Point]]:
+    """Return for each title the points whose x and mean are finite and greater than ``above``.
+
+    They are sorted by x. An interval that is not above it is left out, as are empty titles.
+    """
+    found: dict[str, list[Point]] = {}
+    for name, points in series.items():
+        kept = [
+            each if _interval(each)[0] > above else Point(each.x, each.mean)
+            for each in points
+            if above < each.x < math.inf and above < each.mean < math.inf
+        ]
+        if kept:
+            found[name] = sorted(kept, key=lambda each: each.x)
+    return found
 
 
-def check_points(name: str, found: Mapping[str, Any], given: int) -> None:
-    """Refuse a figure without points."""
-    if not found:
-        raise ValueError(
-            f"{name} must hold at least one point; got {given} titles without any. Draw the "
-            "figure after a measurement."
-        )
+def _points(*many: Series) -> list[Point]:
+    return [point for series in many for points in series.values() for point in points]
 
 
 def _interval(point: Point) -> tuple[float, float]:
@@ -127,9 +124,8 @@ def _interval(point: Point) -> tuple[float, float]:
     return min(low, point.mean), max(high, point.mean)
 
 
-def heights(*many: Mapping[str, Sequence[Point]]) -> list[float]:
+def _heights(points: Sequence[Point]) -> list[float]:
     """Return all heights that must be visible: means and ends of intervals."""
-    points = [point for series in many for each in series.values() for point in each]
     return [end for point in points for end in (*_interval(point), point.mean)]
 
 
@@ -140,20 +136,17 @@ def _draw_line(
     from matplotlib.transforms import ScaledTranslation
 
     moved = axis.transData + ScaledTranslation(beside / 72, 0, axis.figure.dpi_scale_trans)
-    colour = style(place)[0]
-    ends = [_interval(point) for point in points]
-    means = [point.mean for point in points]
-    below = [mean - low for mean, (low, _) in zip(means, ends, strict=True)]
-    above = [high - mean for mean, (_, high) in zip(means, ends, strict=True)]
-    look: dict[str, Any] = {"marker": marker(place), "markersize": 4.5, "linewidth": 1.5}
-    if is_open:
-        look |= {"linestyle": (0, (3, 2)), "linewidth": 1.0, "markerfacecolor": "white"}
+    below = [point.mean - _interval(point)[0] for point in points]
+    above = [_interval(point)[1] - point.mean for point in points]
+    look = {"color": colour_of(place), "marker": marker(place), **LINE}
+    look |= DASHED if is_open else {}
     if any(below) or any(above):
         look |= {"yerr": [below, above], "capsize": 2, "elinewidth": 1}
-    axis.errorbar([point.x for point in points], means, color=colour, transform=moved, **look)
+    xs, means = zip(*((point.x, point.mean) for point in points), strict=True)
+    axis.errorbar(xs, means, transform=moved, **look)
 
 
-def space(
+def _space(
     axis: Any, which: str, known: Sequence[float], *, is_log: bool, linear_to: float | None = None
 ) -> None:
     """Choose scale and limits of a panel's x or y axis for the numbers it must show.
@@ -182,10 +175,7 @@ def space(
 def _ticks_at(axis: Any, places: Sequence[float], *, panel: float) -> None:
     """Put ticks at these places and nowhere else, with numbers where they do not collide.
 
-    Args:
-        axis: the panel, its horizontal scale and limits set.
-        places: where.
-        panel: about how wide the panel is, in inches.
+    Horizontal scale and limits must be set; `panel` is about how wide the panel is, in inches.
     """
     from matplotlib.ticker import NullLocator
 
@@ -212,27 +202,7 @@ def _short(number: float, _: int | None = None) -> str:
     return f"{number:g}"
 
 
-def _key(colour: str, sign: str, label: str, **look: Any) -> Any:
-    from matplotlib.lines import Line2D
-
-    given: dict[str, Any] = {
-        "color": colour,
-        "marker": sign,
-        "markersize": 4.5,
-        "linewidth": 1.5,
-        "label": label,
-    }
-    return Line2D([], [], **given | look)
-
-
-def _open_key(label: str) -> Any:
-    dashed = {"linestyle": (0, (3, 2)), "linewidth": 1.0, "markerfacecolor": "white"}
-    return _key("0.3", "o", label, **dashed)
-
-
-def costs(
-    milliseconds: Series, megabytes: Series, path: Path, *, xlabel: str, title: str = ""
-) -> None:
+def costs(milliseconds: Series, megabytes: Series, path: Path, *, xlabel: str) -> None:
     """Draw the time and memory of a step, both axes logarithmic.
 
     A panel without any values is left out; values that are not positive are left out too.
@@ -240,31 +210,31 @@ def costs(
     Args:
         milliseconds: for each title the points of its time.
         megabytes: for each title the points of its memory.
-        path: the .png, .svg or .pdf file to write; its folder is created.
+        path: the file to write.
         xlabel: what grows.
-        title: of the figure.
     """
     panels = {"time of a step (ms)": milliseconds, "peak memory of a step (MB)": megabytes}
-    shown = {name: _positive(measured(series)) for name, series in panels.items()}
+    shown = {name: _measured(series, above=0) for name, series in panels.items()}
     shown = {name: series for name, series in shown.items() if series}
-    check_points("milliseconds or megabytes", shown, len(milliseconds) + len(megabytes))
+    given = f"{len(milliseconds) + len(megabytes)} titles"
+    refuse_nothing(shown, "milliseconds or megabytes must hold at least one point", given)
     titles = list(dict.fromkeys(name for series in (milliseconds, megabytes) for name in series))
     rows = math.ceil(len(titles) / 4)
-    size = {"width": 7.0 if len(shown) > 1 else 4.2, "height": 2.7 + 0.17 * rows}
-    figure, axes = paper_figure(1, len(shown), title, **size)
+    width, height = 7.0 if len(shown) > 1 else 4.2, 2.7 + 0.17 * rows
+    figure, axes = paper_figure(1, len(shown), width=width, height=height)
     drawn: dict[str, Any] = {}
     apart = 2.5 / max(1.0, len(titles) / 3)  # in points, so that equal costs show
     for axis, (ylabel, series) in zip(axes, shown.items(), strict=True):
-        places = [point.x for points in series.values() for point in points]
-        space(axis, "x", places, is_log=True)
-        space(axis, "y", heights(series), is_log=True)
+        places = [point.x for point in _points(series)]
+        _space(axis, "x", places, is_log=True)
+        _space(axis, "y", _heights(_points(series)), is_log=True)
         _ticks_at(axis, places, panel=2.7)
         _decades(axis)
         name_axes(axis, xlabel, ylabel)
         for place, name in enumerate(titles):
             if name in series:
                 _draw_line(axis, place, series[name], apart * (place - (len(titles) - 1) / 2))
-                drawn[name] = _key(style(place)[0], marker(place), name)
+                drawn[name] = key(name, color=colour_of(place), marker=marker(place), **LINE)
     legend_below(figure, [drawn[name] for name in titles if name in drawn], columns=4)
     write(figure, path, dpi=200)
 
@@ -279,21 +249,6 @@ def _decades(axis: Any) -> None:
     axis.yaxis.set_minor_locator(NullLocator())
 
 
-def _positive(series: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
-    found = {
-        name: [
-            Point(each.x, each.mean, *_interval(each))
-            if _interval(each)[0] > 0
-            else Point(each.x, each.mean)
-            for each in points
-            if each.x > 0 and each.mean > 0
-        ]
-        for name, points in series.items()
-    }
-    return {name: points for name, points in found.items() if points}
-
-
-Lines = dict[str, list[Point]]
 Box = tuple[float, float, float, float]
 """Middle, width and height of a box, in parts of the panel."""
 
@@ -305,68 +260,66 @@ def breakdown(
     networks: Mapping[str, tuple[float, float]] = NOTHING,
     xlabel: str,
     ylabel: str,
-    title: str = "",
 ) -> None:
     """Draw the error of an approximation, one line for each loss, and measured networks.
 
     Args:
         curves: for each title its points ``(spread, excess)``.
-        path: the .png, .svg or .pdf file to write; its folder is created.
+        path: the file to write.
         networks: for each label a measured point. A label such as ``"MFCWMS, trained"``, which
             begins with the title of a curve, makes a large mark like those of the curve, labelled
             with the rest; any other is a black star. One so far off that it would flatten the
             curves is named at the edge, with its value.
         xlabel: what the places are.
         ylabel: what the values are.
-        title: of the figure.
     """
-    lines = measured({name: [Point(*pair) for pair in pairs] for name, pairs in curves.items()})
-    points = measured({name: [Point(*pair)] for name, pair in networks.items()})
-    check_points("curves", lines or points, len(curves))
-    points, far = _near_and_far(lines, points)
-    figure, [axis] = paper_figure(1, 1, title, width=6.3, height=3.0)
+    lines = _measured({name: [Point(*pair) for pair in pairs] for name, pairs in curves.items()})
+    marks = [
+        _mark(name, Point(*pair), list(lines))
+        for name, pair in networks.items()
+        if all(map(math.isfinite, pair))
+    ]
+    refuse_nothing(lines or marks, "curves must hold at least one point", f"{len(curves)} titles")
+    low, high = _near(lines)
+    near = [mark for mark in marks if low <= mark.point.mean <= high]
+    figure, [axis] = paper_figure(1, 1, width=6.3, height=3.0)
     name_axes(axis, xlabel, ylabel)
-    places = [point.x for each in (*lines.values(), *points.values()) for point in each]
-    space(axis, "x", places, is_log=False)
-    _space_of_different_sizes(axis, heights(lines, points), list(lines.values()))
+    points = [*_points(lines), *(mark.point for mark in near)]
+    _space(axis, "x", [point.x for point in points], is_log=False)
+    _space_of_different_sizes(axis, _heights(points), list(lines.values()))
     axis.axhline(0, color="0.6", linewidth=0.8, zorder=1)
     ends: list[End] = []
+    drawn = [[(end, 0.0) for end in axis.get_xlim()]]
     for place, (name, each) in enumerate(lines.items()):
-        colour = style(place)[0]
-        look: dict[str, Any] = {"marker": marker(place), "markersize": 4, "linewidth": 1.5}
-        look |= {"linestyle": DASHES[place % len(DASHES)], "color": colour}
-        axis.plot([point.x for point in each], [point.mean for point in each], **look)
-        ends.append((name, each[-1].x, each[-1].mean, colour))
+        drawn.append([(point.x, point.mean) for point in each])
+        axis.plot(*zip(*drawn[-1], strict=True), **line_look(place))
+        ends.append((name, *drawn[-1][-1], colour_of(place)))
     (low, high), right = axis.get_ylim(), axis.get_xlim()[1]
-    for name, [point] in far.items():
-        arrow, edge = ("↓", low) if point.mean < low else ("↑", high)
-        colour = _mark(name, point, list(lines)).colour
-        ends.append((f"{arrow} {name}: {point.mean:.3g} at {point.x:.3g}", right, edge, colour))
+    for mark in marks:
+        if mark not in near:
+            arrow, edge = ("↓", low) if mark.point.mean < low else ("↑", high)
+            label = f"{arrow} {mark.name}: {mark.point.mean:.3g} at {mark.point.x:.3g}"
+            ends.append((label, right, edge, mark.colour))
     label_ends(axis, ends, text=PAPER_TEXT)
-    drawn = [[(point.x, point.mean) for point in each] for each in lines.values()]
-    drawn.append([(end, 0.0) for end in axis.get_xlim()])
-    marks = [_mark(name, each[0], list(lines)) for name, each in points.items()]
-    _label_points(axis, marks, drawn)
+    _label_points(axis, near, drawn)
     write(figure, path, dpi=200)
 
 
-def _near_and_far(lines: Lines, points: Lines) -> tuple[Lines, Lines]:
-    """Separate the points that can be drawn from those that would flatten the lines."""
+def _near(lines: Series) -> tuple[float, float]:
+    """Return the heights beyond which a point would flatten the lines."""
     if not lines:
-        return points, {}
-    known = [*heights(lines, {}), 0.0]
+        return -math.inf, math.inf
+    known = [*_heights(_points(lines)), 0.0]
     low, high = min(known), max(known)
     span = (high - low) or max(abs(high), 1.0)
-    near = {
-        name: each for name, each in points.items() if low - span <= each[0].mean <= high + span
-    }
-    return near, {name: each for name, each in points.items() if name not in near}
+    return low - span, high + span
 
 
 @dataclass(frozen=True)
 class Mark:
     """A measured network as it is drawn."""
 
+    name: str
     label: str
     point: Point
     colour: str = "black"
@@ -376,8 +329,9 @@ class Mark:
 def _mark(name: str, point: Point, curves: Sequence[str]) -> Mark:
     for place, curve in enumerate(curves):
         if name.startswith(f"{curve}, "):
-            return Mark(name.removeprefix(f"{curve}, "), point, style(place)[0], marker(place))
-    return Mark(name, point)
+            label = name.removeprefix(f"{curve}, ")
+            return Mark(name, label, point, colour_of(place), marker(place))
+    return Mark(name, name, point)
 
 
 def _space_of_different_sizes(
@@ -389,11 +343,11 @@ def _space_of_different_sizes(
     tops = [max(abs(point.mean) for point in each) for each in lines]
     tops = [top for top in tops if top > 0]
     if not tops or max(tops) <= HELPFUL_RANGE * min(tops):
-        space(axis, "y", known, is_log=False)
+        _space(axis, "y", known, is_log=False)
         return
     # Linear around zero, and from a tenth of the smallest line on logarithmic.
     linear_to = 10.0 ** math.floor(math.log10(min(tops) / 10))
-    space(axis, "y", [*known, 0.0], is_log=True, linear_to=linear_to)
+    _space(axis, "y", [*known, 0.0], is_log=True, linear_to=linear_to)
     low, high = axis.get_ylim()
     first, last = round(math.log10(linear_to)), math.ceil(math.log10(max(high, -low)))
     powers = [10.0**power for power in range(first, last + 1)]
@@ -407,10 +361,7 @@ def _label_points(
 ) -> None:
     """Draw marks and write each label near its own, where it hides the least.
 
-    Args:
-        axis: the panel, its scales and limits set.
-        marks: to draw.
-        drawn: the corners of each line, which labels should not hide.
+    Scales and limits must be set; `drawn` are the corners of each line.
     """
     from matplotlib.colors import to_rgb
 

@@ -1,4 +1,4 @@
-"""Shared by all figures: colours, markers, panels, labels that do not overlap, writing a file."""
+"""What all figures share: colours, lines, panels, labels that do not overlap, writing a file."""
 
 import math
 import textwrap
@@ -27,6 +27,8 @@ FLATTENED = 0.3
 """A level may not squeeze the data into less than this share of the height."""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 """The default for an empty mapping; it cannot be changed by mistake."""
+LEVEL: dict[str, Any] = {"color": "0.45", "linestyle": (0, (5, 4)), "linewidth": 1.1, "zorder": 1}
+"""The look of a reference level."""
 KINDS = ("png", "svg", "pdf")
 
 End = tuple[str, float, float, str]
@@ -63,9 +65,9 @@ def write(figure: Any, path: Path, *, dpi: int = 110) -> None:
         figure.savefig(temporary, dpi=dpi, format=kind, metadata=metadata)
 
 
-def style(place: int) -> tuple[str, str]:
-    """Return colour and dashes of a panel's curve; after the last colour the dashes change."""
-    return COLOURS[place % len(COLOURS)], DASHES[place // len(COLOURS) % len(DASHES)]
+def colour_of(place: int) -> str:
+    """Return the colour of a series."""
+    return COLOURS[place % len(COLOURS)]
 
 
 def marker(place: int) -> str:
@@ -73,27 +75,43 @@ def marker(place: int) -> str:
     return MARKERS[place % len(MARKERS)]
 
 
-def dress(axis: Any, *, text: float = PAPER_TEXT, grid: str = "both") -> None:
+def line_look(place: int) -> dict[str, Any]:
+    """Return how the line of a series looks, in colour and in grey print."""
+    look = {"color": colour_of(place), "linestyle": DASHES[place % len(DASHES)]}
+    return look | {"marker": marker(place), "markersize": 4, "linewidth": 1.5}
+
+
+def key(label: str, **look: Any) -> Any:
+    """Return an entry of a legend: a line or a marker of this look."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], label=label, **look)
+
+
+def refuse_nothing(found: Any, must_hold: str, given: str) -> None:
+    """Refuse to draw a figure without values; `given` says what was without any."""
+    if not found:
+        raise ValueError(
+            f"{must_hold}; got {given} without any. Draw the figure after a measurement."
+        )
+
+
+def dress(axis: Any, *, text: float = PAPER_TEXT) -> None:
     """Give a panel the look of all panels: a light grid, small grey numbers, one spine."""
     axis.tick_params(labelsize=text - 0.5, length=0, which="both", labelcolor="0.25")
-    axis.grid(color="0.9", linewidth=0.7, axis=grid)
+    axis.grid(color="0.9", linewidth=0.7)
     axis.set_axisbelow(True)
     axis.spines[["top", "right", "left"]].set_visible(False)
     axis.spines["bottom"].set_color("0.6")
 
 
 def paper_figure(
-    rows: int, columns: int, title: str, *, width: float, height: float, **options: Any
+    rows: int, columns: int, title: str = "", *, width: float, height: float, **options: Any
 ) -> tuple[Any, list[Any]]:
     """Return a figure for a paper and its panels, row by row, dressed.
 
-    Args:
-        rows: how many panels one above the other.
-        columns: how many side by side.
-        title: of the whole figure; none if empty.
-        width: of the figure, in inches.
-        height: of the figure without its title, in inches.
-        **options: passed to matplotlib's ``subplots``.
+    `width` and `height`, without that of the title, are in inches; options are those of
+    matplotlib's ``subplots``.
     """
     figure = new_figure(width, height + (0.25 if title else 0))
     if title:
@@ -106,10 +124,14 @@ def paper_figure(
     return figure, found
 
 
-def name_axes(axis: Any, xlabel: str, ylabel: str, *, text: float = PAPER_TEXT) -> None:
-    """Label a panel's axes, in plain text."""
-    axis.set_xlabel(xlabel, fontsize=text, color="0.25", parse_math=False)
-    axis.set_ylabel(ylabel, fontsize=text, color="0.25", parse_math=False)
+def name_axes(
+    axis: Any, xlabel: str, ylabel: str, title: str = "", *, parse_math: bool = False
+) -> None:
+    """Label a panel and its axes, in plain text or with formulas between dollars."""
+    look: dict[str, Any] = {"fontsize": PAPER_TEXT, "parse_math": parse_math}
+    axis.set_xlabel(xlabel, color="0.25", **look)
+    axis.set_ylabel(ylabel, color="0.25", **look)
+    axis.set_title(title, loc="left", **look)
 
 
 def whole_epochs(axis: Any) -> None:
@@ -147,13 +169,8 @@ def legend_below(figure: Any, handles: Sequence[Any], *, columns: int = 4) -> No
 def draw_levels(axis: Any, levels: Mapping[str, float], known: Sequence[float]) -> list[End]:
     """Draw dashed levels and return their labels, for `label_ends`.
 
-    A level so far away that it would flatten the data is not drawn: its label has its height and
-    an arrow. Sets the limits of the vertical axis.
-
-    Args:
-        axis: the panel, its horizontal limits set.
-        levels: for each label the height.
-        known: all heights of the data, ends of intervals included.
+    A level so far away that it would flatten the data, whose heights are `known`, is not drawn: its
+    label has its height and an arrow. Sets the vertical limits; the horizontal ones must be set.
     """
     low, high = min(known), max(known)
     span = (high - low) or max(abs(high), 1.0) * 0.1
@@ -169,8 +186,7 @@ def draw_levels(axis: Any, levels: Mapping[str, float], known: Sequence[float]) 
     ends: list[End] = []
     for name, at in shown.items():
         if low <= at <= high:
-            look = {"color": "0.45", "linestyle": (0, (5, 4)), "linewidth": 1.1, "zorder": 1}
-            axis.axhline(at, **look)
+            axis.axhline(at, **LEVEL)
             ends.append((name, right, at, "0.35"))
         else:
             arrow, edge = ("↓", low) if at < low else ("↑", high)

@@ -12,6 +12,7 @@ from weiss.figures.drawing import (
     dress,
     legend_below,
     marker,
+    name_axes,
     new_figure,
     paper_figure,
     write,
@@ -30,7 +31,7 @@ DOT: dict[str, Any] = {"markersize": 4, "markerfacecolor": "white"}
 
 def magnet_name(n: int) -> str:
     """Return the usual name of a magnet of n components."""
-    return NAMES.get(n, f"O({n})")
+    return NAMES[n]
 
 
 def magnet_transition(found: Sequence["Transition"], path: Path, *, title: str = "") -> None:
@@ -47,26 +48,31 @@ def magnet_transition(found: Sequence["Transition"], path: Path, *, title: str =
     if not found:
         raise ValueError("found must hold at least one magnet; got none. Measure one first.")
     figure, [left, right] = paper_figure(1, 2, title, width=9.0, height=3.5)
-    _name_axes(left, TEMPERATURE, MAGNETISATION)
-    _name_axes(right, TEMPERATURE, r"fluctuation  $N\,\mathrm{Var}|M|\;/\;T$   in $1/JN$")
+    name_axes(left, TEMPERATURE, MAGNETISATION, parse_math=True)
+    fluctuation = r"fluctuation  $N\,\mathrm{Var}|M|\;/\;T$   in $1/JN$"
+    name_axes(right, TEMPERATURE, fluctuation, parse_math=True)
     right.set_yscale("log")
-    series = []
+    series, all_lines = [], []
     for place, each in enumerate(found):
         colour, mark = COLOURS[place % len(COLOURS)], marker(place)
-        _draw_one(left, right, each, colour, mark)
-        look: dict[str, Any] = {"color": colour, "marker": mark, **DOT}
-        series.append(Line2D([], [], linewidth=1.6, label=_title(each), **look))
-    hottest = max(each.lines["temperature"][-1] / each.magnet.coupling for each in found)
+        lines = _scaled(each.lines, each.magnet.coupling)
+        _draw_one(left, right, each, lines, colour, mark)
+        all_lines.append(lines)
+        n, look = each.magnet.n, {"color": colour, "marker": mark, **DOT}
+        critical = "JN" if n == 1 else f"JN / {n}"
+        label = rf"{magnet_name(n)}, $n = {n}$:  $T_c = {critical}$"
+        series.append(Line2D([], [], linewidth=1.6, label=label, **look))
+    hottest = max(lines["temperature"][-1] for lines in all_lines)
     # Far below the transition the fluctuation of very many spins is nan.
-    peak = max(np.nanmax(_scaled(each)["exact_fluctuation"]) for each in found)
-    least = min(_scaled(each)["exact_fluctuation"][-1] for each in found)
+    peak = max(np.nanmax(lines["exact_fluctuation"]) for lines in all_lines)
+    least = min(lines["exact_fluctuation"][-1] for lines in all_lines)
     left.set(xlim=(0, 1.02 * hottest), ylim=(0, 1.1))
     right.set(xlim=(0, 1.02 * hottest), ylim=(least / 6, 5 * peak))
     box: dict[str, Any] = {"fontsize": PAPER_TEXT - 0.5, "loc": "upper right", "framealpha": 0.9}
     left.legend(handles=series, edgecolor="none", **box)
     grey: dict[str, Any] = {"color": "0.3"}
     sizes = sorted({each.num_spins for each in found})
-    spins = " and ".join(f"{size:,}" for size in sizes) + (" spins" if sizes[-1] > 1 else " spin")
+    spins = " and ".join(f"{size:,}" for size in sizes) + " spins"
     handles = [
         Line2D([], [], linewidth=1.6, label="mean field theory", **grey),
         Line2D([], [], linewidth=1.3, linestyle=(0, (4, 2)), label=f"exact, {spins}", **grey),
@@ -76,50 +82,38 @@ def magnet_transition(found: Sequence["Transition"], path: Path, *, title: str =
     write(figure, path, dpi=200)
 
 
-def _scaled(each: "Transition") -> dict[str, Any]:
-    """Return the lines with temperatures over J N, and fluctuations times it."""
-    coupling = each.magnet.coupling
-    return {
-        name: values / coupling if name == "temperature" else values * coupling
-        for name, values in each.lines.items()
-        if name == "temperature" or name.endswith("fluctuation")
+def _scaled(arrays: dict[str, Any], coupling: float) -> dict[str, Any]:
+    """Return the same with temperatures over J N, and fluctuations times it."""
+    found = {
+        name: values * coupling if name.startswith(("theory_f", "exact_f", "fluct")) else values
+        for name, values in arrays.items()
     }
+    return found | {"temperature": arrays["temperature"] / coupling}
 
 
-def _draw_one(left: Any, right: Any, each: "Transition", colour: str, mark: str) -> None:
-    scaled, coupling = _scaled(each), each.magnet.coupling
-    T, few = scaled["temperature"], each.dots["temperature"] / coupling
+def _draw_one(
+    left: Any, right: Any, each: "Transition", lines: dict[str, Any], colour: str, mark: str
+) -> None:
+    dots = _scaled(each.dots, each.magnet.coupling)
+    T, few, critical = lines["temperature"], dots["temperature"], 1.0 / each.magnet.n
     theory = {"color": colour, "linewidth": 1.6, "zorder": 3}
     counted = {"color": colour, "linewidth": 1.3, "linestyle": (0, (4, 2)), "zorder": 3}
-    dots = {"color": colour, "fmt": mark, "markersize": 3.6, "markerfacecolor": "white"}
-    dots |= {"markeredgewidth": 1.1, "elinewidth": 1.1, "capsize": 1.8, "zorder": 4}
-    critical = each.magnet.critical_temperature / coupling
+    look = {"color": colour, "fmt": mark, "markersize": 3.6, "markerfacecolor": "white"}
+    look |= {"markeredgewidth": 1.1, "elinewidth": 1.1, "capsize": 1.8, "zorder": 4}
     # The line starts at (0, 1) and has a corner at the transition.
     below = critical > T
     start = [0.0, *T[below], critical, *T[~below]]
-    left.plot(start, [1.0, *each.lines["theory_length"][below], 0.0, *(0.0 * T[~below])], **theory)
-    left.plot([0.0, *T], [1.0, *each.lines["exact_length"]], **counted)
-    left.errorbar(few, each.dots["length"], each.dots["length_error"], **dots)
+    left.plot(start, [1.0, *lines["theory_length"][below], 0.0, *(0.0 * T[~below])], **theory)
+    left.plot([0.0, *T], [1.0, *lines["exact_length"]], **counted)
+    left.errorbar(few, dots["length"], dots["length_error"], **look)
     for axis in (left, right):
         axis.axvline(critical, color=colour, linewidth=1.0, linestyle=(0, (1, 2)), zorder=1)
     for side in (below, critical < T):
-        right.plot(T[side], scaled["theory_fluctuation"][side], **theory)
-    right.plot(T, scaled["exact_fluctuation"], **counted)
-    varied = each.dots["fluctuation_error"] > 0
-    heights = coupling * each.dots["fluctuation"][varied]
-    errors = coupling * each.dots["fluctuation_error"][varied]
-    right.errorbar(few[varied], heights, errors, **dots)
-
-
-def _title(each: "Transition") -> str:
-    n = each.magnet.n
-    critical = "JN" if n == 1 else f"JN / {n}"
-    return rf"{magnet_name(n)}, $n = {n}$:  $T_c = {critical}$"
-
-
-def _name_axes(axis: Any, xlabel: str, ylabel: str) -> None:
-    axis.set_xlabel(xlabel, fontsize=PAPER_TEXT, color="0.25")
-    axis.set_ylabel(ylabel, fontsize=PAPER_TEXT, color="0.25")
+        right.plot(T[side], lines["theory_fluctuation"][side], **theory)
+    right.plot(T, lines["exact_fluctuation"], **counted)
+    varied = dots["fluctuation_error"] > 0
+    heights, errors = dots["fluctuation"][varied], dots["fluctuation_error"][varied]
+    right.errorbar(few[varied], heights, errors, **look)
 
 
 def magnet_cooling(
@@ -141,7 +135,8 @@ def magnet_cooling(
         critical: the critical temperature.
         title: of the figure.
     """
-    from matplotlib.animation import PillowWriter
+    import numpy as np
+    from PIL import Image
 
     if path.suffix.lower() != ".gif":
         raise ValueError(f"path must end in .gif; got {path}. Rename the animation.")
@@ -157,27 +152,21 @@ def magnet_cooling(
     arrows = _draw_spins(field, spins[0])
     lengths = ((spins.mean(axis=1) ** 2).sum(axis=1)) ** 0.5
     trace, head, words = _draw_curve(curve, temperatures, theory, critical)
-    writer = PillowWriter(fps=FRAMES_A_SECOND)
+    frames = []
+    for place in [*range(len(spins)), *[len(spins) - 1] * (len(spins) // LINGER)]:
+        arrows.set_UVC(*spins[place].T, _angles(spins[place]))
+        trace.set_data(temperatures[: place + 1], lengths[: place + 1])
+        head.set_data([temperatures[place]], [lengths[place]])
+        words.set_text(f"$T$ = {temperatures[place]:.2f}      $|M|$ = {lengths[place]:.2f}")
+        figure.canvas.draw()
+        if place == 0:
+            figure.set_layout_engine("none")  # laid out once: panels do not move with their labels
+        frames.append(Image.fromarray(np.asarray(figure.canvas.buffer_rgba())).convert("RGB"))
     with replacing(path) as temporary:
-        # Pillow takes the format from the suffix, which a temporary name does not have.
-        made = temporary.with_name(f"{temporary.name}.gif")
-        try:
-            writer.setup(figure, str(made), dpi=100)
-            for place in [*range(len(spins)), *[len(spins) - 1] * (len(spins) // LINGER)]:
-                across, up = spins[place].T
-                arrows.set_UVC(across, up, _angles(spins[place]))
-                trace.set_data(temperatures[: place + 1], lengths[: place + 1])
-                head.set_data([temperatures[place]], [lengths[place]])
-                words.set_text(f"$T$ = {temperatures[place]:.2f}      $|M|$ = {lengths[place]:.2f}")
-                if place == 0:
-                    # Laid out once, so that panels do not move with their labels.
-                    figure.canvas.draw()
-                    figure.set_layout_engine("none")
-                writer.grab_frame()
-            writer.finish()
-            made.replace(temporary)
-        finally:
-            made.unlink(missing_ok=True)
+        first, *rest = frames
+        duration = 1000 // FRAMES_A_SECOND
+        options: dict[str, Any] = {"append_images": rest, "duration": duration, "loop": 0}
+        first.save(temporary, format="GIF", save_all=True, **options)
 
 
 def _angles(spins_ND: Any) -> list[float]:
@@ -206,7 +195,7 @@ def _draw_spins(axis: Any, spins_ND: Any) -> Any:
 
 def _draw_curve(axis: Any, temperatures: Any, theory: tuple[Any, Any], critical: float) -> Any:
     dress(axis)
-    _name_axes(axis, TEMPERATURE, MAGNETISATION)
+    name_axes(axis, TEMPERATURE, MAGNETISATION, parse_math=True)
     axis.plot(*theory, color="0.45", linewidth=1.6, label="mean field theory")
     axis.axvline(critical, color="0.6", linewidth=1.0, linestyle=(0, (1, 2)))
     (trace,) = axis.plot([], [], color=COLOURS[0], linewidth=1.1, alpha=0.75, label="these spins")

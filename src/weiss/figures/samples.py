@@ -13,7 +13,7 @@ from weiss._base import checks, draws, images
 from weiss._base.arrays import Array
 from weiss.data.sources import Pixels
 from weiss.data.table import Table
-from weiss.figures.drawing import COLOURS, TEXT, legend_below, new_figure, write
+from weiss.figures.drawing import COLOURS, TEXT, key, legend_below, new_figure, write
 
 
 def settling(
@@ -22,17 +22,22 @@ def settling(
     """Draw points and mean fields on the circle at several steps, one row for each loss.
 
     Points stand on the unit circle, those of a class in one colour; each field is an arrow of its
-    class's colour. The figure is written under a temporary name and renamed.
+    class's colour.
 
     Args:
         runs: for each title, moments of ``(step, (N, 2) embeddings, (C, 2) fields)``.
         labels: ``(N,)`` class indices.
-        path: where to write the PNG; its folder is created.
+        path: the file to write.
     """
+    from matplotlib import colormaps
+
     columns = max(len(moments) for moments in runs.values())
     figure = new_figure(2.6 * columns, 2.75 * len(runs) + 0.35)
     axes = figure.subplots(len(runs), columns, squeeze=False)
-    colours = _class_colours(int(labels.max()) + 1)
+    number = int(labels.max()) + 1
+    # tab10 for few classes; more classes run around the colour circle.
+    few, many = colormaps["tab10"], colormaps["hsv"]
+    colours = few(range(number)) if number <= 10 else many([c / number for c in range(number)])
     for row, (title, moments) in zip(axes, runs.items(), strict=True):
         for axis, (step, embeddings, fields) in zip(row, moments, strict=True):
             _circle(axis, embeddings, fields, labels, colours)
@@ -57,15 +62,6 @@ def _circle(axis: Any, embeddings: Tensor, fields: Tensor, labels: Tensor, colou
     axis.set(xlim=(-1.25, 1.25), ylim=(-1.25, 1.25), aspect="equal", xticks=[], yticks=[])
     for spine in axis.spines.values():
         spine.set_visible(False)
-
-
-def _class_colours(number: int) -> Any:
-    from matplotlib import colormaps
-
-    # tab10 for few classes; more classes run around the colour circle.
-    if number <= 10:
-        return colormaps["tab10"](range(number))
-    return colormaps["hsv"]([c / number for c in range(number)])
 
 
 FRAMES = {
@@ -101,10 +97,8 @@ def attribute_rows(
     Args:
         blocks: one block for each query, with one row for each system.
         attributes: names of the two attributes.
-        path: the .png, .svg or .pdf file to write; its folder is created.
+        path: the file to write.
     """
-    from matplotlib.lines import Line2D
-
     most = max(len(row.images) for block in blocks for row in block)
     rows = sum(map(len, blocks)) + len(blocks) - 1
     figure = new_figure(0.62 * most + 3.4, 0.6 * (rows - 0.85 * (len(blocks) - 1)) + 0.4)
@@ -130,12 +124,10 @@ def attribute_rows(
         place += 1
     first, second = attributes
     names = (f"same {first} and {second}", f"same {first}", f"same {second}", "neither")
-    handles = [
-        Line2D([], [], marker="s", linestyle="none", markersize=9, label=name)
-        for name in ("query", *names)
-    ]
-    for handle, colour in zip(handles, ("black", *FRAMES.values()), strict=True):
-        handle.set(markerfacecolor="none", markeredgecolor=colour, markeredgewidth=2.5)
+    frames = {"query": "black", **dict(zip(names, FRAMES.values(), strict=True))}
+    look: dict[str, Any] = {"marker": "s", "linestyle": "none", "markersize": 9}
+    look |= {"markerfacecolor": "none", "markeredgewidth": 2.5}
+    handles = [key(name, markeredgecolor=colour, **look) for name, colour in frames.items()]
     legend_below(figure, handles, columns=5)
     write(figure, path, dpi=130)
 
@@ -169,37 +161,28 @@ def draw_sheet(
         raise ValueError(f"{table.name} must have images in the part to show; it has none there.")
     present = table.classes()
     chosen = np.sort(present[draws.permutation(len(present), seed, draws.SHEET)[:num_classes]])
-    side = 128 if not isinstance(table.source, Pixels) else None
-    rows = []
+    rows = {}
     for c in chosen:
         of_class = table.labels[:, c] if table.is_multi_label else table.labels == c
-        items = np.flatnonzero(of_class)[:each]
-        rows.append((table.class_names[c], _shown(table, items, side)))
-    _contact_sheet(rows, path)
-
-
-def _shown(table: Table, items: Array, side: int | None) -> list[Array]:
-    """Return the images to draw; a grey square for one that cannot be read."""
-    shown = []
-    for item in items:
-        try:
-            shown.append(images.reduced(table.source.read(int(item)), side))
-        except images.BadImageError:
-            shown.append(np.full((8, 8, 1), 128, dtype=np.uint8))
-    return shown
-
-
-def _contact_sheet(rows: Sequence[tuple[str, Sequence[Any]]], path: Path) -> None:
-    """Draw rows of uint8 images ``(height, width, channels)``, each row with its title."""
-    columns = max(len(shown) for _, shown in rows)
+        rows[c] = [_shown(table, int(item)) for item in np.flatnonzero(of_class)[:each]]
+    columns = max(map(len, rows.values()))
     figure = new_figure(0.9 * columns + 2.4, 0.95 * len(rows))
-    axes = figure.subplots(
-        len(rows), columns + 1, squeeze=False, width_ratios=[2.5] + [1] * columns
-    )
-    for row, (title, shown) in zip(axes, rows, strict=True):
+    widths = [2.5] + [1] * columns
+    axes = figure.subplots(len(rows), columns + 1, squeeze=False, width_ratios=widths)
+    for row, (c, shown) in zip(axes, rows.items(), strict=True):
         for axis in row:
             axis.set_axis_off()
-        row[0].text(0, 0.5, title, fontsize=9, va="center", wrap=True, transform=row[0].transAxes)
+        where = {"va": "center", "wrap": True, "transform": row[0].transAxes}
+        row[0].text(0, 0.5, table.class_names[c], fontsize=9, **where)
         for axis, image in zip(row[1:], shown, strict=False):
             axis.imshow(image, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
     write(figure, path)
+
+
+def _shown(table: Table, item: int) -> Array:
+    """Return an image as it is drawn; a grey square if it cannot be read."""
+    side = None if isinstance(table.source, Pixels) else 128
+    try:
+        return images.reduced(table.source.read(item), side)
+    except images.BadImageError:
+        return np.full((8, 8, 1), 128, dtype=np.uint8)

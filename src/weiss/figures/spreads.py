@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from weiss.figures.drawing import (
-    DASHES,
     End,
-    dress,
+    colour_of,
+    key,
     label_ends,
     legend_below,
+    line_look,
     marker,
     name_axes,
     paper_figure,
-    style,
     whole_epochs,
     write,
 )
@@ -41,35 +41,28 @@ def corrections(
         drawn: for each family and each approximation points ``(spread, missed share in %)``.
         trained: the same of networks.
         scores: for each family and each loss the scores of the seeds, in per cent.
-        path: the .png, .svg or .pdf file to write; its folder is created.
+        path: the file to write.
         score_label: what the scores are.
         title: of the figure.
     """
     rows = len(drawn)
-    options = {"width_ratios": [1.35, 1]}
-    figure, axes = paper_figure(rows, 2, title, width=8.6, height=2.4 * rows, **options)
+    ratios = [1.35, 1]
+    figure, axes = paper_figure(rows, 2, title, width=8.6, height=2.4 * rows, width_ratios=ratios)
     for place, (family, curves) in enumerate(drawn.items()):
         _missed(axes[2 * place], family, curves, trained.get(family, {}))
         _dots(axes[2 * place + 1], scores[family])
         name_axes(axes[2 * place + 1], score_label if place == rows - 1 else "", "")
     name_axes(axes[-2], "spread of the classes", axes[-2].get_ylabel())
-    _explain(figure)
-    write(figure, path, dpi=150)
-
-
-def _explain(figure: Any) -> None:
-    """Draw the legend of lines, rings and bars."""
-    from matplotlib.lines import Line2D
-
     grey: dict[str, Any] = {"color": "0.5", "marker": "o"}
+    bar: dict[str, Any] = {"color": "0.5", "marker": "|", "markersize": 11, "markeredgewidth": 2}
     handles = [
-        Line2D([], [], **grey, markersize=4, label="drawn classes"),
-        Line2D([], [], **grey, **RING, label="networks trained with mean field"),
-        Line2D([], [], **grey, markersize=5, linestyle="none", label="one seed"),
-        Line2D([], [], color="0.5", marker="|", markersize=11, linestyle="none", label="mean"),
+        key("drawn classes", **grey, markersize=4),
+        key("networks trained with mean field", **grey, **RING),
+        key("one seed", **grey, markersize=5, linestyle="none"),
+        key("mean", **bar, linestyle="none"),
     ]
-    handles[-1].set_markeredgewidth(2)
     legend_below(figure, handles)
+    write(figure, path, dpi=150)
 
 
 def _missed(
@@ -79,13 +72,11 @@ def _missed(
     axis.axhline(0, color="0.6", linewidth=0.8, zorder=1)
     ends: list[End] = []
     for place, (name, points) in enumerate(curves.items()):
-        colour = style(place)[0]
-        look: dict[str, Any] = {"marker": marker(place), "markersize": 4, "linewidth": 1.5}
-        axis.plot(*zip(*points, strict=True), color=colour, linestyle=DASHES[place], **look)
-        ends.append((name, *points[-1], colour))
+        axis.plot(*zip(*points, strict=True), **line_look(place))
+        ends.append((name, *points[-1], colour_of(place)))
         known = trained.get(name, ())
         places, heights = zip(*known, strict=True) if known else ((), ())
-        axis.plot(places, heights, marker=marker(place), color=colour, zorder=4, **RING)
+        axis.plot(places, heights, marker=marker(place), color=colour_of(place), zorder=4, **RING)
     # Just beyond a margin all of a vanishing cost is missed; this would flatten the rest.
     axis.set_ylim(max(axis.get_ylim()[0], -60), min(axis.get_ylim()[1], 60))
     label_ends(axis, ends)
@@ -95,7 +86,7 @@ def _dots(axis: Any, scores: Mapping[str, Sequence[float]]) -> None:
     """Draw the scores of each loss in a row, and their mean as a bar."""
     names = list(scores)
     for place, name in enumerate(names):
-        colour = style(place)[0]
+        colour = colour_of(place)
         heights = [len(names) - 1 - place] * len(scores[name])
         axis.plot(scores[name], heights, marker(place), color=colour, markersize=5, alpha=0.8)
         mean = sum(scores[name]) / len(scores[name])
@@ -119,31 +110,26 @@ def residuals(
         runs: for each title moments ``(epoch, quantiles over classes)``, lowest to highest; the
             band is from the second to the last but one, the line the middle one.
         scores: for each title points ``(epoch, score)``.
-        path: the .png, .svg or .pdf file to write; its folder is created.
+        path: the file to write.
         score_label: what the scores are.
         title: of the figure.
     """
     figure, axes = paper_figure(1, 2, title, width=8.6, height=3.0)
     ends: list[End] = []
-    last: list[End] = []
     for place, (name, moments) in enumerate(runs.items()):
-        colour = style(place)[0]
+        colour, look = colour_of(place), line_look(place)
         epochs = [epoch for epoch, _ in moments]
         values = [quantiles for _, quantiles in moments]
         low, high = [q[1] for q in values], [q[-2] for q in values]
         axes[0].fill_between(epochs, low, high, color=colour, alpha=0.18, linewidth=0)
         middle = [q[len(q) // 2] for q in values]
-        look: dict[str, Any] = {"color": colour, "marker": marker(place), "markersize": 4}
-        look |= {"linestyle": DASHES[place % len(DASHES)], "linewidth": 1.5}
         axes[0].plot(epochs, middle, **look)
         axes[1].plot(*zip(*scores[name], strict=True), **look)
-        ends.append((name, epochs[-1], middle[-1], colour))
-        last.append((name, *scores[name][-1], colour))
+        ends.append((name, *scores[name][-1], colour))
     axes[0].set_yscale("log")
     name_axes(axes[0], "epoch", "distance of field and class mean")
     name_axes(axes[1], "epoch", score_label)
     for axis in axes:
         whole_epochs(axis)
-        dress(axis)
-    label_ends(axes[1], last)
+    label_ends(axes[1], ends)
     write(figure, path, dpi=150)

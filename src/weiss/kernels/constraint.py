@@ -23,13 +23,9 @@ WIDTH = {"cpu": 1024, "cuda": 8192}
 def constraint(
     problem: Problem, fields_CD: Tensor, shard: Shard, gradient_CD: Tensor | None
 ) -> Tensor:
-    """Return the constraint of the fields of this process; add its gradient to theirs.
+    """Return the constraint of the fields of this process; add its gradient to theirs, if wanted.
 
-    Args:
-        problem: the loss, with the constraint's weight.
-        fields_CD: the fields, or a shard of them.
-        shard: which classes they belong to; it gives the fields of the other processes.
-        gradient_CD: the gradient to add to; None if it is not wanted.
+    The shard gives the fields of the other processes.
     """
     dtype = torch.promote_types(fields_CD.dtype, torch.float32)
     factor = problem.reg_weight / shard.num_classes
@@ -49,7 +45,9 @@ def constraint(
             if isinstance(link, LogLink):
                 slope_bc = slope_bc * energy_bc.sigmoid() / divides
             psi_bc = link.undivided(energy_bc) / divides  # a fresh tensor
-            _clear_itself(psi_bc, shard.first + low - first)
+            offset = shard.first + low - first
+            if -psi_bc.shape[0] < offset < psi_bc.shape[1]:
+                psi_bc.diagonal(offset).zero_()  # a field does not meet itself
             value += psi_bc.square().sum() * factor
             if sums_CD is not None:
                 pull_back(psi_bc * slope_bc * (4 * factor))
@@ -59,9 +57,3 @@ def constraint(
     if gradient_CD is not None and sums_CD is not None:
         gradient_CD += sums_CD.to(gradient_CD.dtype)
     return value
-
-
-def _clear_itself(psi_bc: Tensor, offset: int) -> None:
-    """Put 0 where a field meets itself: row i is column ``i + offset``."""
-    if -psi_bc.shape[0] < offset < psi_bc.shape[1]:
-        psi_bc.diagonal(offset).zero_()

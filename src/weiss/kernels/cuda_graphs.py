@@ -13,12 +13,12 @@ them, a later one computes them again.
 
 import threading
 import warnings
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from weiss.kernels.problem import Counts, Found, Problem, Task
+from weiss.kernels.problem import BorrowedBuffers, BufferOwner, Counts, Found, Problem, Task
 
 BEFORE = 3
 """How often a problem is computed without a graph, in the same memory, before it is captured."""
@@ -26,45 +26,14 @@ BEFORE_COPIES = 6
 """How often in any memory before it is captured with input buffers."""
 KEPT = 4
 """How many graphs a loss keeps; the last batch of an epoch may be smaller than the others. Problems
-beyond these are computed without a graph: capturing is too expensive to take turns."""
+beyond these are computed without a graph: capturing again and again is too expensive."""
 REPLAYS_PER_CAPTURE = 100
 """How many replays pay for one more capture, when `KEPT` graphs have been captured."""
 SEEN = 64
-"""Of how many problems the times are counted."""
+"""For how many problems the number of occurrences is stored."""
 
 Key = tuple[Any, ...]
 """What two problems must have in common to be computed by the same launches."""
-
-
-class BufferOwner:
-    """Counts how often buffers were overwritten; the lock is held to write or to copy them."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.replays = 0
-
-
-class BorrowedBuffers(NamedTuple):
-    """Gradients in buffers of a CUDA graph, valid until its next replay.
-
-    Attributes:
-        owner: of the buffers.
-        replay: the replay that wrote the gradients.
-    """
-
-    owner: BufferOwner
-    replay: int
-
-    def times(self, gradients: list[Tensor], factor: Tensor) -> list[Tensor] | None:
-        """Return copies, multiplied by a number; None if the buffers were overwritten.
-
-        One thread may go backward while another goes forward: the lock prevents a replay between
-        the test and the copy. On the device both run in the order in which they are launched.
-        """
-        with self.owner.lock:
-            if self.owner.replays != self.replay:
-                return None
-            return list(torch._foreach_mul(gradients, factor))
 
 
 class CapturedCounts:
@@ -143,7 +112,7 @@ class CudaGraphs:
         # A graph around the whole step captures these launches too.
         if not wants or (task.fields_CD.is_cuda and torch.cuda.is_current_stream_capturing()):
             return _fuse(task)
-        x_BD, labels_B = task.embeddings_BD, task.labels_B
+        x_BD, labels_B = task.embeddings_BD, task.labels
         key = _key(task)
         here = (*key, x_BD.data_ptr(), labels_B.data_ptr(), x_BD.stride(), labels_B.stride())
         graph = self._graphs.get(here) or self._graphs.get(key)
@@ -195,7 +164,7 @@ class CudaGraphs:
 def _key(task: Task) -> Key:
     from weiss.kernels.fused import precision
 
-    x_BD, fields_CD, labels_B = task.embeddings_BD, task.fields_CD, task.labels_B
+    x_BD, fields_CD, labels_B = task.embeddings_BD, task.fields_CD, task.labels
     like = x_BD.shape, x_BD.dtype, labels_B.dtype, fields_CD.shape, task.shard.first, *task[-2:]
     # Threads may share a stream; each has its own graphs, which it replays one by one.
     where = torch.cuda.current_stream(fields_CD.device).cuda_stream, threading.get_ident()
@@ -215,7 +184,7 @@ class _Graph:
         if copies:
             given = task.embeddings_BD
             x_BD = torch.empty(given.shape, dtype=given.dtype, device=device).copy_(given)
-            self._inputs = x_BD, task.labels_B.clone()
+            self._inputs = x_BD, task.labels.clone()
             task = task._replace(embeddings_BD=x_BD, classes=self._inputs[1])
         # Once without a graph: kernels are compiled for tensors aligned as these are.
         _fuse(task)

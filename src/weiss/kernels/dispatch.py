@@ -1,7 +1,7 @@
 """Execute a plan: a problem in, a loss out that autograd can differentiate.
 
-A kernel returns the loss together with its gradients. They wait for the backward pass, which
-multiplies them by what arrives and returns them, so that no second copy of the fields' gradient
+A kernel returns the loss together with its gradients. They are stored; the backward pass
+multiplies them in place by the incoming gradient, so that no second copy of the fields' gradient
 is ever made. That works once; if a graph is kept for another backward pass, that pass computes
 them again. Borrowed buffers (see `weiss.kernels.cuda_graphs`) are copied when they are multiplied,
 and computed again if they were overwritten.
@@ -16,10 +16,10 @@ from torch import Tensor
 from weiss.kernels.constraint import constraint
 from weiss.kernels.cuda_graphs import CudaGraphs
 from weiss.kernels.plan import Plan
-from weiss.kernels.problem import Borrowed, Counts, Found, Problem, Shard, Task, working_dtype
+from weiss.kernels.problem import BorrowedBuffers, Counts, Found, Task
 from weiss.kernels.streaming import stream
+from weiss.theory.distances import working_dtype
 from weiss.theory.interactions import LogLink
-from weiss.theory.membership import Membership
 
 Kernel = Callable[[Tensor, Tensor, bool, bool], Found]
 """From embeddings, fields, and which of their gradients are wanted."""
@@ -30,24 +30,13 @@ Scale = Callable[[list[Tensor], Tensor], None]
 
 
 def compute(
-    plan: Plan,
-    problem: Problem,
-    embeddings_BD: Tensor,
-    fields_CD: Tensor,
-    classes: Membership | Tensor,
-    shard: Shard,
-    graphs: CudaGraphs,
+    plan: Plan, task: Task, graphs: CudaGraphs
 ) -> tuple[Tensor, Counts | None, Tensor | None]:
     """Compute a mean-field loss, its soft constraint included.
 
     Args:
         plan: how; not ``"reference"``.
-        problem: the loss.
-        embeddings_BD: the batch.
-        fields_CD: the fields, or a shard of them.
-        classes: of the batch: plain indices ``(B,)`` where the kernel groups the batch
-            (`Plan.groups_batch`), otherwise grouped.
-        shard: which classes the fields belong to.
+        task: what; which gradients are wanted is found here.
         graphs: the CUDA graphs of this loss.
 
     Returns:
@@ -55,22 +44,15 @@ def compute(
         that a fused kernel made, else None. How many pairs of this shard were computed, if far
         ones were skipped, else None.
     """
-    given = plan, problem, embeddings_BD, fields_CD, classes, shard, graphs
     if torch.compiler.is_compiling():
         # A compiler cannot trace it: it works on blocks, in place.
         uncompiled = torch.compiler.disable(_compute)  # type: ignore[no-untyped-call]
-        return uncompiled(*given)  # type: ignore[no-any-return]
-    return _compute(*given)
+        return uncompiled(plan, task, graphs)  # type: ignore[no-any-return]
+    return _compute(plan, task, graphs)
 
 
 def _compute(
-    plan: Plan,
-    problem: Problem,
-    embeddings_BD: Tensor,
-    fields_CD: Tensor,
-    classes: Membership | Tensor,
-    shard: Shard,
-    graphs: CudaGraphs,
+    plan: Plan, task: Task, graphs: CudaGraphs
 ) -> tuple[Tensor, Counts | None, Tensor | None]:
     counts: Counts | None = None
     visited: Tensor | None = None
@@ -79,18 +61,23 @@ def _compute(
         from weiss.kernels import fused
 
         scale = fused.scale_in_place
+    problem, embeddings_BD, fields_CD, classes, shard, *_ = task
 
     def run(x_BD: Tensor, y_CD: Tensor, wants_x: bool, wants_fields: bool) -> Found:
         nonlocal counts, visited
-        task = Task(problem, x_BD, y_CD, classes, shard, wants_x, wants_fields)
+        wanted = Task(problem, x_BD, y_CD, classes, shard, wants_x, wants_fields)
         # Triton launches on the current device; for a CPU this does nothing.
         with torch.cuda.device_of(y_CD):  # type: ignore[no-untyped-call]
-            found, counts = _execute(plan, task, graphs)
+            found, counts = _execute(plan, wanted, graphs)
             visited = found.visited
             if problem.reg_weight:
                 soft = constraint(problem, y_CD, shard, found.fields_CD)
                 found = found._replace(value=found.value + soft)
-            return found if shard.parts == 1 else _of_all_shards(found, shard)
+            if shard.parts == 1:
+                return found
+            part_BD = found.embeddings_BD
+            whole_BD = None if part_BD is None else shard.sum_parts(part_BD)
+            return found._replace(value=shard.sum_parts(found.value), embeddings_BD=whole_BD)
 
     labels = classes if isinstance(classes, Tensor) else None
     value = differentiable(run, scale, embeddings_BD, fields_CD, labels)
@@ -114,20 +101,13 @@ def _execute(plan: Plan, task: Task, graphs: CudaGraphs) -> tuple[Found, Counts 
     return fuse(plan.kernel, task)
 
 
-def _of_all_shards(found: Found, shard: Shard) -> Found:
-    gradient_BD = found.embeddings_BD
-    if gradient_BD is not None:
-        gradient_BD = shard.sum_parts(gradient_BD)
-    return found._replace(value=shard.sum_parts(found.value), embeddings_BD=gradient_BD)
-
-
 def _empty_shard(plan: Plan, task: Task) -> Found:
     """Compute a shard without a class: it adds zeros, but the other processes wait for them."""
     x_BD, fields_CD, classes = task.embeddings_BD, task.fields_CD, task.classes
     dtype, device = working_dtype(x_BD, fields_CD), fields_CD.device
     num_slots = len(classes) if isinstance(classes, Tensor) else classes.num_slots
     has_log = isinstance(task.problem.interactions.repulsion_link, LogLink)
-    if not plan.groups_batch or has_log:
+    if not plan.is_fused or has_log:
         task.shard.add_up(torch.zeros(num_slots, num_slots, dtype=dtype, device=device))
     return Found(
         torch.zeros((), dtype=dtype, device=device),
@@ -142,13 +122,7 @@ def differentiable(
 ) -> Tensor:
     """Return the loss as autograd sees it.
 
-    Args:
-        kernel: computes the loss and its gradients.
-        scale: multiplies a gradient by a number.
-        embeddings: ``(B, D)``.
-        fields: ``(C, D)``.
-        labels: what `kernel` also reads, so that autograd notices if it is overwritten before
-            it is read again.
+    The kernel reads the labels too: autograd notices if they are overwritten in between.
     """
     apply: Callable[..., Tensor] = _KnownGradients.apply
     value = apply(kernel, scale, embeddings, fields, torch.is_grad_enabled(), labels)
@@ -156,7 +130,7 @@ def differentiable(
 
 
 def scale_in_place(gradients: list[Tensor], factor: Tensor) -> None:
-    """Multiply by a number; on a CPU, where reading it costs nothing, not by one."""
+    """Multiply by a factor. On a CPU, where reading it is free, a factor of 1 is skipped."""
     if factor.device.type != "cpu" or factor.item() != 1.0:
         for gradient in gradients:
             # A factor for half precision may be too large for half precision itself.
@@ -201,7 +175,7 @@ class _KnownGradients(torch.autograd.Function):
 
 
 def _scaled(
-    gradients: Gradients, borrowed: Borrowed | None, scale: Scale, factor: Tensor
+    gradients: Gradients, borrowed: BorrowedBuffers | None, scale: Scale, factor: Tensor
 ) -> Gradients | None:
     """Return gradients times a number, copies of borrowed ones; None if these were overwritten."""
     wanted = [gradient for gradient in gradients if gradient is not None]

@@ -60,16 +60,12 @@ FILLING = 800
 def fuse(
     kernel: str, task: Task, copy_counts: Callable[[Tensor], None] | None = None
 ) -> tuple[Found, Counts]:
-    """Compute the loss and its gradients.
+    """Compute the loss, its gradients and the counts of wrong values in the batch.
 
     Args:
         kernel: ``"small"``, ``"large"`` or ``"bfloat16"``, see `weiss.kernels.plan.Plan`.
-        task: what to compute: interactions with a closed form, cosine distance, fields in float32,
-            class indices.
+        task: interactions with a closed form, cosine distance, fields in float32, class indices.
         copy_counts: called with the counts of a small problem as soon as they are computed.
-
-    Returns:
-        What was found, and the counts of wrong values in the batch.
     """
     work = Work(task, MATMUL_DTYPE if kernel == "bfloat16" else torch.float32)
     if kernel == "bfloat16":
@@ -130,7 +126,7 @@ class Work:
         form = task.problem.form
         assert form is not None
         self.x = x_BD if x_BD.stride(1) == 1 else x_BD.contiguous()
-        self.labels, self.fields = task.labels_B.contiguous(), fields_CD.contiguous()
+        self.labels, self.fields = task.labels.contiguous(), fields_CD.contiguous()
         self.shard, self.wants_x = task.shard, task.wants_embeddings
         self.wants_fields = task.wants_fields
         self.batch, self.size = x_BD.shape

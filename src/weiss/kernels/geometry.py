@@ -23,19 +23,12 @@ from weiss.theory.distances import euclidean_distance, inverse_length
 
 PullBack = Callable[[Tensor], Tensor | None]
 
-
 GATHERED_NUMBERS = 2**22
 """Entries of the vectors that are gathered at a time."""
 
 
 class Geometry(ABC):
-    """A batch: its distances to fields, and its gradient from their derivatives.
-
-    Args:
-        x_BD: the batch, in the dtype to compute in.
-        wants_x: add up the gradient of the batch.
-        wants_fields: return gradients of fields.
-    """
+    """A batch, in the dtype to compute in: its distances to fields, and the wanted gradients."""
 
     def __init__(self, x_BD: Tensor, wants_x: bool, wants_fields: bool) -> None:
         self.x_BD, self.wants_x, self.wants_fields = x_BD, wants_x, wants_fields
@@ -77,17 +70,9 @@ class CosineGeometry(Geometry):
     def pull_back_pairs(
         self, fields_cD: Tensor, sample_N: Tensor, class_N: Tensor, dist_N: Tensor, slope_N: Tensor
     ) -> Tensor | None:
-        """Do what the function of `measure` does, for a list of pairs only.
+        """Do what the function of `measure` does, for a list of N pairs only.
 
-        Args:
-            fields_cD: a block of fields.
-            sample_N: the sample of each pair.
-            class_N: its class, counted from the start of the block.
-            dist_N: its distance.
-            slope_N: the loss's derivative by it.
-
-        Returns:
-            The gradient ``(c, D)`` of the block; None if not wanted.
+        ``class_N`` is counted from the start of the block, ``slope_N`` the derivative by distances.
         """
         inverse_c = inverse_length(fields_cD)
         by_cos_N = slope_N * -inverse_c[class_N]

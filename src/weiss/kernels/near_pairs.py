@@ -3,8 +3,8 @@
 Beyond the reach of a hinge a pair of sample and class has no energy and no gradient. A product in
 float16, the fastest there is, with a margin for its rounding, finds the pairs within reach: `mark`
 sets a bit for every pair that may be near. Then each field is combined with its few samples and
-each sample with its few classes, in float32 whatever precision products may have. The hinge itself
-decides about the pairs at its edge, so that a mark too many changes no bit of the gradients. All
+each sample with its few classes, in float32 whatever precision products may have. Marked pairs
+are computed exactly: one that was marked although it is far contributes 0. All
 this happens for a block of classes at a time, so that marks are few beside the fields.
 
 This takes the time of one product and of the vectors that are read: for each marked pair one of the
@@ -33,7 +33,7 @@ from weiss.kernels.fused_programs import COUNT, FACTS, linear_energy
 from weiss.kernels.problem import Counts, Found, Task, sent
 
 PAYS = {"bfloat16": 0.005, "tf32": 0.015, "tf32x3": 0.1}
-"""Share of the pairs that may be near, by how the products of all pairs would be computed."""
+"""Above this share of near pairs computing all pairs is faster, by the kind of their products."""
 SAMPLED_FIELDS = 4096
 """Fields from which that share is estimated."""
 MARKED_CLASSES, MARKED_PAIRS = 2**18, 2**28
@@ -48,15 +48,13 @@ FIELDS = 8
 BITS = tl.constexpr(32)
 """Bits in a word."""
 TILE = {"ROWS": 128, "COLUMNS": 128, "STEP": 64, "num_warps": 8}
-"""Of the product that marks."""
+"""Tile sizes of the matrix product in `mark`."""
 
 
 def near_pairs(kernel: str, task: Task) -> tuple[Found, Counts]:
-    """Compute the loss and its gradients from near pairs only.
+    """Compute a hinge of cosines and its gradients from near pairs; all if too many are near.
 
-    Args:
-        kernel: computes all pairs if too many are near, see `weiss.kernels.fused.fuse`.
-        task: what to compute: a hinge of cosines, all its fields in float32, class indices.
+    `kernel` computes all pairs, see `weiss.kernels.fused.fuse`.
     """
     work = Work(task, torch.float32)
     work.measure(fields=False)

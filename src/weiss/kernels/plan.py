@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from weiss.kernels.problem import Problem, Shard
+from weiss.kernels.problem import Problem, Task
 
 IMPLEMENTATIONS = ("auto", "reference", "streaming", "triton")
 MATMUL_DTYPES = ("float32", "bfloat16")
@@ -35,7 +35,7 @@ CAPTURED_DISTANCES, CAPTURED_NUMBERS = 2**22, 2**23
 """Distances and numbers in the fields up to which launches are captured as a CUDA graph. A larger
 problem takes the GPU longer than the host, and its memory is better freed."""
 LARGEST_BFLOAT16_EXPONENT = 140.0
-"""Of the repulsion with products in bfloat16: next to larger exponents small ones would vanish."""
+"""Of the repulsion with products in bfloat16: next to larger terms, small ones round to zero."""
 SKIPPED_PAIRS_CPU, SKIPPED_PAIRS_GPU = 2**18, 2**25
 """Number of pairs from which on a hinge skips far ones by itself. On a GPU the host then waits for
 one number each step, which costs little beside so many pairs."""
@@ -58,24 +58,15 @@ class Plan(NamedTuple):
 
     @property
     def is_fused(self) -> bool:
-        """Whether Triton kernels compute the loss."""
+        """Whether Triton kernels compute the loss, which group the batch by class themselves."""
         return self.kernel not in ("reference", "streaming")
-
-    @property
-    def groups_batch(self) -> bool:
-        """Whether the kernel groups the batch by class, on the device; otherwise the host does."""
-        return self.is_fused
 
 
 REFERENCE = Plan("reference")
 
 
 def make_plan(
-    problem: Problem,
-    embeddings_BD: Tensor,
-    fields_CD: Tensor,
-    labels: Tensor,
-    shard: Shard,
+    task: Task,
     owner: str,
     *,
     impl: str = "auto",
@@ -85,11 +76,7 @@ def make_plan(
     """Choose how to compute a loss. Asks the device for nothing.
 
     Args:
-        problem: the loss.
-        embeddings_BD: the batch.
-        fields_CD: the fields, or a shard of them.
-        labels: class indices ``(B,)``, or multi-hot.
-        shard: which classes the fields belong to.
+        task: the loss and the batch, its classes not grouped: indices ``(B,)`` or multi-hot.
         owner: name of the loss, for messages.
         impl: one of `IMPLEMENTATIONS`, what the user asks for.
         skip: one of `SKIPS`.
@@ -98,21 +85,19 @@ def make_plan(
     Raises:
         ValueError: the loss cannot be computed as the user asks, or not on this device.
     """
-    batch, num_here = embeddings_BD.shape[0], fields_CD.shape[0]
-    chosen = _implementation(
-        problem, embeddings_BD, fields_CD, labels, shard, owner, impl, matmul_dtype
-    )
+    problem, fields_CD = task.problem, task.fields_CD
+    chosen = _implementation(task, owner, impl, matmul_dtype)
     if chosen == "reference":
         if skip != "on":
             return REFERENCE
         chosen = "streaming" if impl == "auto" else chosen
     may_skip = skip == "on" or (skip == "auto" and problem.is_hinge)
-    skips = may_skip and _skips(skip, chosen, problem, embeddings_BD, labels, shard, owner)
+    skips = may_skip and _skips(skip, chosen, task, owner)
     if chosen != "triton":
         return Plan(chosen, skips)
     if matmul_dtype == "bfloat16":
         return Plan("bfloat16", skips)
-    distances = batch * num_here
+    distances = task.embeddings_BD.shape[0] * fields_CD.shape[0]
     if distances > SMALL_DISTANCES:
         return Plan("large", skips)
     captured = (
@@ -121,25 +106,16 @@ def make_plan(
         and fields_CD.numel() <= CAPTURED_NUMBERS
         and fields_CD.is_cuda
         and fields_CD.is_contiguous()
-        and shard.parts == 1
+        and task.shard.parts == 1
         # The soft constraint is added to the gradient, which would be a buffer of the graph.
         and not problem.reg_weight
     )
     return Plan("small", skips, captured)
 
 
-def _implementation(
-    problem: Problem,
-    embeddings_BD: Tensor,
-    fields_CD: Tensor,
-    labels: Tensor,
-    shard: Shard,
-    owner: str,
-    impl: str,
-    matmul_dtype: str,
-) -> str:
+def _implementation(task: Task, owner: str, impl: str, matmul_dtype: str) -> str:
     """Return ``"reference"``, ``"streaming"`` or ``"triton"``."""
-    is_sharded = shard.parts > 1
+    problem, fields_CD, is_sharded = task.problem, task.fields_CD, task.shard.parts > 1
     if is_sharded and (impl == "reference" or not problem.streams):
         why = "impl='reference'" if problem.streams else "links other than LinearLink and LogLink"
         raise ValueError(
@@ -157,13 +133,13 @@ def _implementation(
                 "must know their derivatives; got another. Take impl='reference'."
             )
         return impl
-    num_classes = fields_CD.shape[0]  # not len(), which takes longer: small losses are in a hurry
+    num_classes = fields_CD.shape[0]  # len() is slower, which small problems notice
     # With the soft constraint the plain formula has distances of all fields among each other.
-    size = max(embeddings_BD.shape[0], num_classes if problem.reg_weight else 0) * num_classes
+    size = max(task.embeddings_BD.shape[0], num_classes if problem.reg_weight else 0) * num_classes
     compiles = size <= COMPILED_DISTANCES and torch.compiler.is_compiling()
     if impl == "auto" and compiles and not is_sharded:
         return "reference"
-    why_not = _why_not_triton(problem, embeddings_BD, fields_CD, labels, matmul_dtype)
+    why_not = _why_not_triton(task, matmul_dtype)
     if impl == "triton":
         if why_not:
             raise ValueError(
@@ -199,26 +175,21 @@ def _refuse_matmul_dtype(impl: str, matmul_dtype: str, owner: str) -> None:
         )
 
 
-def _why_not_triton(
-    problem: Problem,
-    embeddings_BD: Tensor,
-    fields_CD: Tensor,
-    labels: Tensor,
-    matmul_dtype: str = "float32",
-) -> str | None:
+def _why_not_triton(task: Task, matmul_dtype: str) -> str | None:
     """Return why the fused kernels cannot compute a problem; None if they can."""
+    problem, fields_CD = task.problem, task.fields_CD
     if problem.distance != "cosine":
         return f"its kernels know the cosine distance, not {problem.distance!r}"
     form = problem.form
     if form is None:
         return "its kernels do not know these interactions, which have no closed form"
-    if labels.ndim > 1:
+    if task.labels.ndim > 1:
         return "its kernels take class indices, not multi-hot labels"
     if matmul_dtype == "bfloat16" and form.kind == "exp":
         exponent = form.push_rate * form.push_at
         if exponent > LARGEST_BFLOAT16_EXPONENT:
             return f"exponents must be at most {LARGEST_BFLOAT16_EXPONENT:g} and reach {exponent:g}"
-    if fields_CD.dtype != torch.float32 or embeddings_BD.dtype == torch.float64:
+    if fields_CD.dtype != torch.float32 or task.embeddings_BD.dtype == torch.float64:
         return f"fields must be float32 and embeddings not float64; they are {fields_CD.dtype}"
     if not _has_triton():
         return "Triton is not installed (pip install 'weiss[triton]')"
@@ -259,18 +230,11 @@ def _interprets() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def _skips(
-    skip: str,
-    chosen: str,
-    problem: Problem,
-    embeddings_BD: Tensor,
-    labels: Tensor,
-    shard: Shard,
-    owner: str,
-) -> bool:
+def _skips(skip: str, chosen: str, task: Task, owner: str) -> bool:
     """Return whether far pairs are skipped, where the user allows it."""
+    embeddings_BD, shard = task.embeddings_BD, task.shard
+    why_not = _why_not_skip(task.problem, chosen, task.labels, shard.parts)
     if skip == "on":
-        why_not = _why_not_skip(problem, chosen, labels, shard.parts)
         if why_not:
             raise ValueError(
                 f"skip='on' cannot be used for {owner} here: {why_not}. Take skip='auto', which "
@@ -284,7 +248,7 @@ def _skips(
     # A CUDA graph around the loss cannot ask how many pairs are near.
     if embeddings_BD.is_cuda and torch.cuda.is_current_stream_capturing():
         return False
-    return _why_not_skip(problem, chosen, labels, shard.parts) is None
+    return why_not is None
 
 
 def _why_not_skip(problem: Problem, chosen: str, labels: Tensor, parts: int) -> str | None:

@@ -1,5 +1,6 @@
 """What a kernel computes: a loss, the shard of the fields that is here, and what it returns."""
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -146,8 +147,8 @@ class Task(NamedTuple):
         problem: the loss.
         embeddings_BD: the whole batch.
         fields_CD: the fields, or a shard of them.
-        classes: of the batch, counted over all shards: class indices ``(B,)`` for fused kernels,
-            which group the batch themselves, otherwise grouped.
+        classes: of the batch, counted over all shards: labels, or grouped; fused kernels, which
+            group the batch themselves, take class indices ``(B,)``.
         shard: which classes the fields belong to.
         wants_embeddings: compute the gradient of the embeddings.
         wants_fields: compute the gradient of the fields.
@@ -162,10 +163,41 @@ class Task(NamedTuple):
     wants_fields: bool = True
 
     @property
-    def labels_B(self) -> Tensor:
-        """The class indices of the batch."""
+    def labels(self) -> Tensor:
+        """The labels of the batch, where it is not grouped."""
         assert isinstance(self.classes, Tensor)
         return self.classes
+
+
+class BufferOwner:
+    """Counts how often buffers were overwritten; the lock is held to write or to copy them."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.replays = 0
+
+
+class BorrowedBuffers(NamedTuple):
+    """Gradients in buffers of a CUDA graph (`weiss.kernels.cuda_graphs`), until its next replay.
+
+    Attributes:
+        owner: of the buffers.
+        replay: the replay that wrote the gradients.
+    """
+
+    owner: BufferOwner
+    replay: int
+
+    def times(self, gradients: list[Tensor], factor: Tensor) -> list[Tensor] | None:
+        """Return copies, multiplied by a number; None if the buffers were overwritten.
+
+        One thread may go backward while another goes forward: the lock prevents a replay between
+        the test and the copy. On the device both run in the order in which they are launched.
+        """
+        with self.owner.lock:
+            if self.owner.replays != self.replay:
+                return None
+            return list(torch._foreach_mul(gradients, factor))
 
 
 class Found(NamedTuple):
@@ -186,14 +218,7 @@ class Found(NamedTuple):
     embeddings_BD: Tensor | None
     fields_CD: Tensor | None
     visited: Tensor | None = None
-    borrowed: "Borrowed | None" = None
-
-
-class Borrowed(Protocol):
-    """Gradients in buffers that their owner will overwrite, see `weiss.kernels.cuda_graphs`."""
-
-    def times(self, gradients: list[Tensor], factor: Tensor) -> list[Tensor] | None:
-        """Return copies, multiplied by a number; None if the buffers were overwritten."""
+    borrowed: BorrowedBuffers | None = None
 
 
 class Counts(Protocol):
@@ -229,10 +254,9 @@ class DeviceCounts(NamedTuple):
 
 
 def sent(values: Tensor) -> tuple[Tensor, Any]:
-    """Start to copy values to the host.
+    """Start to copy values to the host; return the copy, and an event after which it is complete.
 
-    Returns:
-        The copy, and an event after which it is complete; None if the values are on the host.
+    Without an event if the values are on the host.
     """
     if not values.is_cuda:
         return values, None
@@ -241,9 +265,3 @@ def sent(values: Tensor) -> tuple[Tensor, Any]:
     ready: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
     ready.record()
     return copy, ready
-
-
-def working_dtype(embeddings_BD: Tensor, fields_CD: Tensor) -> torch.dtype:
-    """Return the dtype to compute in: that of both, but at least float32."""
-    both = torch.promote_types(embeddings_BD.dtype, fields_CD.dtype)
-    return torch.promote_types(both, torch.float32)

@@ -32,7 +32,8 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from weiss.kernels.geometry import GEOMETRIES, CosineGeometry, Geometry, PullBack
-from weiss.kernels.problem import Found, Problem, Shard, Task, working_dtype
+from weiss.kernels.problem import Found, Problem, Shard, Task
+from weiss.theory.distances import working_dtype
 from weiss.theory.interactions import LinearLink, Link, LogLink
 from weiss.theory.membership import Membership
 
@@ -51,11 +52,9 @@ def blocks(rows: int, columns: int, device: torch.device) -> Iterator[tuple[int,
 
 
 def stream(task: Task, *, skips: bool = False) -> Found:
-    """Compute the loss and its gradients, a block of classes at a time.
+    """Compute the loss and its gradients, a block of classes at a time, of a grouped batch.
 
-    Args:
-        task: what to compute; the batch is grouped.
-        skips: compute only the near pairs of a hinge, on a CPU.
+    With ``skips`` only the near pairs of a hinge, on a CPU.
     """
     problem, embeddings_BD, fields_CD, members, shard, wants_embeddings, wants_fields = task
     assert isinstance(members, Membership)
@@ -64,7 +63,10 @@ def stream(task: Task, *, skips: bool = False) -> Found:
     geometry = GEOMETRIES[problem.distance](x_BD, wants_embeddings, wants_fields)
     batch = _BatchWeights(problem, members, dtype)
     gradient_CD = torch.empty_like(fields_CD) if wants_fields else None
-    is_absent_C = _absent_classes(members, shard, len(fields_CD))
+    column_K, is_here_K = _columns(members, shard, len(fields_CD))
+    # One place more, for the slots of which there is nothing to say here.
+    is_absent_C = members.used_K.new_ones(len(fields_CD) + 1)
+    is_absent_C.index_fill_(0, column_K.masked_fill(~is_here_K, len(fields_CD)), False)
     value = torch.zeros((), dtype=dtype, device=fields_CD.device)
     visited = torch.zeros((), dtype=torch.long, device=fields_CD.device)
     for low, high in blocks(len(x_BD), len(fields_CD), fields_CD.device):
@@ -81,13 +83,14 @@ def stream(task: Task, *, skips: bool = False) -> Found:
         if gradient_CD is not None and rows_cD is not None:
             gradient_CD[low:high] = rows_cD
         del fields_cD, rows_cD
-    part, rows_KD, column_K = _present_classes(problem, geometry, batch, fields_CD, shard, dtype)
+    here = column_K, is_here_K
+    part, rows_KD = _present_classes(problem, geometry, batch, fields_CD, shard, here)
     if gradient_CD is not None and rows_KD is not None:
         # Slots that are not here share a column with others, but add nothing to it.
         gradient_CD.index_add_(0, column_K, rows_KD.to(gradient_CD.dtype))
     gradient_BD = geometry.gradient()
     if skips:
-        visited += len(x_BD) * _columns(members, shard, len(fields_CD))[1].sum()  # all of these
+        visited += len(x_BD) * is_here_K.sum()  # all of these
     return Found(value + part, gradient_BD, gradient_CD, visited if skips else None)
 
 
@@ -114,17 +117,11 @@ class _BatchWeights:
 
     def through(
         self, link: Link, x_Pc: Tensor, other_Kc: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Average over classes, apply the link, differentiate.
+    ) -> tuple[Tensor, Tensor]:
+        """Average energies over classes, add others, apply the link, differentiate.
 
-        Args:
-            link: the identity, or the logarithm.
-            x_Pc: energies of the memberships on the scale of the link.
-            other_Kc: what is added to the averages before the link, likewise.
-
-        Returns:
-            Values ``(K, c)`` of the link, their derivatives by x ``(P, c)``, both without the sum
-            over slots that are not used; the averages ``(K, c)`` on the scale of the link.
+        All are on the scale of the link. Returns its values ``(K, c)`` and their derivatives by x
+        ``(P, c)``, both without the sum over slots that are not used.
         """
         members = self.members
         if members.one_each and x_Pc.ndim == 2 and other_Kc is None:
@@ -143,17 +140,8 @@ class _BatchWeights:
             if mean_Kc is not x_Pc:
                 soft_Pc = soft_Kc.index_select(0, members.slot_P)
                 x_Pc = x_Pc + weight_P.log()  # minus infinity where a slot is not used
-            return soft_Kc / link.rate, (x_Pc - soft_Pc).exp_().div_(link.rate), mean_Kc
-        return total_Kc, weight_P.expand_as(x_Pc), mean_Kc
-
-
-def _absent_classes(members: Membership, shard: Shard, num_here: int) -> Tensor:
-    """Return ``(C,)`` bool: no sample of the batch is of the class."""
-    column_K, is_here_K = _columns(members, shard, num_here)
-    is_absent = members.used_K.new_ones(num_here + 1)
-    # One place more, for the slots of which there is nothing to say here.
-    is_absent.index_fill_(0, column_K.masked_fill(~is_here_K, num_here), False)
-    return is_absent[:num_here]
+            return soft_Kc / link.rate, (x_Pc - soft_Pc).exp_().div_(link.rate)
+        return total_Kc, weight_P.expand_as(x_Pc)
 
 
 def _columns(members: Membership, shard: Shard, num_here: int) -> tuple[Tensor, Tensor]:
@@ -180,7 +168,7 @@ def _one_sided(
         weight_B1 = batch.to_samples(batch.weight_P)[:, None]
         value, by_energy_Bc = (energy_Bc * weight_B1).sum(), weight_B1
     else:
-        value_Kc, by_energy_Pc, _ = batch.through(link, members.rows(energy_Bc))
+        value_Kc, by_energy_Pc = batch.through(link, members.rows(energy_Bc))
         value = value_Kc.masked_fill(~members.used_K[:, None], 0.0).sum()
         by_energy_Bc = batch.to_samples(by_energy_Pc)
     if not (geometry.wants_x or geometry.wants_fields):
@@ -220,19 +208,19 @@ def _present_classes(
     batch: _BatchWeights,
     fields_CD: Tensor,
     shard: Shard,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Return attraction and two-sided repulsion; the gradient ``(K, D)`` of fields, their columns.
+    here: tuple[Tensor, Tensor],
+) -> tuple[Tensor, Tensor | None]:
+    """Return attraction and two-sided repulsion; the gradient ``(K, D)`` of the fields `here`.
 
     Of all ordered pairs of present classes this shard counts those whose second class is its own.
     """
-    members = batch.members
-    column_K, is_here_K = _columns(members, shard, len(fields_CD))
+    members, dtype = batch.members, geometry.x_BD.dtype
+    column_K, is_here_K = here
     dist_BK, pull_back = geometry.measure(fields_CD.detach()[column_K].to(dtype))
 
     dist_P = members.rows(dist_BK).gather(1, members.slot_P[:, None]).squeeze(1)
     pull_P, slope_P = problem.attraction_and_slope(dist_P)
-    pull_K, by_pull_P, _ = batch.through(problem.interactions.attraction_link, pull_P)
+    pull_K, by_pull_P = batch.through(problem.interactions.attraction_link, pull_P)
     attraction = pull_K.masked_fill(~is_here_K, 0.0).sum()
     slope_P = by_pull_P * slope_P
 
@@ -244,13 +232,12 @@ def _present_classes(
     mean_KK = link.segment_sum(energy_PK, members.slot_P, members.num_slots)
     mean_KK = link.times(mean_KK, batch.weight_K[:, None])
     mean_KK = shard.add_up(mean_KK.masked_fill(~is_here_K, 0.0))
-    itself_KK = torch.eye(members.num_slots, dtype=torch.bool, device=dist_BK.device)
-    counts_KK = members.used_K[:, None] & is_here_K & ~itself_KK
-    value_KK, by_energy_PK, _ = batch.through(link, energy_PK, mean_KK.T)
+    counts_KK = members.different() & is_here_K
+    value_KK, by_energy_PK = batch.through(link, energy_PK, mean_KK.T)
     repulsion = value_KK.masked_fill(~counts_KK, 0.0).sum() / 2
     value = (attraction + repulsion) * batch.scale
     if not (geometry.wants_x or geometry.wants_fields):
-        return value, None, column_K
+        return value, None
 
     counts_PK = counts_KK.index_select(0, members.slot_P)
     slope_BK = batch.to_samples(by_energy_PK.masked_fill(~counts_PK, 0.0)) * slope_BK
@@ -261,4 +248,4 @@ def _present_classes(
     pull_BK = torch.zeros_like(slope_BK)
     pull_BK.index_put_((sample_P, members.slot_P), slope_P)
     slope_BK = (slope_BK + pull_BK).masked_fill(~is_here_K, 0.0) * batch.scale
-    return value, pull_back(slope_BK), column_K
+    return value, pull_back(slope_BK)

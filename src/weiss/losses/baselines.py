@@ -2,13 +2,16 @@
 
 PML rewrites a loss's class vectors to the dtype of whatever embeddings arrive, so that one step
 under bfloat16 autocast rounds them permanently. `Baseline` prevents that: it converts the
-embeddings to the dtype of the class vectors (without any, to at least float32) and runs the loss
-outside autocast. It also holds a loss together with its miner.
+embeddings to the dtype of the class vectors and runs the loss outside autocast; in at least
+float32, also for class vectors of half precision. It refuses embeddings that are not finite, of
+which some of PML's losses make a finite value. It also holds a loss together with its miner.
 
 PML is imported when a baseline is built, not before.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from inspect import signature
 from typing import Any
 
@@ -20,13 +23,10 @@ from weiss.losses.parameter_groups import PROXY_LR_SCALE
 
 
 class Baseline(nn.Module):
-    """A PML loss, with its miner if it has one.
+    """A PML loss, with its miner if it has one; sizes only for a loss with class vectors.
 
-    Args:
-        loss: a loss of `pytorch_metric_learning.losses`.
-        miner: a miner of `pytorch_metric_learning.miners`, or None.
-        num_classes: C for a loss with class vectors, whose labels must lie in [0, C); else None.
-        embedding_size: D for a loss with class vectors; else None.
+    ``check`` is that of `weiss.losses.PairOptions`; without it, embeddings that are not finite make
+    the value NaN.
     """
 
     class_lr_scale = PROXY_LR_SCALE
@@ -38,8 +38,11 @@ class Baseline(nn.Module):
         miner: nn.Module | None = None,
         num_classes: int | None = None,
         embedding_size: int | None = None,
+        *,
+        check: bool = True,
     ) -> None:
         super().__init__()
+        self.check = checks.flag("check", check, type(loss).__name__)
         self.loss = loss
         self.miner = miner
         self.num_classes = num_classes
@@ -61,9 +64,6 @@ class Baseline(nn.Module):
             indices_tuple: what a PML miner returned; refused by a baseline with its own miner.
             ref_emb: ``(N, D)`` a second batch, for the losses that take one.
             ref_labels: ``(N,)`` its class indices.
-
-        Returns:
-            The loss, a scalar.
         """
         owner = type(self.loss).__name__
         embeddings = self._as_class_vectors(embeddings)
@@ -73,80 +73,96 @@ class Baseline(nn.Module):
                 f"labels must be class indices of shape (batch,) for {owner}; got multi-hot labels "
                 f"of shape {tuple(labels.shape)}. Only the losses of Weiss take those."
             )
-        if self.num_classes is not None:
-            low, high = torch.stack(labels.aminmax()).tolist()
-            checks.labels_in_range(low, high, self.num_classes, owner)
         if ref_emb is not None:
             ref_emb = self._as_class_vectors(ref_emb)
-        with torch.autocast(embeddings.device.type, enabled=False):
+        is_finite = embeddings.isfinite().all()
+        if ref_emb is not None:
+            is_finite = is_finite & ref_emb.isfinite().all()
+        if self.check:
+            low, high, all_finite = torch.stack([*labels.aminmax(), is_finite.long()]).tolist()
+            if self.num_classes is not None:
+                checks.labels_in_range(low, high, self.num_classes, owner)
+            if not all_finite:
+                checks.finite_embeddings(embeddings, owner)
+                checks.finite_embeddings(ref_emb, owner, "ref_emb")
+        with self._in_at_least_float32(embeddings):
             if self.miner is not None:
                 why = "it mines its own tuples."
                 checks.unused("indices_tuple", indices_tuple, why, owner)
                 indices_tuple = self.miner(embeddings, labels, ref_emb, ref_labels)
             value: Tensor = self.loss(embeddings, labels, indices_tuple, ref_emb, ref_labels)
-            return value
+        return value.masked_fill(~is_finite, math.nan)
 
     def get_logits(self, embeddings: Tensor) -> Tensor:
-        """Return PML's ``(B, C)`` logits, larger for closer classes.
-
-        Args:
-            embeddings: ``(B, D)`` floating point.
-        """
+        """Return PML's ``(B, C)`` logits of ``(B, D)`` embeddings, larger for closer classes."""
         if self.num_classes is None:
             raise TypeError(
                 f"get_logits needs a loss with class vectors; {type(self.loss).__name__} compares "
                 "samples with each other. Use a classification or mean-field loss."
             )
         embeddings = self._as_class_vectors(embeddings)
-        with torch.autocast(embeddings.device.type, enabled=False):
+        with self._in_at_least_float32(embeddings):
             logits: Tensor = self.loss.get_logits(embeddings)  # type: ignore[operator]
         # ProxyNCA returns distances, which are smaller for closer classes.
         return logits if self.loss.distance.is_inverted else -logits  # type: ignore[union-attr]
 
     @property
     def class_vectors(self) -> Tensor | None:
-        """The class vectors ``(C, D)``; None for a loss over pairs."""
-        vectors = next(self.loss.parameters(), None)
-        # Some of PML's losses keep a class a column.
-        return vectors.T if vectors is not None and hasattr(self.loss, "W") else vectors
+        """The class vectors ``(C, D)``; None for a loss over pairs or with several per class."""
+        vectors: Tensor | None = next(self.loss.parameters(), None)
+        if vectors is not None and hasattr(self.loss, "W"):
+            vectors = vectors.T  # some of PML's losses keep one column per class
+        is_one_each = vectors is not None and len(vectors) == self.num_classes
+        return vectors if is_one_each else None
 
     def _as_class_vectors(self, embeddings: Tensor) -> Tensor:
         owner = type(self.loss).__name__
         checks.embeddings_of_a_batch(embeddings, owner, self.embedding_size)
         vectors = next(self.loss.parameters(), None)
-        if vectors is None:
-            return embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
-        checks.same_device(embeddings, vectors, owner)
-        return embeddings.to(vectors.dtype)
+        if vectors is not None:
+            checks.same_device(embeddings, vectors, owner)
+        own = embeddings if vectors is None else vectors
+        return embeddings.to(torch.promote_types(own.dtype, torch.float32))
+
+    @contextmanager
+    def _in_at_least_float32(self, embeddings: Tensor) -> Iterator[None]:
+        """Switch autocast off, and replace class vectors of half precision by wider copies.
+
+        Gradients reach the class vectors through the copies.
+        """
+        changed: list[tuple[dict[str, Any], str, nn.Parameter]] = []
+        try:
+            # Parameters of submodules too, and one that several modules share in each of them.
+            for module in self.loss.modules():
+                for name, own in module.named_parameters(recurse=False, remove_duplicate=False):
+                    if own.dtype != embeddings.dtype:
+                        wide = own.to(embeddings.dtype)
+                        changed.append((module._parameters, name, own))
+                        module._parameters[name] = wide  # type: ignore[assignment]
+            with torch.autocast(embeddings.device.type, enabled=False):
+                yield
+        finally:
+            for parameters, name, own in changed:
+                parameters[name] = own
 
 
-Settings = Callable[[], dict[str, Any]]
-"""Returns the default numbers of a loss."""
+def from_pml(
+    name: str, **defaults: Any
+) -> tuple[Callable[..., Baseline], Callable[[], dict[str, Any]]]:
+    """Return what builds the PML loss of this name, and what returns its default numbers.
 
+    The builder takes ``num_classes, embedding_size`` for a loss that holds vectors of classes, and
+    only arguments of the loss for one over the samples of a batch; both also ``check``.
+    """
 
-def with_class_vectors(name: str, **defaults: Any) -> tuple[Callable[..., Baseline], Settings]:
-    """Return builder and settings of the PML loss of this name that holds a vector a class."""
-
-    def build(num_classes: int, embedding_size: int, **arguments: Any) -> Baseline:
+    def build(*sizes: int, check: bool = True, **arguments: Any) -> Baseline:
         from pytorch_metric_learning import losses
 
-        checks.count("num_classes", num_classes, name)
-        checks.count("embedding_size", embedding_size, name)
+        for what, size in zip(("num_classes", "embedding_size"), sizes, strict=False):
+            checks.count(what, size, name)
         kind = getattr(losses, name)
-        loss = kind(num_classes, embedding_size, **defaults | _checked(kind, arguments))
-        return Baseline(loss, num_classes=num_classes, embedding_size=embedding_size)
-
-    return build, lambda: _numbers_of(name) | defaults
-
-
-def over_pairs(name: str, **defaults: Any) -> tuple[Callable[..., Baseline], Settings]:
-    """Return builder and settings of the PML loss of this name over the samples of a batch."""
-
-    def build(**arguments: Any) -> Baseline:
-        from pytorch_metric_learning import losses
-
-        kind = getattr(losses, name)
-        return Baseline(kind(**defaults | _checked(kind, arguments)))
+        loss = kind(*sizes, **defaults | _checked(kind, arguments))
+        return Baseline(loss, None, *sizes, check=check)
 
     return build, lambda: _numbers_of(name) | defaults
 
@@ -160,8 +176,9 @@ def multi_similarity_with_miner(
     checks.number("epsilon", epsilon, "MultiSimilarityMiner")
     kind = losses.MultiSimilarityLoss
     own = {"alpha": alpha, "beta": beta, "base": base}
+    check = arguments.pop("check", True)  # not among the settings that `by_name` reads here
     loss = kind(**_checked(kind, {**own, **arguments}))
-    return Baseline(loss, miners.MultiSimilarityMiner(epsilon))
+    return Baseline(loss, miners.MultiSimilarityMiner(epsilon), check=check)
 
 
 def semihard_triplet(margin: float = 0.1, **arguments: Any) -> Baseline:
@@ -169,9 +186,11 @@ def semihard_triplet(margin: float = 0.1, **arguments: Any) -> Baseline:
     from pytorch_metric_learning import losses, miners
 
     checks.number("margin", margin, "TripletMarginLoss")
+    check = arguments.pop("check", True)
     kind = losses.TripletMarginLoss
     loss = kind(margin=margin, **_checked(kind, arguments))
-    return Baseline(loss, miners.TripletMarginMiner(margin, type_of_triplets="semihard"))
+    miner = miners.TripletMarginMiner(margin, type_of_triplets="semihard")
+    return Baseline(loss, miner, check=check)
 
 
 def _checked(kind: type, arguments: dict[str, Any]) -> dict[str, Any]:

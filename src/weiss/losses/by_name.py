@@ -71,27 +71,30 @@ def _with_fields(title: str, build: Callable[..., nn.Module]) -> LossEntry:
 
 
 def _with_proxies(title: str, name: str, **defaults: Any) -> LossEntry:
-    build, settings = baselines.with_class_vectors(name, **defaults)
+    build, settings = baselines.from_pml(name, **defaults)
     return LossEntry(title, build, "classes", PROXY_LR_SCALE, settings)
 
 
+FAMILIES = {
+    "contrastive": (("Contrastive", ContrastiveLoss), ("MFCont", MeanFieldContrastiveLoss)),
+    "cwms": (
+        ("CWMS", ClassWiseMultiSimilarityLoss),
+        ("MFCWMS", MeanFieldClassWiseMultiSimilarityLoss),
+    ),
+    "binomial": (("Binomial", BinomialDevianceLoss), ("MFBinomial", MeanFieldBinomialDevianceLoss)),
+}
+"""Pair losses and their mean-field children, with their titles, by the name of the pair loss."""
 DERIVED: dict[str, LossEntry] = {
-    "contrastive": _without_fields("Contrastive", ContrastiveLoss),
-    "cwms": _without_fields("CWMS", ClassWiseMultiSimilarityLoss),
-    "binomial": _without_fields("Binomial", BinomialDevianceLoss),
-    "mf_contrastive": _with_fields("MFCont", MeanFieldContrastiveLoss),
-    "mf_cwms": _with_fields("MFCWMS", MeanFieldClassWiseMultiSimilarityLoss),
-    "mf_binomial": _with_fields("MFBinomial", MeanFieldBinomialDevianceLoss),
+    **{name: _without_fields(*pair) for name, (pair, _) in FAMILIES.items()},
+    **{f"mf_{name}": _with_fields(*child) for name, (_, child) in FAMILIES.items()},
 }
 """The losses of the derivation."""
 # With the settings of the paper's released program; what it does not set is PML's default.
 # ProxyNCA's softmax underflows at this scale, to NaN, for a sample opposite to its proxy; in
 # hundreds of dimensions no sample starts there.
 BASELINES: dict[str, LossEntry] = {
-    "contrastive_pml": _over_pairs("Contrastive (PML)", *baselines.over_pairs("ContrastiveLoss")),
-    "ms": _over_pairs(
-        "MS", *baselines.over_pairs("MultiSimilarityLoss", alpha=2, beta=50, base=0.5)
-    ),
+    "contrastive_pml": _over_pairs("Contrastive (PML)", *baselines.from_pml("ContrastiveLoss")),
+    "ms": _over_pairs("MS", *baselines.from_pml("MultiSimilarityLoss", alpha=2, beta=50, base=0.5)),
     "ms_miner": _over_pairs("MS+Miner", baselines.multi_similarity_with_miner),
     "triplet": _over_pairs("Triplet", baselines.semihard_triplet),
     "arcface": _with_proxies("ArcFace", "ArcFaceLoss"),
@@ -108,12 +111,7 @@ LOSSES = DERIVED | BASELINES
 def loss_settings(name: str, given: dict[str, Any]) -> dict[str, Any]:
     """Return all arguments of a loss: those given, and its defaults for the rest.
 
-    Args:
-        name: a key of `LOSSES`.
-        given: arguments of the loss.
-
-    Returns:
-        Arguments that build the same loss again, even if defaults change later.
+    They build the same loss again, even if defaults change later.
 
     Example:
         >>> from weiss.losses import loss_settings
@@ -132,9 +130,6 @@ def make_loss(name: str, num_classes: int, embedding_size: int, **arguments: Any
         num_classes: C, the number of training classes; pair losses do not use it.
         embedding_size: D; pair losses do not use it.
         **arguments: further arguments of the loss, as its class takes them.
-
-    Returns:
-        A module called as ``loss(embeddings, labels)``.
 
     Example:
         >>> from weiss import make_loss

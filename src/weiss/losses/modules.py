@@ -20,11 +20,11 @@ from weiss._base import checks
 from weiss.kernels.cuda_graphs import CudaGraphs
 from weiss.kernels.dispatch import compute
 from weiss.kernels.plan import IMPLEMENTATIONS, MATMUL_DTYPES, REFERENCE, SKIPS, Plan, make_plan
-from weiss.kernels.problem import Problem, Shard
+from weiss.kernels.problem import Problem, Shard, Task
 from weiss.losses.parameter_groups import FIELD_LR_SCALE
 from weiss.theory import fluctuations as beyond
 from weiss.theory.derivation import AVERAGES, mean_field_loss, pair_loss, soft_constraint
-from weiss.theory.distances import DISTANCES
+from weiss.theory.distances import DISTANCES, working_dtype
 from weiss.theory.interactions import Interactions
 from weiss.theory.membership import Membership, members_of_a_batch
 
@@ -102,7 +102,7 @@ class _DerivedLoss(nn.Module, ABC):
     def __init__(
         self,
         interactions: Interactions,
-        distance: str,
+        distance: str = "cosine",
         average: str = "classes",
         check: bool = True,
         impl: str = "auto",
@@ -111,7 +111,8 @@ class _DerivedLoss(nn.Module, ABC):
         super().__init__()
         for name in unknown:
             options = MeanFieldArgs if isinstance(self, MeanFieldLoss) else PairArgs
-            known = {*signature(type(self)).parameters, *options.__annotations__} - {"options"}
+            known = {*signature(type(self)).parameters, *options.__annotations__}
+            known -= {"options", "rest", "unknown"}
             hint = " Mean-field losses have it." if name in MeanFieldArgs.__annotations__ else ""
             hint = hint or checks.suggestion(name, known)
             raise TypeError(f"{self._owner} has no argument {name!r}.{hint}")
@@ -143,9 +144,6 @@ class _DerivedLoss(nn.Module, ABC):
             indices_tuple: must be None; part of the common signature.
             ref_emb: must be None; part of the common signature.
             ref_labels: must be None; part of the common signature.
-
-        Returns:
-            The loss, a scalar.
         """
         if not (indices_tuple is ref_emb is ref_labels is None):
             unused = {"indices_tuple": indices_tuple, "ref_emb": ref_emb, "ref_labels": ref_labels}
@@ -183,7 +181,7 @@ class _DerivedLoss(nn.Module, ABC):
         return checks.embeddings_of_a_batch(embeddings, self._owner, self.embedding_size)
 
     def _distance(self, x_ND: Tensor, y_MD: Tensor) -> Tensor:
-        dtype = torch.promote_types(torch.promote_types(x_ND.dtype, y_MD.dtype), torch.float32)
+        dtype = working_dtype(x_ND, y_MD)
         return DISTANCES[self.distance](x_ND.to(dtype), y_MD.to(dtype))
 
     def extra_repr(self) -> str:
@@ -200,16 +198,11 @@ class PairLoss(_DerivedLoss):
     Args:
         interactions: attraction, repulsion and their links.
         distance: ``"cosine"`` or ``"euclidean"``.
-        **options: see `PairOptions`.
+        average: see `PairOptions`.
+        check: see `PairOptions`.
+        impl: see `PairOptions`.
+        **unknown: refused, with a hint.
     """
-
-    def __init__(
-        self,
-        interactions: Interactions,
-        distance: str = "cosine",
-        **options: Unpack[PairOptions],
-    ) -> None:
-        super().__init__(interactions, distance, **options)
 
     def _value(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         members = self._members(embeddings, labels, self.check)
@@ -291,16 +284,14 @@ class MeanFieldLoss(_DerivedLoss):
     def _value(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         if torch.is_grad_enabled():  # without a gradient there is nothing to skip
             self._visits.clear()
-        problem = self._described()
-        plan = self._plan(problem, embeddings, labels)
-        classes: Membership | Tensor = labels
-        if not plan.groups_batch:
-            classes = members = self._members(embeddings, labels, self.check)
+        task = Task(self._described(), embeddings, self.fields, labels, self.shard)
+        plan = self._plan(task)
+        if not plan.is_fused:
+            members = self._members(embeddings, labels, self.check)
             if plan.kernel == "reference":
                 return self._reference(embeddings, members)
-        value, counts, visited = compute(
-            plan, problem, embeddings, self.fields, classes, self.shard, self._graphs
-        )
+            task = task._replace(classes=members)
+        value, counts, visited = compute(plan, task, self._graphs)
         if self.check and counts is not None and any(counts.read()):
             self._members(embeddings, labels, check=True)  # raises with the details
         if visited is not None and torch.is_grad_enabled():
@@ -308,21 +299,12 @@ class MeanFieldLoss(_DerivedLoss):
             self._visits.update(visited=visited, possible=possible)
         return value
 
-    def _plan(self, problem: Problem, embeddings: Tensor, labels: Tensor) -> Plan:
+    def _plan(self, task: Task) -> Plan:
         if self.fluctuations != "none":  # a plain formula over all pairs; settings may have changed
             self._check_fluctuations(self.fluctuations)
             return REFERENCE
-        return make_plan(
-            problem,
-            embeddings,
-            self.fields,
-            labels,
-            self.shard,
-            self._owner,
-            impl=self.impl,
-            skip=self.skip,
-            matmul_dtype=self.matmul_dtype,
-        )
+        options = {"impl": self.impl, "skip": self.skip, "matmul_dtype": self.matmul_dtype}
+        return make_plan(task, self._owner, **options)
 
     def _check_fluctuations(self, asked: str) -> str:
         settings = {name: getattr(self, name) for name in beyond.NEEDED}
@@ -363,14 +345,10 @@ class MeanFieldLoss(_DerivedLoss):
         return self.fields
 
     def get_logits(self, embeddings: Tensor) -> Tensor:
-        """Return how close each sample is to each class: the cosine, or minus the distance.
+        """Return ``(B, C)`` how close each sample is to each class: the cosine, or minus distance.
 
-        Args:
-            embeddings: ``(B, D)`` floating point.
-
-        Returns:
-            ``(B, C)``; larger is closer. Where processes share the classes, all must call it, each
-            with any samples, and the result has no gradient.
+        Where processes share the classes, all must call it, each with any samples, and the result
+        has no gradient.
         """
         embeddings = self._checked(embeddings)
         with torch.autocast(embeddings.device.type, enabled=False):

@@ -128,13 +128,6 @@ class MeanFieldClassWiseMultiSimilarityLoss(MeanFieldLoss):
         distance: ``"cosine"`` or ``"euclidean"``.
         delta_as: ``"distance"``, or ``"cosine"`` to give delta as a cosine similarity.
         **options: see `weiss.losses.MeanFieldOptions`.
-
-    Example:
-        >>> import torch
-        >>> from weiss import MeanFieldClassWiseMultiSimilarityLoss
-        >>> loss = MeanFieldClassWiseMultiSimilarityLoss(num_classes=3, embedding_size=2)
-        >>> loss(torch.randn(4, 2), torch.tensor([0, 0, 1, 2])).shape
-        torch.Size([])
     """
 
     def __init__(

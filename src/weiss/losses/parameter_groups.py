@@ -26,13 +26,10 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Return the groups to build an optimiser from: the network, and the loss's class vectors.
 
-    Mean fields get ``2000 * lr``, proxies (the class vectors of pytorch-metric-learning's losses)
-    ``100 * lr``, and any other parameter a loss may have ``lr``. Parameters that do not require a
-    gradient are left out, and one that the model shares with the loss (a model that holds its
-    loss) is counted once, with the loss.
-
-    The scales are the paper's, for AdamW at an ``lr`` around 1e-4, where a step is about as long as
-    the rate whatever the gradient. With SGD, or a much larger ``lr``, set ``class_lr``.
+    Mean fields get ``2000 * lr``, proxies ``100 * lr``, any other parameter of a loss ``lr``. Those
+    that do not require a gradient are left out; one that model and loss share counts with the loss.
+    The scales are for AdamW at an ``lr`` around 1e-4. With SGD, or a much larger ``lr``, set
+    ``class_lr``.
 
     Args:
         model: the network.

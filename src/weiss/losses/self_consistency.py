@@ -27,13 +27,7 @@ DISTANCE_ROWS = 2048
 
 
 class ClassMeans:
-    """Sums of the embeddings of each class, added up batch by batch.
-
-    Args:
-        num_classes: C.
-        embedding_size: D.
-        device: where the embeddings are.
-    """
+    """Sums of the embeddings of each class, added up batch by batch."""
 
     def __init__(self, num_classes: int, embedding_size: int, device: torch.device) -> None:
         self.sums_CD = torch.zeros(num_classes, embedding_size, device=device)
@@ -116,13 +110,7 @@ def follow_class_means(
 ) -> None:
     """Move the fields of the classes in a batch towards the batch's class means.
 
-    ``M_c <- momentum * M_c + (1 - momentum) * <F_i>_{i in c}``.
-
-    Args:
-        loss: whose fields move.
-        embeddings: ``(B, D)``.
-        labels: ``(B,)`` or ``(B, C)``.
-        momentum: the share of the old field that stays.
+    ``M_c <- momentum * M_c + (1 - momentum) * <F_i>_{i in c}``
     """
     batch = ClassMeans(loss.shard.num_classes, embeddings.shape[1], embeddings.device)
     batch.add(embeddings, labels)
@@ -138,14 +126,9 @@ def solve_fields(
     batches: Iterable[np.ndarray[Any, Any]],
     lr: float,
 ) -> None:
-    """Minimise the loss over the fields alone, the embeddings held still.
+    """Minimise the loss over the fields alone, the embeddings ``(N, D)`` held still.
 
-    Args:
-        loss: whose fields are solved for.
-        embeddings: ``(N, D)`` of the training items.
-        labels: ``(N,)`` or ``(N, C)``.
-        batches: rows of the embeddings, batch by batch.
-        lr: learning rate of the Adam that does it; it falls to zero over the batches.
+    ``batches`` are rows of the embeddings. The learning rate of Adam falls to zero over them.
     """
     batches = list(batches)
     fixed = embeddings.detach()
@@ -182,5 +165,5 @@ def _violating_share(distance: Distance, fields_CD: Tensor, reach: float) -> flo
 
 
 def _quantiles(values_C: Tensor) -> list[float]:
-    at = torch.tensor(QUANTILES, dtype=values_C.dtype, device=values_C.device)
-    return [float(value) for value in torch.quantile(values_C, at).tolist()]
+    found: list[float] = torch.quantile(values_C, values_C.new_tensor(QUANTILES)).tolist()
+    return found

@@ -110,16 +110,9 @@ def whole_fields(loss: MeanFieldLoss) -> Tensor:
 def whole_rows(
     loss: MeanFieldLoss, rows: Tensor, device: torch.device | str, *, wanted: bool = True
 ) -> Tensor:
-    """Return the rows of all classes, of anything that has one for each field.
+    """Return a copy ``(C, ...)`` of the rows of all classes; all processes must call it together.
 
-    Args:
-        loss: whose classes; all processes must call this together.
-        rows: ``(c, ...)``, a row for each field here.
-        device: of the result; main memory may have more room.
-        wanted: whether this process needs the result; if not, it keeps nothing.
-
-    Returns:
-        ``(C, ...)``, a copy; without a row if it is not wanted.
+    ``rows`` has one for each field here. A process by which the result is not wanted keeps nothing.
     """
     width = max(ELEMENTS // max(math.prod(rows.shape[1:]), 1), 1)
     # Written in place: a list of blocks that is joined at the end would need the memory twice.
@@ -132,12 +125,7 @@ def whole_rows(
 
 
 def whole_state(loss: nn.Module, *, wanted: bool = True) -> dict[str, Tensor]:
-    """Return a loss's state as one process would have it, shards put together in main memory.
-
-    Args:
-        loss: any loss; where its classes are shared, all processes must call this together.
-        wanted: whether this process needs the result.
-    """
+    """Return any loss's state as one process would have it, shards put together in main memory."""
     state: dict[str, Tensor] = loss.state_dict()
     if isinstance(loss, MeanFieldLoss) and is_sharded(loss):
         state["fields"] = whole_rows(loss, state["fields"], "cpu", wanted=wanted)

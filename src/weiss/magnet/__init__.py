@@ -1,20 +1,9 @@
 """The infinite-range ferromagnet that the theory of the losses comes from."""
 
 from weiss.magnet.exact import Moments, exact
-from weiss.magnet.mean_field import (
-    Magnet,
-    State,
-    energy,
-    landscape,
-    log_partition,
-    mean_field_energy,
-    mean_slope,
-    mean_spin,
-    residual,
-    solve,
-)
+from weiss.magnet.mean_field import Magnet, State, energy, landscape, mean_field_energy, solve
 from weiss.magnet.simulation import Simulated, cool, simulate
-from weiss.magnet.transition import Transition, largest_deviation, transition
+from weiss.magnet.transition import Transition, transition
 
 __all__ = [
     "Magnet",
@@ -26,12 +15,7 @@ __all__ = [
     "energy",
     "exact",
     "landscape",
-    "largest_deviation",
-    "log_partition",
     "mean_field_energy",
-    "mean_slope",
-    "mean_spin",
-    "residual",
     "simulate",
     "solve",
     "transition",

@@ -72,15 +72,9 @@ class Moments:
 def exact(magnet: Magnet, temperature: float, num_spins: int) -> Moments:
     """Return the averages of a magnet of N spins, exact but for rounding and quadrature.
 
-    Args:
-        magnet: which; ``J = coupling / N``.
-        temperature: T, at least 1e-8 of the coupling.
-        num_spins: N.
-
-    Returns:
-        Counted for n = 1, integrated otherwise: ten digits and more, but six or seven of
-        ``length``. ``fluctuation`` is nan where rounding may dominate it, far below the transition
-        or for very many spins.
+    Counted for n = 1, integrated otherwise: ten digits and more, but six or seven of ``length``.
+    ``fluctuation`` is nan where rounding may dominate it, far below the transition or for very many
+    spins. The temperature is at least 1e-8 of the coupling.
 
     Example:
         >>> from weiss.magnet import Magnet, exact
@@ -129,8 +123,8 @@ def _integrated(magnet: Magnet, T: float, N: int) -> tuple[float, ...]:
 
     n, a, b = magnet.n, magnet.coupling / (N * T), abs(magnet.field) / T
     turning = b / a
-    # -(r^2 + b^2)/2a + N r + b r/a is a Gaussian around the centre, and `log_partition_less` what
-    # spins and direction have less than N r and b r/a.
+    # -(r^2 + b^2)/2a + N r + b r/a is a Gaussian around the centre. `log_partition_less` gives
+    # log z(x) - x: for the spins beyond N r, and for the direction beyond b r/a.
     centre, width = a * N + b, math.sqrt(a)
 
     def log_height(far: Array) -> Array:

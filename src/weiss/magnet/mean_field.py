@@ -56,7 +56,11 @@ class Magnet:
 
     def __post_init__(self) -> None:
         """Check the arguments."""
-        _check_components(self.n)
+        if isinstance(self.n, bool) or self.n not in (1, 2, 3):
+            raise ValueError(
+                "n must be 1 (Ising), 2 (XY) or 3 (Heisenberg), the components of a spin; "
+                f"got {self.n!r}. Pass one of the three."
+            )
         checks.number("coupling", self.coupling, "Magnet", above=0.0)
         checks.number("field", self.field, "Magnet")
 
@@ -98,14 +102,8 @@ def solve(magnet: Magnet, temperature: Array | float) -> State:
     """Solve the self-consistency equation ``M = A_n((J N M + h) / T)`` for its stable solution.
 
     With ``x = (J N M + h) / T`` it is ``T x = J N A_n(x) + h``, and the right side is concave:
-    Newton's method from the right end decreases to the largest solution.
-
-    Args:
-        magnet: which.
-        temperature: T, zero or at least 1e-8 of the coupling, any shape.
-
-    Returns:
-        Magnetisation, free energy, energy, entropy, susceptibilities at each temperature.
+    Newton's method from the right end decreases to the largest solution. The temperature, of any
+    shape, is zero or at least 1e-8 of the coupling.
 
     Example:
         >>> from weiss.magnet import Magnet, solve
@@ -145,31 +143,14 @@ def solve(magnet: Magnet, temperature: Array | float) -> State:
     )
 
 
-def residual(magnet: Magnet, mean: Array | float, temperature: float) -> Array:
-    """Return ``A_n((J N M + h) / T) - M``, the slope of the `landscape` over ``-J N``.
-
-    Args:
-        magnet: which.
-        mean: M along the first axis, any shape.
-        temperature: T, above zero.
-    """
-    T = temperatures_of(magnet, temperature, above_zero=True)
-    mean = np.asarray(mean, dtype=np.float64)
-    return np.asarray(mean_spin(magnet.n, (magnet.coupling * mean + magnet.field) / T) - mean)
-
-
 def landscape(magnet: Magnet, mean: Array | float, temperature: Array | float) -> Array:
     """Return ``-T/N log Z_MF`` as a function of the mean field, which the paper minimises.
 
     ``f(M, T) = J N M^2/2 - T log z_n(|J N M + h| / T)``
 
     At zero temperature it is ``min over spins of H_MF / N = J N M^2/2 - |J N M + h|``. A loss
-    function is this: H_MF, minimised over the samples and over the field together.
-
-    Args:
-        magnet: which.
-        mean: M along the first axis, any shape.
-        temperature: T, zero or more, of a shape that broadcasts with it.
+    function is this: H_MF, minimised over the samples and over the field together. M, along the
+    first axis, and T broadcast.
 
     Example:
         >>> from weiss.magnet import Magnet, landscape
@@ -206,18 +187,7 @@ def mean_field_energy(magnet: Magnet, spins_ND: Array, mean_D: Array) -> float:
 
 
 def mean_spin(n: int, x: Array | float) -> Array:
-    """Return ``A_n(x)``, the mean of a spin along its field: 0 at zero, 1 for large x.
-
-    Args:
-        n: components of a spin: 1, 2 or 3.
-        x: field over temperature, any shape; the mean has its sign.
-
-    Example:
-        >>> import math
-        >>> from weiss.magnet import mean_spin
-        >>> bool(abs(mean_spin(3, 2.0) - (1 / math.tanh(2.0) - 0.5)) < 1e-14)
-        True
-    """
+    """Return ``A_n(x)``, the mean of a spin along its field: odd, 0 at zero, 1 for large x."""
     return np.asarray(np.clip(np.asarray(x) * mean_over_field(n, x), -1.0, 1.0))
 
 
@@ -225,7 +195,7 @@ def mean_over_field(n: int, x: Array | float) -> Array:
     """Return ``A_n(x) / x``, which is ``1/n`` at zero, and even."""
     from scipy import special
 
-    x = _size(n, x)
+    x = _size(x)
     if n == 1:
         return np.asarray(np.tanh(x) / x)
     if n == 2:
@@ -238,18 +208,8 @@ def mean_over_field(n: int, x: Array | float) -> Array:
 
 
 def mean_slope(n: int, x: Array | float) -> Array:
-    """Return ``dA_n/dx = 1 - (n - 1) A_n / x - A_n^2``, the variance of a spin along its field.
-
-    Args:
-        n: components of a spin: 1, 2 or 3.
-        x: field over temperature, any shape.
-
-    Example:
-        >>> from weiss.magnet import mean_slope
-        >>> bool(abs(mean_slope(3, 1e8) / 1e-16 - 1) < 1e-12)
-        True
-    """
-    x = _size(n, x)
+    """Return ``dA_n/dx = 1 - (n - 1) A_n / x - A_n^2``, the variance of a spin along its field."""
+    x = _size(x)
     if n == 1:  # 1 / cosh^2: the terms above cancel for every x
         shrunk = np.exp(-2.0 * x)
         return np.asarray(4.0 * shrunk / (1.0 + shrunk) ** 2)
@@ -261,48 +221,20 @@ def mean_slope(n: int, x: Array | float) -> Array:
     return np.where(x < 200, near, far)
 
 
-def log_partition(n: int, x: Array | float) -> Array:
-    """Return ``log(z_n(x) / z_n(0))``: even, ``x^2 / 2n`` near zero, about x for large x.
-
-    Args:
-        n: components of a spin: 1, 2 or 3.
-        x: field over temperature, any shape.
-
-    Returns:
-        float64 of the same shape.
-
-    Example:
-        >>> import math
-        >>> from weiss.magnet import log_partition
-        >>> bool(abs(log_partition(1, 2.0) - math.log(math.cosh(2.0))) < 1e-14)
-        True
-    """
-    return np.asarray(np.abs(x) + log_partition_less(n, x) - log_partition_less(n, 0.0))
-
-
 def log_partition_less(n: int, x: Array | float) -> Array:
     """Return ``log z_n(x) - |x|``; subtracting x afterwards would lose digits for large x."""
     from scipy import special
 
-    x = _size(n, x)
+    x = _size(x)
     if n == 1:
         return np.asarray(np.log1p(np.exp(-2.0 * x)))
     shrunk = special.i0e(x) if n == 2 else -np.expm1(-2.0 * x) / x
     return np.asarray(np.log(2.0 * math.pi * shrunk))
 
 
-def _size(n: int, x: Array | float) -> Array:
+def _size(x: Array | float) -> Array:
     """Return ``|x|``, at least 1e-20, so that it can divide."""
-    _check_components(n)
     return np.asarray(np.maximum(np.abs(np.asarray(x, dtype=np.float64)), 1e-20))
-
-
-def _check_components(n: int) -> None:
-    if isinstance(n, bool) or n not in (1, 2, 3):
-        raise ValueError(
-            f"n must be 1 (Ising), 2 (XY) or 3 (Heisenberg), the components of a spin; got {n!r}. "
-            "Pass one of the three."
-        )
 
 
 def check_magnet(given: object) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from weiss._base import checks
 from weiss._base.arrays import Array
 from weiss.magnet.mean_field import Magnet, solve, temperatures_of
 
@@ -26,15 +27,8 @@ COLDEST = 1e-12
 class Simulated:
     """Averages ``(T,)`` over copies and sweeps, as in `weiss.magnet.Moments`, and their errors.
 
-    Attributes:
-        temperature: T.
-        length: ``E|M|``.
-        square: ``E[M . M]``.
-        along: ``E[M_1]``.
-        energy: ``E[H] / N``.
-        susceptibility: ``N (E[M_1^2] - E[M_1]^2) / T``; without a field ``N E[M . M] / (n T)``.
-        fluctuation: ``N Var|M| / T``.
-        errors: one standard error of each, by name: a jackknife over the copies.
+    Without a field the susceptibility is ``N E[M . M] / (n T)``. ``errors`` holds one standard
+    error of each average, by name: a jackknife over the copies.
     """
 
     temperature: Array
@@ -77,8 +71,9 @@ def simulate(
         True
     """
     T = _list_of(magnet, temperatures, above_zero=True)
-    copies, sweeps = _count("copies", copies, 2), _count("sweeps", sweeps, 1)
-    warm_up = _count("warm_up", warm_up, 0)
+    copies = checks.count("copies", copies, "simulate", least=2)
+    sweeps = checks.count("sweeps", sweeps, "simulate")
+    warm_up = checks.count("warm_up", warm_up, "simulate", least=0)
     bath = HeatBath(magnet, np.tile(T, copies), num_spins, seed)
     if magnet.field:
         bath.align()
@@ -109,19 +104,11 @@ def cool(
     sweeps: int = 1,
     seed: int = 0,
 ) -> Array:
-    """Simulate one magnet at a sequence of temperatures and return all of its spins at each.
+    """Simulate one magnet at temperatures ``(T,)``, in order, and return its spins ``(T, N, n)``.
 
-    Args:
-        magnet: which.
-        temperatures: ``(T,)``, zero or more, in order.
-        num_spins: N.
-        sweeps: how often each spin is drawn at each temperature.
-        seed: of numpy's generator.
-
-    Returns:
-        ``(T, N, n)``.
+    Each spin is drawn ``sweeps`` times at each temperature, which may be zero.
     """
-    T, sweeps = _list_of(magnet, temperatures), _count("sweeps", sweeps, 1)
+    T, sweeps = _list_of(magnet, temperatures), checks.count("sweeps", sweeps, "cool")
     bath = HeatBath(magnet, T[:1], num_spins, seed)
     found = np.empty((len(T), bath.num_spins, magnet.n))
     for place, temperature in enumerate(T):
@@ -142,8 +129,8 @@ class HeatBath:
 
     def __init__(self, magnet: Magnet, temperature: Array, num_spins: int, seed: int) -> None:
         self.magnet, self.temperature = magnet, temperature
-        self.num_spins = _count("num_spins", num_spins, 1)
-        self._generator = np.random.default_rng(_count("seed", seed, 0))
+        self.num_spins = checks.count("num_spins", num_spins, "")
+        self._generator = np.random.default_rng(checks.count("seed", seed, "", least=0))
         drawn = self._generator.standard_normal((self.num_spins, len(temperature), magnet.n))
         self.spins_NRD = drawn / np.linalg.norm(drawn, axis=2, keepdims=True)
         self.total_RD = self.spins_NRD.sum(axis=0)
@@ -180,14 +167,8 @@ def draw_spins(generator: np.random.Generator, field_RD: Array) -> Array:
 
     One component: up with chance ``1 / (1 + e^{-2x})``. Two: von Mises' distribution of the angle.
     Three: the cosine to the field has the density ``e^{x c}`` on [-1, 1], whose integral can be
-    inverted, ``c = 1 + log(1 - u (1 - e^{-2x})) / x`` with u uniform.
-
-    Args:
-        generator: of the random numbers.
-        field_RD: ``(R, n)``, fields over temperatures.
-
-    Returns:
-        ``(R, n)`` unit vectors.
+    inverted, ``c = 1 + log(1 - u (1 - e^{-2x})) / x`` with u uniform. Fields over temperatures and
+    spins are ``(R, n)``.
     """
     rows, n = field_RD.shape
     if n == 1:
@@ -237,11 +218,3 @@ def _list_of(magnet: Magnet, given: object, *, above_zero: bool = False) -> Arra
             "Pass a flat list."
         )
     return T
-
-
-def _count(name: str, given: object, least: int) -> int:
-    if isinstance(given, bool) or not isinstance(given, int | np.integer):
-        raise TypeError(f"{name} must be a whole number; got {given!r}. Pass an int.")
-    if given < least:
-        raise ValueError(f"{name} must be at least {least}; got {given}. Pass a larger number.")
-    return int(given)

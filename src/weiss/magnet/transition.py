@@ -1,7 +1,6 @@
 """The transition of a magnet three ways: mean field theory, finite N exactly, and simulated."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,9 +38,9 @@ class Transition:
     lines: dict[str, Array]
     dots: dict[str, Array]
 
-    def deviations(self, name: str = "length") -> Array:
-        """Return ``(t,)``, simulated less exact, in standard errors; nan where nothing varied."""
-        gap, error = self.dots[name] - self.dots[f"{name}_exact"], self.dots[f"{name}_error"]
+    def deviations(self) -> Array:
+        """Return ``(t,)``, simulated less exact length in standard errors; nan if none varied."""
+        gap, error = self.dots["length"] - self.dots["length_exact"], self.dots["length_error"]
         found: Array = np.divide(gap, error, out=np.full_like(gap, np.nan), where=error > 0)
         return found
 
@@ -56,7 +55,6 @@ def transition(
     num_dots: int = 20,
     copies: int = 96,
     sweeps: int = 120,
-    warm_up: int | None = None,
 ) -> Transition:
     """Find magnetisation and fluctuation from far below the critical temperature to above it.
 
@@ -70,18 +68,13 @@ def transition(
         num_dots: temperatures of the simulation.
         copies: see `simulate`.
         sweeps: see `simulate`.
-        warm_up: see `simulate`; by default ``40 + 4 sqrt(N)``, since correlations last
-            ``sqrt(N)`` sweeps at the transition.
     """
     check_magnet(magnet)
     if magnet.field:
         raise ValueError(
             f"field must be 0 for transition; got {magnet.field:g}. In a field there is none."
         )
-    if checks.count("num_spins", num_spins, "transition") < 2:
-        raise ValueError(
-            f"num_spins must be at least 2 for transition; got {num_spins}. One spin has none."
-        )
+    num_spins = checks.count("num_spins", num_spins, "transition", least=2)
     num_lines = checks.count("num_lines", num_lines, "transition")
     num_dots = checks.count("num_dots", num_dots, "transition")
     critical = magnet.critical_temperature
@@ -91,8 +84,8 @@ def transition(
     close = critical * (1.0 + np.linspace(-CLOSE, CLOSE, num_lines // 2 + 1))
     fine = np.unique(np.concatenate([evenly, close[close <= end]]))
     few = np.linspace(0.0, min(HOTTEST * critical, end), num_dots + 1)[1:]
-    if warm_up is None:
-        warm_up = 40 + math.ceil(4 * math.sqrt(num_spins))
+    # At the transition correlations last sqrt(N) sweeps.
+    warm_up = 40 + math.ceil(4 * math.sqrt(num_spins))
     found = simulate(
         magnet, few, num_spins, copies=copies, sweeps=sweeps, warm_up=warm_up, seed=seed
     )
@@ -112,14 +105,3 @@ def transition(
         "exact_fluctuation": np.array([each.fluctuation for each in counted]),
     }
     return Transition(magnet, num_spins, seed, lines, dots)
-
-
-def largest_deviation(found: Sequence[Transition]) -> float:
-    """Return the largest gap of simulated and exact length in standard errors, or nan."""
-    if not found:
-        raise ValueError(
-            "found must hold at least one transition for largest_deviation; got none. "
-            "Pass what `transition` returns, in a list."
-        )
-    gaps = np.abs(np.concatenate([each.deviations() for each in found]))
-    return float(np.nanmax(gaps)) if np.isfinite(gaps).any() else math.nan

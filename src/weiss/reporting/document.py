@@ -6,13 +6,14 @@ Figures are files beside them, .svg and .pdf.
 
 import re
 from collections.abc import Callable
+from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
 from weiss._base.files import replacing
 from weiss._version import __version__
 from weiss.reporting.gallery import Gallery
-from weiss.reporting.page import Page
+from weiss.reporting.page import CONTROL, Page
 from weiss.reporting.tables import MINUS, Cell, Table
 
 DASH = "\N{EN DASH}"
@@ -56,12 +57,9 @@ NUMBER = re.compile(rf"([+{MINUS}-]?)(\d[\d,]*(?:\.\d+)?)(?: ± (\d[\d,]*(?:\.\d
 
 
 class Document:
-    """A report, built from top to bottom, in three formats at once.
+    """A report, built from top to bottom, in three formats at once, as `Page` builds one.
 
-    Args:
-        out: the .html file; the other files are written beside it with the same stem.
-        title: its heading.
-        lead: the result in a sentence or two.
+    ``out`` is the .html file; the other files are written beside it with the same stem.
     """
 
     def __init__(self, out: Path, title: str, lead: str) -> None:
@@ -77,7 +75,7 @@ class Document:
         """Start a section (level 2) or a part of one (level 3)."""
         self._page.heading(text, level)
         self._markdown.append(f"{'#' * level} {markdown_text(text)}")
-        self._latex.append(f"% {_comment(text)}")
+        self._latex.append(f"% {_one_line(text)}")
 
     def announce(self, number: int, heading: str, text: str) -> None:
         """Add a paragraph on a later section, by its number; on the page with a link."""
@@ -100,10 +98,8 @@ class Document:
     def figure(self, name: str, draw: Callable[[Path], str | None]) -> None:
         """Draw a figure for screens and for papers, and add it.
 
-        Args:
-            name: of its files, without suffix; unique in the report.
-            draw: draws it into a file and returns its caption; None if there is nothing to draw:
-                then nothing is added.
+        ``name`` is that of its files, without suffix; unique in the report. ``draw`` returns the
+        caption; None if there is nothing to draw: then nothing is added.
         """
         path = self.figures / f"{name}.svg"
         caption = draw(path)
@@ -115,7 +111,7 @@ class Document:
         place = quote(f"{self.figures.name}/{path.name}")
         text = markdown_text(caption)
         self._markdown.append(f"![{text}]({place})\n\n{text}")
-        self._latex.append(f"% Figure: {_comment(f'{self.figures.name}/{name}.pdf')}")
+        self._latex.append(f"% Figure: {_one_line(f'{self.figures.name}/{name}.pdf')}")
 
     def gallery(self, gallery: Gallery) -> None:
         """Add queries and their neighbours; in Markdown without the images."""
@@ -130,30 +126,29 @@ class Document:
         fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
         body = f"{fence}text\n{text.rstrip()}\n{fence}"
         kind = "<details>" if folded else "<details open>"
-        self._markdown.append(f"{kind}<summary>{_html(summary)}</summary>\n\n{body}\n\n</details>")
+        opening = f"{kind}<summary>{escape(summary, quote=False)}</summary>"
+        self._markdown.append(f"{opening}\n\n{body}\n\n</details>")
 
     def write(self) -> list[Path]:
         """Write the three files; return these and the figures."""
         self._page.write(self.out)
-        texts = {".md": "\n\n".join(self._markdown), ".tex": self._whole_latex()}
+        opening = [
+            f"% {_one_line(self._title)}",
+            f"% Made by weiss report (Weiss {__version__}); do not edit, run weiss report again.",
+            r"% Read it with \input; the document needs \usepackage{booktabs}.",
+        ]
+        latex = "\n\n".join(["\n".join(opening), *self._latex])
+        texts = {".md": "\n\n".join(self._markdown), ".tex": latex}
         for suffix, text in texts.items():
             with replacing(self.out.with_suffix(suffix)) as temporary:
                 # File names may contain bytes that are not text; they become question marks.
                 temporary.write_bytes(f"{text}\n".encode("utf-8", "replace"))
         return [self.out, *(self.out.with_suffix(suffix) for suffix in texts), *self.written]
 
-    def _whole_latex(self) -> str:
-        opening = [
-            f"% {_comment(self._title)}",
-            f"% Made by weiss report (Weiss {__version__}); do not edit, run weiss report again.",
-            r"% Read it with \input; the document needs \usepackage{booktabs}.",
-        ]
-        return "\n".join(opening) + "\n\n" + "\n\n".join(self._latex)
-
 
 def markdown_text(text: str) -> str:
     """Return plain text for Markdown: markup is escaped."""
-    text = _html(re.sub(r"\s+", " ", _printable(text)).strip())
+    text = escape(_one_line(text), quote=False)
     text = re.sub(r"([\\`*_\[\]|~#$])", r"\\\1", text)
     return re.sub(r"^([+-]|\d+[.)])(?=\s|$)", r"\\\1", text)
 
@@ -183,7 +178,7 @@ def markdown_table(table: Table) -> str:
 
 def latex_text(text: str) -> str:
     """Return plain text for LaTeX: special characters are escaped, unknown ones left out."""
-    text = re.sub(r"\s+", " ", _printable(text)).strip()
+    text = _one_line(text)
     # Two hyphens would become a dash, but options of commands start with them.
     text = re.sub("-(?=-)", BROKEN_HYPHEN, text)
     # A letter without a font stops the compiler: it is left out; a text of such letters alone
@@ -241,14 +236,6 @@ def latex_table(table: Table, label: str) -> str:
     return "\n".join(lines)
 
 
-def _printable(text: str) -> str:
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "?", text)
-
-
-def _html(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def _comment(text: str) -> str:
-    """Return text for a comment: it must not end the line."""
-    return re.sub(r"\s+", " ", _printable(text))
+def _one_line(text: str) -> str:
+    """Return text in one line, so that a comment cannot end early; control characters as ?."""
+    return re.sub(r"\s+", " ", re.sub(CONTROL, "?", text)).strip()

@@ -5,10 +5,8 @@ Dimensions: N items, D embedding size, C classes, k neighbours.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from weiss._base import checks, draws
@@ -25,12 +23,7 @@ MIDDLE = (0.25, 0.75)
 
 @dataclass(frozen=True)
 class Query:
-    """A query to show.
-
-    Args:
-        index: its row of the embeddings.
-        why: the reason, a few words for the reader.
-    """
+    """A query to show: its row of the embeddings, and why, in a few words for the reader."""
 
     index: int
     why: str = ""
@@ -38,12 +31,9 @@ class Query:
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """An image of a gallery.
+    """An image of a gallery, uint8 ``(height, width, 1 or 3)``, and its class, the text below it.
 
-    Args:
-        pixels: uint8 ``(height, width, 1 or 3)``.
-        name: the text below it: its class.
-        is_right: whether it is of the query's class; None for the query itself.
+    ``is_right`` is whether it is of the query's class; None for the query itself.
     """
 
     pixels: Array
@@ -53,13 +43,9 @@ class Tile:
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """A query and its neighbours.
+    """A query and its neighbours, nearest first.
 
-    Args:
-        label: the query's class.
-        query: its image.
-        neighbours: nearest first.
-        note: why it is shown, and how many neighbours are right.
+    ``label`` is the query's class, ``note`` why it is shown and how many neighbours are right.
     """
 
     label: str
@@ -70,12 +56,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Rows of queries and their neighbours.
-
-    Args:
-        rows: at least one.
-        caption: empty for none.
-    """
+    """Rows of queries and their neighbours, at least one."""
 
     rows: Sequence[Row]
     caption: str = ""
@@ -98,21 +79,16 @@ def choose_queries(
     """Choose queries of different classes to show: some typical ones, then some of the worst.
 
     Half of them (rounded up) are typical: drawn from the middle half of all queries by value. The
-    others have the lowest values of all. The seed decides ties. If there are not enough classes,
-    fewer are chosen.
+    others have the lowest values of all. If there are not enough classes, fewer are chosen.
 
     Args:
-        per_query_values: ``(N,)`` a metric of each query, 0 to 1: `Retrieval.per_query["map_at_r"]`
-            for instance.
+        per_query_values: ``(N,)`` a metric of each query, 0 to 1.
         labels: their classes, ``(N,)`` or multi-hot ``(N, C)``: `Retrieval.query_labels`.
         number: how many to choose.
-        seed: of the draw of typical ones.
+        seed: decides ties and the draw of typical ones.
         index: ``(N,)`` their rows of the embeddings (`Retrieval.query_index`), if some queries
             were skipped; by default 0 to N - 1.
         metric: the name of the values.
-
-    Returns:
-        The queries, each of another class.
     """
     checks.count("number", number, OWNER)
     values, labels = np.asarray(per_query_values, dtype=np.float64), np.asarray(labels)
@@ -184,9 +160,6 @@ def retrieval_rows(
         candidates: rows to search in, as indices or as a mask ``(N,)`` such as
             ``table.splits == "gallery"``; by default all.
         distance: ``"cosine"`` or ``"euclidean"``.
-
-    Returns:
-        A row for each query, in their order.
     """
     checks.count("k", k, OWNER)
     checks.one_of("distance", distance, DISTANCES, OWNER)
@@ -206,16 +179,20 @@ def retrieval_rows(
             f"{wrong[0]}. Pass choose_queries the query_index of the evaluation."
         )
     read: Callable[[int], Array] = images if callable(images) else images.__getitem__
+    # The classes of a row: those of a multi-hot one, or the one given.
+    classes_of = np.flatnonzero if labels.ndim == 2 else np.atleast_1d
 
     def tile(item: int, is_right: bool | None) -> Tile:
-        return Tile(read(item), _class_name(labels[item], class_names), is_right)
+        names = [class_names[label] for label in classes_of(labels[item]).tolist()]
+        return Tile(read(item), ", ".join(names), is_right)
 
     places = [query.index for query in shown]
     rows = []
     for query, found in zip(
         shown, _neighbours(embeddings, places, candidates, k, distance), strict=True
     ):
-        right = [_share_a_class(labels[query.index], labels[item]) for item in found]
+        own = classes_of(labels[query.index])
+        right = [bool(np.isin(classes_of(labels[item]), own).any()) for item in found]
         counted = f"{sum(right)} of {len(found)} right" if found else "nothing to find"
         first = tile(query.index, None)
         note = f"{query.why}; {counted}" if query.why else counted
@@ -235,16 +212,16 @@ def _neighbours(
     if not len(items):
         return [[] for _ in queries]
     gallery = embeddings if candidates is None else take(embeddings, items)
-    device = embeddings.device if isinstance(embeddings, torch.Tensor) else torch.device("cpu")
+    searched = take(embeddings, np.asarray(queries, dtype=np.int64))
     found: list[list[int]] = [[] for _ in queries]
     blocks = nearest_neighbours(
-        take(embeddings, np.asarray(queries, dtype=np.int64)),
+        searched,
         gallery,
         np.full(len(queries), k + 1),  # one more than shown: a query may be its own nearest
         distance=distance,
         leave_one_out=False,
-        device=device,
-        budget=default_budget(device),
+        device=searched.device,
+        budget=default_budget(searched.device),
         rows=np.arange(len(queries)),
     )
     for block, index_qk in blocks:
@@ -254,25 +231,12 @@ def _neighbours(
     return found
 
 
-def _share_a_class(one: Any, other: Any) -> bool:
-    return bool(np.any(np.logical_and(one, other)) if np.ndim(one) else one == other)
-
-
-def _class_name(label: Any, class_names: Sequence[str]) -> str:
-    if np.ndim(label):
-        return ", ".join(class_names[c] for c in np.flatnonzero(label).tolist())
-    return class_names[int(label)]
-
-
 @dataclass(frozen=True, eq=False)
 class Looked:
     """The evaluation of a run's network, with its data, for the section on the worst classes.
 
     Args:
-        embeddings: ``(N, D)`` of all queries and gallery items.
-        labels: their classes, ``(N,)`` indices or ``(N, C)`` multi-hot.
-        class_names: the C names.
-        read: returns the i-th image, uint8 ``(height, width, 1 or 3)``.
+        embeddings, labels, class_names, read: as `retrieval_rows` takes them.
         per_query: for each metric ``(n,)`` values; ``"map_at_r"`` must be among them.
         query_index: ``(n,)`` the rows of the embeddings that are queries.
         candidates: rows to search in, as indices; None for all.
@@ -299,14 +263,9 @@ class Looked:
 
 @dataclass(frozen=True)
 class ClassScore:
-    """The scores of the queries of a class.
+    """The mean MAP@R of the queries of a class, a fraction, their number, and the worst of them.
 
-    Attributes:
-        name: of the class.
-        mean: of their MAP@R, a fraction.
-        num_queries: their number.
-        worst: the row of the embeddings of the query with the lowest value, the first of equals.
-        worst_value: that value.
+    ``worst`` is its row of the embeddings.
     """
 
     name: str
@@ -325,15 +284,9 @@ def class_scores(looked: Looked) -> list[ClassScore]:
     for label, name in enumerate(looked.class_names):
         places = np.flatnonzero(labels[:, label] if labels.ndim == 2 else labels == label)
         if len(places):
-            own = values[places]
-            worst = int(own.argmin())
+            worst = places[values[places].argmin()]
+            mean = float(values[places].mean())
             found.append(
-                ClassScore(
-                    name=name,
-                    mean=float(own.mean()),
-                    num_queries=len(places),
-                    worst=int(rows[places[worst]]),
-                    worst_value=float(own[worst]),
-                )
+                ClassScore(name, mean, len(places), int(rows[worst]), float(values[worst]))
             )
     return sorted(found, key=lambda score: score.mean)

@@ -23,6 +23,8 @@ KEY = (
 MANY = 7
 """A table with more columns has smaller gaps."""
 NUMBER = re.compile(r"[<+\-\N{MINUS SIGN}]?\d[\d,.]*+(?:e[+-]?\d+)?(?!\w)")
+CONTROL = r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+"""Characters that no page may hold."""
 SENTENCE = re.compile(r"[^\W\d_]{3,}.*\s[^\W\d_]{3,}")
 """Two words of three letters: neither a unit nor the 'to' of an interval."""
 # The browser fetches nothing, whatever text the page contains.
@@ -30,13 +32,9 @@ POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
 class Page:
-    """A report, built from top to bottom and written as one file.
+    """A report, built from top to bottom and written as one file; ``lead`` is below the title.
 
     All text is plain text: markup is escaped. The same calls give the same bytes.
-
-    Args:
-        title: the heading of the page and of its tab.
-        lead: a sentence or two below it: the result.
 
     Example:
         >>> page = Page("Glyphs", "Two losses on characters that training never saw.")
@@ -62,13 +60,7 @@ class Page:
         self._parts.append(f"<h{level}{place}>{_text(text)}</h{level}>")
 
     def announce(self, number: int, heading: str, text: str) -> None:
-        """Add a paragraph on a later section, with a link to it.
-
-        Args:
-            number: of the section, from 1.
-            heading: of the section.
-            text: plain text about it.
-        """
+        """Add a paragraph on a later section, by its number from 1, with a link to it."""
         link = f'<a href="#section-{number}">{_text(heading)}</a>'
         self._parts.append(f"<p>{link}: {_text(text)}</p>")
 
@@ -115,7 +107,10 @@ class Page:
                 f"groups must span the {len(headers)} columns; got {spanned}. Add empty groups for "
                 "columns without one."
             )
-        classes = [_column_class([row[column] for row in rows]) for column in range(len(headers))]
+        classes = [
+            ' class="number"' if are_numbers([row[column] for row in rows]) else ""
+            for column in range(len(headers))
+        ]
         head = "".join(
             f'<th scope="col"{kind}>{_text(name)}</th>'
             for name, kind in zip(headers, classes, strict=True)
@@ -145,12 +140,9 @@ class Page:
         )
 
     def figure(self, path: str | Path, caption: str = "", *, alt: str = "") -> None:
-        """Add a figure from a .png or .svg file, which becomes part of the page.
+        """Add a figure from a .png or .svg file, which is read now and becomes part of the page.
 
-        Args:
-            path: the file; it is read now.
-            caption: the text below.
-            alt: a description for screen readers; the caption if empty.
+        ``alt`` is a description for screen readers; the caption if empty.
         """
         path = Path(path)
         if path.suffix.lower() not in KINDS:
@@ -171,13 +163,7 @@ class Page:
         )
 
     def code(self, text: str, summary: str, *, folded: bool = True) -> None:
-        """Add preformatted text below a summary line.
-
-        Args:
-            text: shown as it is.
-            summary: the line that opens and closes it; it must not be empty.
-            folded: whether it is closed at first.
-        """
+        """Add preformatted text below a summary line that opens and closes it."""
         if not summary:
             raise ValueError("summary must name the text; got nothing. Pass a few words.")
         kind, scroll = "<details>" if folded else "<details open>", _scroll("code", summary)
@@ -228,7 +214,7 @@ class Page:
 
 def _text(given: object) -> str:
     """Return plain text for a page: markup is escaped, control characters are replaced."""
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\N{REPLACEMENT CHARACTER}", escape(str(given)))
+    return re.sub(CONTROL, "\N{REPLACEMENT CHARACTER}", escape(str(given)))
 
 
 def _scroll(kind: str, name: str) -> str:
@@ -252,11 +238,6 @@ def are_numbers(cells: Sequence[object]) -> bool:
     """
     shown = [str(cell) for cell in cells if cell is not None]
     return bool(shown) and all(NUMBER.match(cell) and not SENTENCE.search(cell) for cell in shown)
-
-
-def _column_class(cells: Sequence[object]) -> str:
-    """Return the attribute of a column: numbers are aligned right."""
-    return ' class="number"' if are_numbers(cells) else ""
 
 
 def _tile(tile: Tile, place: int) -> str:

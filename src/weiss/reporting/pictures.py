@@ -9,16 +9,13 @@ from typing import Any
 from weiss import figures
 from weiss.evaluation.metrics import TITLES
 from weiss.figures import Boxes, Point
-from weiss.reporting.published import Published
-from weiss.reporting.reading import is_reference
+from weiss.reporting.published import published
+from weiss.reporting.reading import Row, Summary, axis_value, is_reference
 
-Row = Mapping[str, Any]
 METRIC = "map_at_r"
 YLABEL = f"{TITLES[METRIC]} (%)"
 PLACES = {"test": " on the test set", "held-out training classes": " on held-out training classes"}
 """What a score was measured on, in words."""
-PARTS = ("concatenated", "separated")
-"""The two ways in which a reality check uses its networks."""
 
 
 @dataclass(frozen=True)
@@ -31,23 +28,15 @@ class Score:
     high: float | None
 
 
-def draw_picture(
-    summary: Mapping[str, Any], path: Path, *, published: Mapping[str, Any] | None = None
-) -> str | None:
-    """Draw the picture of a comparison of any kind.
+def draw_picture(summary: Summary, path: Path, *, with_paper: bool = False) -> str | None:
+    """Draw the picture of a comparison of any kind, perhaps with the paper's numbers.
 
     Benches are boxes, studies of one setting lines, of two settings a heat map; costs and the
     breakdown of the approximation have their own. Scores are drawn in per cent. The network before
     training is a dashed level. Rows without a score are left out.
 
-    Args:
-        summary: of the comparison, as its summary.json holds it.
-        path: the .png, .svg or .pdf file to write; its folder is created.
-        published: the paper's numbers, as `weiss.reporting.published.published_for_picture`
-            returns them; None for none.
-
     Returns:
-        The caption, in plain text; None if there is nothing to draw yet; then no file is written.
+        The caption, in plain text; None if there is nothing to draw yet: then no file is written.
     """
     rows = [row for row in summary.get("rows") or () if row.get("scores")]
     draw = {"reality-check": _parts, "classes": _costs, "breakdown": _breakdown}.get(
@@ -61,7 +50,7 @@ def draw_picture(
             draw = _lines
         else:
             draw = _boxes
-    caption = draw(summary, rows, path, published or {})
+    caption = draw(summary, rows, path, with_paper)
     if caption is None:
         return None
     if summary.get("is_complete") is False:
@@ -70,34 +59,24 @@ def draw_picture(
     return caption
 
 
-def _boxes(
-    summary: Mapping[str, Any], rows: Sequence[Row], path: Path, published: Mapping[str, Any]
-) -> str | None:
+def _boxes(summary: Summary, rows: Sequence[Row], path: Path, with_paper: bool) -> str | None:
     """Draw the values of each row as a box."""
-    labels = _labels(summary, rows)
-    drawn = _boxes_of(rows, labels, METRIC, published)
+    drawn = _boxes_of(summary, rows, METRIC, with_paper)
     if not drawn.values:
         return None
-    figures.box_plots(
-        drawn.values, path, ylabel=YLABEL, levels=drawn.levels, published=drawn.published
-    )
+    figures.box_panels({"": drawn}, path, ylabel=YLABEL)
     return f"MAP@R{_where(summary)}, in per cent: {_about_boxes([drawn])}"
 
 
-def _parts(
-    summary: Mapping[str, Any], rows: Sequence[Row], path: Path, published: Mapping[str, Any]
-) -> str | None:
+def _parts(summary: Summary, rows: Sequence[Row], path: Path, with_paper: bool) -> str | None:
     """Draw a reality check: its concatenated embeddings above its separated ones."""
-    labels = _labels(summary, rows)
     size = _number(summary.get("embedding_size"))
-    panels: dict[str, Boxes] = {}
     folds = int((summary.get("protocol") or {}).get("folds", 4))
-    for part, factor in zip(PARTS, (folds, 1), strict=True):
-        numbers = {title: given.get(part) for title, given in published.items()}
-        drawn = _boxes_of(rows, labels, f"{part}.{METRIC}", numbers)
+    panels: dict[str, Boxes] = {}
+    for part, factor in (("concatenated", folds), ("separated", 1)):
+        drawn = _boxes_of(summary, rows, f"{part}.{METRIC}", with_paper)
         if drawn.values:
-            name = f"{part}, {factor * size:g} dimensions" if size else part
-            panels[name] = drawn
+            panels[f"{part}, {factor * size:g} dimensions" if size else part] = drawn
     if not panels:
         return None
     figures.box_panels(panels, path, ylabel=YLABEL)
@@ -105,21 +84,25 @@ def _parts(
     return f"MAP@R{_where(summary)} of {' and '.join(panels)}, in per cent: {about}"
 
 
-def _boxes_of(
-    rows: Sequence[Row],
-    labels: Mapping[str, str],
-    metric: str,
-    published: Mapping[str, Published | None],
-) -> Boxes:
+def _boxes_of(summary: Summary, rows: Sequence[Row], metric: str, with_paper: bool) -> Boxes:
+    """Return the values of the trained rows, and the paper's, by a unique label of each row."""
+    keys = [str(axis["key"]) for axis in summary.get("axes") or ()]
+    trained = [row for row in rows if not is_reference(row)]
+    has_one_loss = len({row["title"] for row in trained}) == 1
     values: dict[str, list[float]] = {}
     beside: dict[str, tuple[float, float]] = {}
-    for row in rows:
+    labels: set[str] = set()
+    for row in trained:
+        ways = [axis_value(_at(row, key)) for key in keys if _at(row, key) is not None]
+        # In a study of one loss, the value of the axis is enough.
+        label = ", ".join(ways if has_one_loss and ways else [row["title"], *ways])
+        label = f"{label} ({row.get('name')})" if label in labels else label
+        labels.add(label)
         score = _score(row, metric, factor=100)
-        if score is None or is_reference(row):
+        if score is None:
             continue
-        label = labels[str(row.get("name"))]
         values[label] = score.values or [score.mean]
-        number = published.get(row["title"])
+        number = published(summary, row, metric) if with_paper else None
         if number is not None:
             beside[label] = (number.mean, number.half_width)
     return Boxes(values, levels_of(rows, metric), beside)
@@ -143,21 +126,19 @@ def _about_boxes(panels: Sequence[Boxes]) -> str:
     return words + "." + _about_levels([panel.levels for panel in panels])
 
 
-def _lines(
-    summary: Mapping[str, Any], rows: Sequence[Row], path: Path, published: Mapping[str, Any]
-) -> str | None:
+def _lines(summary: Summary, rows: Sequence[Row], path: Path, with_paper: bool) -> str | None:
     """Draw a score against the one setting that a study varies, a line a loss."""
     axis = summary["axes"][0]
     series = _series(rows, str(axis["key"]), METRIC, factor=100)
     if not series:
         return None
     levels = levels_of(rows, METRIC)
-    beside = {
-        title: [
-            Point(x, n.mean, n.mean - n.half_width, n.mean + n.half_width) for x, n in given.items()
-        ]
-        for title, given in published.items()
-    }
+    beside: dict[str, list[Point]] = {}
+    for row in rows if with_paper else ():
+        for at in row.get("at", {}).values():
+            if (n := published(summary, row, at=at)) is not None:
+                point = Point(at, n.mean, n.mean - n.half_width, n.mean + n.half_width)
+                beside.setdefault(row["title"], []).append(point)
     label = str(axis.get("label") or axis["key"])
     is_log = bool(axis.get("log"))
     lines: dict[str, Any] = {"levels": levels, "published": beside}
@@ -169,9 +150,7 @@ def _lines(
     return f"MAP@R{_where(summary)} by {label}, in per cent: {words}.{_about_levels([levels])}"
 
 
-def _heat(
-    summary: Mapping[str, Any], rows: Sequence[Row], path: Path, published: Mapping[str, Any]
-) -> str | None:
+def _heat(summary: Summary, rows: Sequence[Row], path: Path, with_paper: bool) -> str | None:
     """Draw a score over the two settings that a study varies, a panel a loss."""
     across, up = summary["axes"]
     cells: dict[str, dict[tuple[Any, Any], float]] = {}
@@ -183,8 +162,9 @@ def _heat(
     if not cells:
         return None
     found = [place for table in cells.values() for place in table]
-    xs = _in_order(across.get("values"), [x for x, _ in found])
-    ys = _in_order(up.get("values"), [y for _, y in found])
+    # In the declared order, then other values of rows.
+    xs = list(dict.fromkeys([*(across.get("values") or ()), *(x for x, _ in found)]))
+    ys = list(dict.fromkeys([*(up.get("values") or ()), *(y for _, y in found)]))
     names = [str(axis.get("label") or axis["key"]) for axis in (across, up)]
     tables = {
         title: [[table.get((x, y)) for x in xs] for y in ys] for title, table in cells.items()
@@ -194,7 +174,9 @@ def _heat(
     best = []
     for title, table in cells.items():
         x, y = max(table, key=lambda place: table[place])
-        best.append(f"{title} {table[x, y]:.1f} at {names[0]} {_words(x)}, {names[1]} {_words(y)}")
+        best.append(
+            f"{title} {table[x, y]:.1f} at {names[0]} {axis_value(x)}, {names[1]} {axis_value(y)}"
+        )
     words = f"MAP@R{_where(summary)}, in per cent; framed is the best: {'; '.join(best)}."
     if len(xs) * len(ys) > min(map(len, cells.values())):
         words += " Hatched: not measured."
@@ -202,9 +184,7 @@ def _heat(
     return words + "".join(f" {name}: {value:.1f}." for name, value in levels.items())
 
 
-def _costs(
-    summary: Mapping[str, Any], rows: Sequence[Row], path: Path, published: Mapping[str, Any]
-) -> str | None:
+def _costs(summary: Summary, rows: Sequence[Row], path: Path, with_paper: bool) -> str | None:
     """Draw time and memory of a step against the number of classes."""
     axis: Mapping[str, Any] = next(iter(summary.get("axes") or ()), {})
     key = str(axis.get("key") or "num_classes")
@@ -224,9 +204,7 @@ def _costs(
     return words
 
 
-def _breakdown(
-    summary: Mapping[str, Any], rows: Sequence[Row], path: Path, published: Mapping[str, Any]
-) -> str | None:
+def _breakdown(summary: Summary, rows: Sequence[Row], path: Path, with_paper: bool) -> str | None:
     """Draw the excess of the pair loss over its mean field against the spread of classes."""
     axis: Mapping[str, Any] = next(iter(summary.get("axes") or ()), {})
     key = str(axis.get("key") or "spread")
@@ -314,35 +292,9 @@ def _number(value: Any) -> float | None:
     return float(value)
 
 
-def _labels(summary: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, str]:
-    """Return a unique label for the box of each row, by the row's name.
-
-    In a study of one loss, the value of the axis is enough.
-    """
-    keys = [str(axis["key"]) for axis in summary.get("axes") or ()]
-    trained = [row for row in rows if not is_reference(row)]
-    has_one_loss = len({row["title"] for row in trained}) == 1
-    labels: dict[str, str] = {}
-    for row in trained:
-        ways = [_words(_at(row, key)) for key in keys if _at(row, key) is not None]
-        label = ", ".join(ways if has_one_loss and ways else [row["title"], *ways])
-        name = str(row.get("name"))
-        labels[name] = f"{label} ({name})" if label in labels.values() else label
-    return labels
-
-
 def _at(row: Row, key: Any) -> Any:
     return (row.get("at") or {}).get(key)
 
 
-def _words(value: Any) -> str:
-    return f"{value:g}" if _number(value) is not None else str(value)
-
-
-def _in_order(declared: Any, found: Sequence[Any]) -> list[Any]:
-    """Return the values of an axis in the declared order, then other values of rows."""
-    return list(dict.fromkeys([*(declared or ()), *found]))
-
-
-def _where(summary: Mapping[str, Any]) -> str:
+def _where(summary: Summary) -> str:
     return PLACES.get(str(summary.get("measured_on")), "")

@@ -4,16 +4,18 @@ Each becomes a `Comparison`: a summary as benches and studies write it, and the 
 Single runs on the same data become one comparison.
 """
 
-import json
 import math
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from weiss._base.checks import some, suggestion
+from weiss._base.files import read_json
 from weiss.losses import LOSSES
+from weiss.runs import records
 from weiss.runs.folder import RECIPE, Run
 from weiss.runs.summaries import (
     FORMAT,
@@ -27,6 +29,7 @@ from weiss.runs.summaries import (
 )
 
 Summary = Mapping[str, Any]
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,12 +54,12 @@ class Comparison:
         return str(self.summary["kind"])
 
     @property
-    def rows(self) -> list[Mapping[str, Any]]:
+    def rows(self) -> list[Row]:
         """The rows, untrained networks last."""
         return sorted(self.summary["rows"], key=is_reference)
 
     @property
-    def trained(self) -> list[Mapping[str, Any]]:
+    def trained(self) -> list[Row]:
         """The rows without untrained networks."""
         return [row for row in self.rows if not is_reference(row)]
 
@@ -65,14 +68,13 @@ class Comparison:
         """The score that decides which row is best."""
         return "concatenated.map_at_r" if self.kind == "reality-check" else "map_at_r"
 
-    def label(self, row: Mapping[str, Any]) -> str:
+    def label(self, row: Row) -> str:
         """Return the full name of a row: its loss, and its values on the axes.
 
         Example:
-            >>> axes = [{"key": "train.batch_size", "label": "batch size", "values": [30]}]
-            >>> row = {"loss": "mf_cwms", "title": "MFCWMS", "at": {"train.batch_size": 30}}
-            >>> summary = {"kind": "batch-size", "axes": axes, "rows": [row]}
-            >>> Comparison(Path(), summary).label(row)
+            >>> axes = [{"key": "train.batch_size", "label": "batch size"}]
+            >>> row = {"title": "MFCWMS", "at": {"train.batch_size": 30}}
+            >>> Comparison(Path(), {"axes": axes}).label(row)
             'MFCWMS, batch size 30'
         """
         axes = self.summary.get("axes", ())
@@ -82,32 +84,43 @@ class Comparison:
         where += [f"{row['network']} network"] if row.get("network") else []
         return ", ".join([str(row["title"]), *where])
 
-    def runs(self, row: Mapping[str, Any]) -> list[Run]:
+    def runs(self, row: Row) -> list[Run]:
         """Return the runs of a row that have started."""
         found = [Run(self.folder / name) for name in row.get("runs", ())]
         return [run for run in found if run.exists()]
 
-    def results(self, row: Mapping[str, Any]) -> list[tuple[Run, dict[str, Any]]]:
-        """Return the finished runs of a row, each with its result."""
-        return [(run, run.result()) for run in self.runs(row) if run.is_finished()]
+    def results(self, row: Row) -> list[tuple[Run, dict[str, Any]]]:
+        """Return the finished runs of a row, each with its result; a damaged one is left out."""
+        found = [(run, run.whole_result()) for run in self.runs(row)]
+        return [(run, result) for run, result in found if result is not None]
 
     def metrics(self) -> dict[str, list[list[dict[str, Any]]]]:
-        """Return by the label of each trained row the metrics of its runs, an entry an epoch.
+        """Return for each label of a trained row the metrics of its runs, one entry per epoch.
 
-        Runs in their first epoch are left out, and rows without other runs.
+        Runs in their first epoch are left out, and rows without other runs; those with damaged
+        metrics too, with a warning, if a bench or a study made the comparison.
         """
         found = {
-            self.label(row): [lines for run in self.runs(row) if (lines := run.metrics())]
+            self.label(row): [lines for run in self.runs(row) if (lines := self._metrics(run))]
             for row in self.trained
         }
         return {label: runs for label, runs in found.items() if runs}
+
+    def _metrics(self, run: Run) -> list[dict[str, Any]]:
+        try:
+            return run.metrics()
+        except ValueError as error:
+            if not self.is_given:
+                raise
+            warnings.warn(f"{error} Its curves are left out.", stacklevel=2)
+            return []
 
     def name_of(self, run: Run) -> str:
         """Return the path of a run below the comparison's folder; of a single run its folder."""
         place = run.folder.relative_to(self.folder) if self.is_given else run.folder
         return place.as_posix()
 
-    def best_row(self) -> Mapping[str, Any] | None:
+    def best_row(self) -> Row | None:
         """Return the trained row with the highest mean of the main score; None without scores."""
         scored = [row for row in self.trained if mean_of(row, self.main_metric) is not None]
         return max(scored, key=lambda row: mean_of(row, self.main_metric) or 0.0, default=None)
@@ -120,23 +133,23 @@ def axis_value(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
-def is_reference(row: Mapping[str, Any]) -> bool:
+def is_reference(row: Row) -> bool:
     """Return whether a row is of an untrained network."""
     return bool(row["loss"] == UNTRAINED)
 
 
-def mean_of(row: Mapping[str, Any], metric: str) -> float | None:
+def mean_of(row: Row, metric: str) -> float | None:
     """Return the mean of a row's score; None if it is absent or not finite."""
     mean = (row.get("scores", {}).get(metric) or {}).get("mean")
     return None if mean is None or not math.isfinite(mean) else float(mean)
 
 
-def values_of(row: Mapping[str, Any], metric: str) -> list[float]:
+def values_of(row: Row, metric: str) -> list[float]:
     """Return the single values of a row's score; empty if it is absent."""
     return list((row.get("scores", {}).get(metric) or {}).get("values", ()))
 
 
-def score_of(result: Mapping[str, Any], metric: str = "map_at_r") -> float | None:
+def score_of(result: Mapping[str, Any], metric: str) -> float | None:
     """Return a score from a run's result: on the test set if it has test scores."""
     found = result.get("test", result).get(metric)
     return None if found is None else float(found)
@@ -149,33 +162,28 @@ def read_folders(
 
     Args:
         folders: comparison folders, folders of seeds and run folders, at least one; duplicates
-            count once.
+            count once. Single runs and seeds become one comparison for each data set, at the place
+            of the first of them.
         summaries: newer than those in some of the folders, of unfinished comparisons.
-
-    Returns:
-        The comparisons in the order given. Single runs and seeds become one comparison for each
-        data set, at the place of the first of them.
     """
     if not folders:
         raise ValueError("RUNS must name at least one folder; got none. Pass runs or comparisons.")
-    found: list[Comparison | tuple[str, ...]] = []
-    alone: dict[tuple[str, ...], dict[str, list[Run]]] = {}
+    found: dict[Any, Comparison | dict[str, list[Run]]] = {}
     for folder in dict.fromkeys(map(Path, folders)):
         newer = (summaries or {}).get(folder)
         runs = _runs_of(folder) if newer is None else None
         if runs is None:
-            found.append(_checked(folder, newer or _read_json(folder / SUMMARY)))
+            found[folder] = _checked(folder, newer or _read_json(folder / SUMMARY))
             continue
         recipe = runs[0].recipe()
         data, evaluate = recipe.get("data", {}), recipe.get("evaluate", {})
         key = (str(data.get("name", "")), str(evaluate.get("on", "")))
-        if key not in alone:
-            alone[key] = {}
-            found.append(key)
-        alone[key][str(folder)] = runs
+        alone = found.setdefault(key, {})
+        assert isinstance(alone, dict)
+        alone[str(folder)] = runs
     return [
-        each if isinstance(each, Comparison) else _from_single_runs(each[0], alone[each])
-        for each in found
+        each if isinstance(each, Comparison) else _from_single_runs(key[0], each)
+        for key, each in found.items()
     ]
 
 
@@ -210,32 +218,29 @@ def _runs_of(folder: Path) -> list[Run] | None:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        return read_json(path)
+    except ValueError as error:
         raise ValueError(
-            f"{path} must be JSON; it is truncated or changed: {error}. Run the command that wrote "
-            "it again: finished units are kept."
+            f"{error} Run the command that wrote it again: finished units are kept."
         ) from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} must hold an object with names; got {type(found).__name__}.")
-    return found
 
 
 def _checked(folder: Path, summary: Summary) -> Comparison:
     path = folder / SUMMARY
-    if summary["format"] != FORMAT:
+    if summary.get("format") != FORMAT:
         raise ValueError(
-            f"{path} must have format {FORMAT}; got {summary['format']!r}. Make the report with "
-            "the version of Weiss that wrote it."
+            f"{path} must have format {FORMAT}; got {summary.get('format')!r}. Make the report "
+            "with the version of Weiss that wrote it."
         )
     if summary.get("kind") not in KINDS or not isinstance(summary.get("rows"), list):
         raise ValueError(
             f"{path} must have rows and a kind, one of {', '.join(KINDS)}; got the kind "
             f"{summary.get('kind')!r}. Make the report with the version of Weiss that wrote it."
         )
+    records.checked(records.Summary, summary, path)
     needed = {**dict.fromkeys((*STUDIES, *MEASURES), 1), "beta-delta": 2}.get(summary["kind"], 0)
     lacking = [
-        key for row in summary["rows"] for key in ("name", "loss", "title") if key not in row
+        key for row in summary["rows"] for key in ("name", "loss", "title") if not row.get(key)
     ]
     if len(summary.get("axes", ())) < needed or lacking:
         raise ValueError(
@@ -252,7 +257,12 @@ def _from_single_runs(data: str, given: Mapping[str, list[Run]]) -> Comparison:
     rows = [_row(folder, titles[folder], runs) for folder, runs in given.items()]
     every = [run for runs in given.values() for run in runs]
     recipe = every[0].recipe()
-    unfinished = {str(run.folder): _progress(run) for run in every if not run.is_finished()}
+    unfinished = {}
+    for run in every:
+        if not run.is_finished():
+            asked = run.recipe().get("train", {}).get("epochs")
+            most = f" of at most {asked}" if asked else ""
+            unfinished[str(run.folder)] = f"{len(run.metrics())}{most} epochs"
     done = [run.result() for run in every if run.is_finished()]
     measured = {str(result.get("measured_on", "nothing")) for result in done}
     if done and all("test" in result for result in done):
@@ -263,9 +273,9 @@ def _from_single_runs(data: str, given: Mapping[str, list[Run]]) -> Comparison:
         "title": "Runs",
         "question": "",
         "data": data,
-        **_alike("backbone", "name", every),
-        **_alike("backbone", "embedding_size", every, "embedding_size"),
-        **_alike("train", "batch_size", every, "batch_size"),
+        "backbone": _alike(every, "backbone", "name"),
+        "embedding_size": _alike(every, "backbone", "embedding_size"),
+        "batch_size": _alike(every, "train", "batch_size"),
         "measured_on": measured.pop() if len(measured) == 1 else None,
         "is_complete": not unfinished,
         "num_units": len(every),
@@ -281,11 +291,12 @@ def _from_single_runs(data: str, given: Mapping[str, list[Run]]) -> Comparison:
     return Comparison(Path(), summary, is_given=False, unfinished=unfinished)
 
 
-def _alike(section: str, key: str, runs: Sequence[Run], name: str = "") -> dict[str, Any]:
+def _alike(runs: Sequence[Run], section: str, key: str) -> Any:
     """Return a setting that all runs share, or its values joined by "and"."""
-    found = list(dict.fromkeys(run.recipe().get(section, {}).get(key) for run in runs))
-    value = found[0] if len(found) == 1 else " and ".join(map(str, found))
-    return {name or section: value}
+    found: list[Any] = []
+    for value in (run.recipe().get(section, {}).get(key) for run in runs):
+        found += [value] if value not in found else []
+    return found[0] if len(found) == 1 else " and ".join(map(str, found))
 
 
 def _titles(recipes: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
@@ -323,9 +334,3 @@ def _row(folder: str, title: str, runs: Sequence[Run]) -> dict[str, Any]:
         "failed": {},
         "scores": scores,
     }
-
-
-def _progress(run: Run) -> str:
-    lines = run.metrics()
-    asked = run.recipe().get("train", {}).get("epochs")
-    return f"{len(lines)} of at most {asked} epochs" if asked else f"{len(lines)} epochs"

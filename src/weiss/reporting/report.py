@@ -7,10 +7,9 @@ comparison, with the best loss and whether that is significant, is made here.
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from weiss.reporting.document import Document
-from weiss.reporting.reading import Comparison, Summary, axis_value, mean_of, read_folders
+from weiss.reporting.reading import Comparison, Row, Summary, axis_value, mean_of, read_folders
 from weiss.reporting.sections import (
     SIGNIFICANT,
     Look,
@@ -24,7 +23,7 @@ from weiss.reporting.sections import (
     add_worst_classes,
     p_text,
 )
-from weiss.reporting.tables import Row, significant
+from weiss.reporting.tables import significant
 from weiss.runs.summaries import FEW_PAIRS, MEASURES, by_repetition
 
 MEASURED = {
@@ -42,22 +41,17 @@ def write_report(
     title: str = "",
     summaries: Mapping[Path, Summary] | None = None,
 ) -> list[Path]:
-    """Write a report of runs and comparisons.
-
-    The page is one self-contained HTML file. Beside it are the same in Markdown, the tables in
-    LaTeX, and every figure in the folder ``STEM-figures`` as .svg and .pdf.
+    """Write a report of runs and comparisons; return its files: page, Markdown, LaTeX, figures.
 
     Args:
         folders: run folders, folders of seeds, comparison folders; finished or not.
-        out: the page; its name ends in .html.
+        out: the page, one self-contained HTML file. Beside it are the same in Markdown, the tables
+            in LaTeX, and every figure in the folder ``STEM-figures`` as .svg and .pdf.
         look: embeds the data that the run in a folder was measured on, for the section on the
             worst classes; without it the report has no such section.
         title: of the page; by default made from what was compared.
         summaries: by folder, newer than its summary.json, of comparisons that are not finished.
             Nothing is written to folders.
-
-    Returns:
-        The files written: page, Markdown, LaTeX, figures.
     """
     out = Path(out)
     if out.suffix.lower() != ".html":
@@ -161,7 +155,15 @@ def _best_in_words(comparison: Comparison, best: Row) -> str:
     if not rivals:
         return f"{comparison.label(best)} reaches {reached}."
     second = max(rivals, key=lambda row: mean_of(row, metric) or 0.0)
-    test = _test_of(comparison, best, second)
+    pair = {best["name"], second["name"]}
+    tests = [
+        test
+        for test in comparison.summary.get("tests", ())
+        if test["metric"] == metric
+        and {test["first"], test["second"]} == pair
+        and test.get("corrected") is not None
+    ]
+    test = tests[0] if tests else None
     words = f"{comparison.label(best)} is best with {reached}"
     if test is None and comparison.summary.get("axes"):
         is_single = len(best.get("runs", ())) == 1
@@ -194,12 +196,3 @@ def _ahead(best: Row, second: Row, metric: str) -> str:
     where = "above" if difference >= 0 else "below"
     shared = _several(len(common), "repetition")
     return f"on the {shared} that both have {abs(difference):.2f} points {where}"
-
-
-def _test_of(comparison: Comparison, one: Row, other: Row) -> Mapping[str, Any] | None:
-    pair = {one["name"], other["name"]}
-    for test in comparison.summary.get("tests", ()):
-        is_it = test["metric"] == comparison.main_metric and {test["first"], test["second"]} == pair
-        if is_it and test.get("corrected") is not None:
-            return dict(test)
-    return None

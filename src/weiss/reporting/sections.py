@@ -14,12 +14,10 @@ from weiss.evaluation.metrics import TITLES
 from weiss.reporting.document import Document
 from weiss.reporting.gallery import Gallery, Looked, Query, class_scores, retrieval_rows
 from weiss.reporting.pictures import draw_picture, levels_of
-from weiss.reporting.published import published_for_picture
-from weiss.reporting.reading import Comparison, axis_value, score_of, values_of
+from weiss.reporting.reading import Comparison, Row, axis_value, score_of, values_of
 from weiss.reporting.tables import (
     MINUS,
     Cell,
-    Row,
     Table,
     comparison_tables,
     score_cell,
@@ -55,26 +53,6 @@ MEANINGS = {
 }
 """The meaning of each order parameter, for readers who see it for the first time."""
 SIGNIFICANT = 0.05
-TESTS = (
-    "metric",
-    "first",
-    "second",
-    "difference",
-    "p",
-    "p, corrected",
-    "p, Wilcoxon",
-    "pairs",
-)
-COSTS = (
-    "loss",
-    "runs",
-    "seconds, mean",
-    "seconds, total",
-    "epochs",
-    "images per second",
-    "peak GPU memory, GB",
-    "seconds of the search",
-)
 
 
 def add_scores(document: Document, comparison: Comparison) -> None:
@@ -101,12 +79,11 @@ def add_scores(document: Document, comparison: Comparison) -> None:
 def add_pictures(document: Document, comparison: Comparison, name: str) -> None:
     """Add the picture of a comparison, its learning curves and a box plot of its P@1."""
     summary = comparison.summary
-    beside = published_for_picture(summary) or None
     num_values = sum(len(each) for each in _values(comparison, "map_at_r").values())
     # A single dot shows no more than its number.
     if comparison.is_given or num_values > 1:
         document.figure(
-            f"{name}-picture", lambda path: draw_picture(summary, path, published=beside)
+            f"{name}-picture", lambda path: draw_picture(summary, path, with_paper=True)
         )
     _add_curves(document, comparison, name)
     boxes = _values(comparison, "precision_at_1")
@@ -114,7 +91,7 @@ def add_pictures(document: Document, comparison: Comparison, name: str) -> None:
         levels, title = levels_of(comparison.rows, "precision_at_1"), TITLES["precision_at_1"]
 
         def draw(path: Path) -> str:
-            figures.box_plots(boxes, path, ylabel=f"{title} (%)", levels=levels)
+            figures.box_panels({"": figures.Boxes(boxes, levels)}, path, ylabel=f"{title} (%)")
             return f"{title} of each run, in per cent."
 
         document.figure(f"{name}-precision-at-1", draw)
@@ -129,7 +106,11 @@ def _values(comparison: Comparison, metric: str) -> dict[str, list[float]]:
 def _add_curves(document: Document, comparison: Comparison, name: str) -> None:
     # Runs without an evaluation keep an empty entry, so that each curve keeps its colour.
     curves = {
-        label: [lines for lines in runs if any(map(_was_evaluated, lines))]
+        label: [
+            lines
+            for lines in runs
+            if any((line.get("evaluation") or {}).get("map_at_r") is not None for line in lines)
+        ]
         for label, runs in comparison.metrics().items()
     }
     if not 0 < sum(map(bool, curves.values())) <= MOST_CURVES:
@@ -148,10 +129,6 @@ def _add_curves(document: Document, comparison: Comparison, name: str) -> None:
         return words + (" Dashed: before training." if levels else "")
 
     document.figure(f"{name}-curves", draw)
-
-
-def _was_evaluated(line: Mapping[str, Any]) -> bool:
-    return (line.get("evaluation") or {}).get("map_at_r") is not None
 
 
 def add_order(document: Document, comparison: Comparison, name: str) -> None:
@@ -292,28 +269,30 @@ def add_significance(document: Document, comparison: Comparison) -> None:
             "never bold, and are corrected apart from the others."
         )
     titles = {row["name"]: comparison.label(row) for row in comparison.rows}
-    lines: list[tuple[Cell, ...]] = []
+    lines: list[dict[str, Cell]] = []
     bold = set()
     for at, test in enumerate(tests):
         p, num_pairs = test.get("corrected"), int(test.get("num_pairs") or 0)
+        part, _, metric = test["metric"].rpartition(".")
         lines.append(
-            (
-                _metric_title(test["metric"]),
-                titles.get(test["first"], test["first"]),
-                titles.get(test["second"], test["second"]),
-                _difference(test),
-                p_text(test.get("p_value")),
-                p_text(p),
-                p_text(test.get("wilcoxon")),
-                str(test.get("num_pairs")),
-            )
+            {
+                "metric": TITLES.get(metric, metric) + (f", {part}" if part else ""),
+                "first": titles.get(test["first"], test["first"]),
+                "second": titles.get(test["second"], test["second"]),
+                "difference": _difference(test),
+                "p": p_text(test.get("p_value")),
+                "p, corrected": p_text(p),
+                "p, Wilcoxon": p_text(test.get("wilcoxon")),
+                "pairs": str(test.get("num_pairs")),
+            }
         )
         if p is not None and p < SIGNIFICANT and num_pairs >= FEW_PAIRS:
-            bold.add((at, TESTS.index("p, corrected")))
+            bold.add((at, list(lines[0]).index("p, corrected")))
     caption = f"Paired tests; bold: below {SIGNIFICANT} after Holm's correction."
     if len(tests) < all_tests:
         caption += " Tests by other metrics are in summary.json."
-    document.table(Table(TESTS, tuple(lines), caption, frozenset(bold)))
+    rows = tuple(tuple(line.values()) for line in lines)
+    document.table(Table(tuple(lines[0]), rows, caption, frozenset(bold)))
 
 
 def p_text(p: float | None) -> Cell:
@@ -323,54 +302,47 @@ def p_text(p: float | None) -> Cell:
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def _points(fraction: float) -> str:
-    """Return a difference of fractions in percentage points, with its sign."""
-    return f"{100 * fraction:+.2f}".replace("-", MINUS)
-
-
 def _difference(test: Mapping[str, Any]) -> Cell:
-    if test.get("difference") is None:
-        return None
-    low, high = test.get("low"), test.get("high")
-    shown = _points(test["difference"])
-    return shown if low is None or high is None else f"{shown} ({_points(low)} to {_points(high)})"
-
-
-def _metric_title(metric: str) -> str:
-    part, _, name = metric.rpartition(".")
-    title = TITLES.get(name, name)
-    return f"{title}, {part}" if part else title
+    """Return a difference of fractions in percentage points with its sign, and its interval."""
+    shown = [
+        None if test.get(key) is None else f"{100 * test[key]:+.2f}".replace("-", MINUS)
+        for key in ("difference", "low", "high")
+    ]
+    return shown[0] if None in shown else "{} ({} to {})".format(*shown)
 
 
 def add_costs(document: Document, comparison: Comparison) -> None:
     """Add time, speed and memory of the runs."""
-    lines: list[list[Cell]] = []
+    lines: list[dict[str, Cell]] = []
     for row in comparison.trained:
         results = [result for _, result in comparison.results(row)]
-        seconds = [r["seconds"] for r in results if "seconds" in r] or values_of(row, "seconds")
+        seconds = _known(results, "seconds") or values_of(row, "seconds")
         if not seconds:
             continue
-        memory = [r["peak_gpu_memory_gb"] for r in results if "peak_gpu_memory_gb" in r]
+        memory = _known(results, "peak_gpu_memory_gb")
+        trials = (comparison.folder / row["name"]).glob(f"trial-*/fold-*/{RESULT}")
+        found = [Run(path.parent).whole_result() for path in sorted(trials)]
+        searched = [result.get("seconds", 0.0) for result in found if result is not None]
         lines.append(
-            [
-                comparison.label(row),
-                str(len(seconds)),
-                significant(sum(seconds) / len(seconds)),
-                significant(sum(seconds)),
-                _mean([r["epochs"] for r in results if "epochs" in r]),
-                _mean([r["images_per_second"] for r in results if "images_per_second" in r]),
-                significant(max(memory)) if memory else None,
-                _search_seconds(comparison.folder / row["name"]),
-            ]
+            {
+                "loss": comparison.label(row),
+                "runs": str(len(seconds)),
+                "seconds, mean": _mean(seconds),
+                "seconds, total": significant(sum(seconds)),
+                "epochs": _mean(_known(results, "epochs")),
+                "images per second": _mean(_known(results, "images_per_second")),
+                "peak GPU memory, GB": significant(max(memory, default=None)),
+                "seconds of the search": significant(sum(searched)) if searched else None,
+            }
         )
     if not lines:
         return
-    known = [at for at in range(len(COSTS)) if any(line[at] for line in lines)]
+    headers = tuple(header for header in lines[0] if any(line[header] for line in lines))
     document.heading("Costs", 3)
     document.table(
         Table(
-            tuple(COSTS[at] for at in known),
-            tuple(tuple(line[at] for at in known) for line in lines),
+            headers,
+            tuple(tuple(line[header] for header in headers) for line in lines),
             "Costs of the finished runs: seconds of a run and of all together, epochs until it "
             "stopped, training images a second. Runs that shared a machine slowed each other "
             "down: these are not the costs of a loss; for those see weiss study classes.",
@@ -378,14 +350,12 @@ def add_costs(document: Document, comparison: Comparison) -> None:
     )
 
 
+def _known(results: Sequence[Mapping[str, Any]], key: str) -> list[float]:
+    return [result[key] for result in results if key in result]
+
+
 def _mean(values: Sequence[float]) -> Cell:
     return significant(sum(values) / len(values)) if values else None
-
-
-def _search_seconds(folder: Path) -> Cell:
-    runs = [Run(path.parent) for path in sorted(folder.glob(f"trial-*/fold-*/{RESULT}"))]
-    seconds = [run.result().get("seconds", 0.0) for run in runs if run.exists()]
-    return significant(sum(seconds)) if seconds else None
 
 
 def add_worst_classes(document: Document, comparison: Comparison, look: Look) -> None:
@@ -449,7 +419,7 @@ def add_worst_classes(document: Document, comparison: Comparison, look: Look) ->
 
 
 def _best_run(comparison: Comparison, row: Row) -> Run | None:
-    scored = [(run, score_of(result)) for run, result in comparison.results(row)]
+    scored = [(run, score_of(result, "map_at_r")) for run, result in comparison.results(row)]
     known = [(run, score) for run, score in scored if score is not None]
     # Networks may have been removed to save space; prefer a run that has its network.
     known = [pair for pair in known if (pair[0].folder / MODEL).is_file()] or known
@@ -459,7 +429,7 @@ def _best_run(comparison: Comparison, row: Row) -> Run | None:
 def add_settings(document: Document, comparison: Comparison) -> None:
     """Add what is needed to reproduce it: command, recipes, seeds, versions, hardware."""
     summary = comparison.summary
-    document.heading("To do it again", 3)
+    document.heading("How to reproduce", 3)
     if summary.get("command"):
         document.code(str(summary["command"]), "Command", folded=False)
     recipes: dict[str, Run] = {}
@@ -482,10 +452,15 @@ def add_settings(document: Document, comparison: Comparison) -> None:
         caption = "Settings of the loss."
     if lines and any(lines.values()):
         document.table(Table(("loss", "settings"), tuple(lines.items()), caption))
-    known = _protocol_and_versions(comparison)
+    used = [run.recipe() for row in comparison.trained for run in comparison.runs(row)]
+    seeds = sorted({recipe["seed"] for recipe in used if "seed" in recipe})
+    known = _flat(summary.get("protocol") or {}, SEARCHED)
+    if seeds:
+        known["seeds of the runs"] = ", ".join(map(str, seeds))
+    known |= _flat(summary.get("made_with") or (used[0].get("made_with", {}) if used else {}))
     if known:
-        caption = "Protocol, seeds, versions and hardware."
-        document.table(Table(("what", "which"), tuple(known.items()), caption))
+        rows = tuple((key, str(value)) for key, value in known.items())
+        document.table(Table(("what", "which"), rows, "Protocol, seeds, versions and hardware."))
 
 
 def _settings(comparison: Comparison) -> dict[str, Cell]:
@@ -519,19 +494,6 @@ def _differences(recipes: Mapping[str, Run]) -> dict[str, Cell]:
             own = {f"{key} =": flat[label].get(key, "not given") for key in changed}
             found[label] = settings_text(own)
     return found
-
-
-def _protocol_and_versions(comparison: Comparison) -> dict[str, Cell]:
-    """Return protocol, seeds, versions and hardware, by name."""
-    summary = comparison.summary
-    runs = [run for row in comparison.trained for run in comparison.runs(row)]
-    recipes = [run.recipe() for run in runs]
-    seeds = sorted({recipe["seed"] for recipe in recipes if "seed" in recipe})
-    made_with = summary.get("made_with") or (recipes[0].get("made_with", {}) if recipes else {})
-    found = _flat(summary.get("protocol") or {}, SEARCHED)
-    if seeds:
-        found["seeds of the runs"] = ", ".join(map(str, seeds))
-    return {key: str(value) for key, value in {**found, **_flat(made_with)}.items()}
 
 
 def _flat(

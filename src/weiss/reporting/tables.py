@@ -5,23 +5,16 @@ To add the table of a new kind of comparison, add a function and a case in `comp
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from weiss.evaluation.metrics import TITLES
 from weiss.reporting.page import are_numbers
-from weiss.reporting.published import (
-    Published,
-    difference_in_words,
-    published,
-    published_at,
-    source,
-)
-from weiss.reporting.reading import Comparison, axis_value, is_reference, mean_of, values_of
+from weiss.reporting.published import Published, difference_in_words, published, source
+from weiss.reporting.reading import Comparison, Row, axis_value, is_reference, mean_of, values_of
 
 Cell = str | None
 """The text of a cell; None is shown as a dash."""
-Row = Mapping[str, Any]
 DECIMALS = {"reality-check": 2}
 """Decimals of a score in per cent, if not one; as in the paper."""
 BREAKDOWN = {"spread": "spread", "pair": "pair loss", "mean_field": "mean field"}
@@ -35,13 +28,9 @@ MINUS = "\N{MINUS SIGN}"
 class Table:
     """A table, independent of the format.
 
-    Attributes:
-        headers: the names of the columns.
-        rows: the cells, as they are shown.
-        caption: plain text.
-        best: the bold cells, as ``(row, column)`` from 0.
-        groups: headings above the headers, each with the number of columns it spans; or none.
-        apart: rows that are set apart: baselines such as the untrained network.
+    ``best`` are the bold cells, as ``(row, column)`` from 0. ``groups`` are headings above the
+    headers, each with the number of columns it spans. Rows of ``apart`` are set apart: baselines
+    such as the untrained network.
     """
 
     headers: tuple[str, ...]
@@ -60,11 +49,8 @@ class Table:
 class Column:
     """A column of a table.
 
-    Attributes:
-        header: its name.
-        cells: as they are shown.
-        better: which value is the best and bold, if any is.
-        values: the numbers of the cells, to find the best; None for rows that do not compete.
+    ``better`` is which value is the best and bold, if any is; ``values`` are the numbers of the
+    cells, to find it, None for rows that do not compete.
     """
 
     header: str
@@ -79,25 +65,32 @@ def from_columns(
     *,
     apart: Sequence[int] = (),
     groups: Sequence[tuple[str, int]] = (),
+    is_grid: bool = False,
 ) -> Table:
-    """Make a table of columns and mark the best cells of each.
+    """Make a table of columns and mark the best cells of each, of a grid those of the whole.
 
-    Cells that show the same mean as the best one are best too. If only one row has a value, or all
+    Cells that show the same mean as the best one are best too. If only one cell has a value, or all
     show the same, none is.
     """
-    best = set()
-    for at, column in enumerate(columns):
-        known = [value for value in column.values if value is not None]
-        if column.better is None or len(known) < 2:
-            continue
-        first = column.values.index(max(known) if column.better == "high" else min(known))
-        shown = _mean_part(column.cells[first])
-        alike = {
-            (row, at)
-            for row, cell in enumerate(column.cells)
-            if column.values[row] is not None and _mean_part(cell) == shown
+    known = [
+        {
+            (row, at): value
+            for row, value in enumerate(column.values)
+            if value is not None and column.better
         }
-        best |= alike if len(alike) < len(known) else set()
+        for at, column in enumerate(columns)
+    ]
+    if is_grid:
+        known = [{place: value for own in known for place, value in own.items()}]
+    best: set[tuple[int, int]] = set()
+    for values in known:
+        if not values:
+            continue
+        is_high = columns[next(iter(values))[1]].better == "high"
+        first = (max if is_high else min)(values, key=lambda place: values[place])
+        shown = {(row, at): _mean_part(columns[at].cells[row]) for row, at in values}
+        alike = {place for place in values if shown[place] == shown[first]}
+        best |= alike if len(alike) < len(values) else set()
     return Table(
         tuple(column.header for column in columns),
         tuple(zip(*(column.cells for column in columns), strict=True)),
@@ -175,12 +168,8 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
         case "dimension" | "batch-size" | "regularisation":
             return [_by_axis(comparison, name) for name in TITLES if _has(comparison, name)]
         case "classes":
-            names = {"milliseconds": "Milliseconds", "megabytes": "Megabytes"}
-            return [
-                _costs_by_axis(comparison, name, title)
-                for name, title in names.items()
-                if _has(comparison, name)
-            ]
+            names = ("milliseconds", "megabytes")
+            return [_costs_by_axis(comparison, name) for name in names if _has(comparison, name)]
         case "beta-delta":
             return _grids(comparison)
         case "breakdown":
@@ -209,23 +198,17 @@ def _how_measured(comparison: Comparison, *, has_paper: bool) -> str:
             words += f"; the epoch was chosen on {chosen}."
     elif measured and measured != "nothing" and comparison.kind != "reality-check":
         words += f" Measured on: {measured}."
-    words += _about_epochs(comparison)
-    if has_paper:
-        words += f" Paper: {source()}.{difference_in_words(comparison.summary)}"
-    return words
-
-
-def _about_epochs(comparison: Comparison) -> str:
-    """Return a note if the best epoch of every run was its last: longer training might help."""
     asked = ((comparison.summary.get("recipe") or {}).get("train") or {}).get("epochs")
     was_last = [
         value == row.get("changes", {}).get("train.epochs", asked)
         for row in comparison.trained
         for value in values_of(row, "epoch")
     ]
-    if asked is None or not was_last or not all(was_last):
-        return ""
-    return " The best epoch was the last in every run: none had stopped improving."
+    if asked is not None and was_last and all(was_last):
+        words += " The best epoch was the last in every run: none had stopped improving."
+    if has_paper:
+        words += f" Paper: {source()}.{difference_in_words(comparison.summary)}"
+    return words
 
 
 def _has(comparison: Comparison, name: str) -> bool:
@@ -252,12 +235,7 @@ def _with_paper(
     """Return the column of a score and, if the paper has it for any loss, the paper's."""
     rows, decimals = comparison.rows, DECIMALS.get(comparison.kind, 1)
     ours = _score_column(header, rows, name, decimals=decimals, factor=factor)
-    data = str(comparison.summary.get("data"))
-    # A loss with changed settings has no number in the paper.
-    numbers = [
-        None if row.get("changes") else published(comparison.kind, data, row["loss"], name)
-        for row in rows
-    ]
+    numbers = [published(comparison.summary, row, name) for row in rows]
     if not any(numbers):
         return [ours]
     return [ours, Column("paper", [paper_cell(number, decimals) for number in numbers])]
@@ -276,7 +254,8 @@ def _bench(comparison: Comparison) -> Table:
         cells = [None if value is None else axis_value(value) for value in values]
         columns.append(Column(axis["label"], cells))
     for name, title in TITLES.items():
-        columns += _with_paper(comparison, title, name)
+        if _has(comparison, name):
+            columns += _with_paper(comparison, title, name)
     columns += _with_paper(comparison, "best epoch", "epoch", factor=1)
     columns.append(Column("runs", [str(len(values_of(row, "map_at_r"))) for row in rows]))
     has_paper = any(column.header == "paper" for column in columns)
@@ -297,6 +276,7 @@ def _reality_check(comparison: Comparison) -> list[Table]:
         blocks[title] = [
             column
             for name, header in TITLES.items()
+            if _has(comparison, f"{part}.{name}")
             for column in _with_paper(comparison, header, f"{part}.{name}")
         ]
     has_paper = any(column.header == "paper" for block in blocks.values() for column in block)
@@ -329,36 +309,27 @@ def _axis(comparison: Comparison, number: int = 0) -> tuple[str, str, list[Any]]
     return axis["key"], axis.get("label", axis["key"]), list(values)
 
 
-def _everywhere(comparison: Comparison, key: str, points: Mapping[Any, Row]) -> dict[Any, Row]:
-    """Return the row at each value; an untrained network has the same row at all of them."""
-    if None not in points:
-        return dict(points)
-    values = _axis(comparison)[2]
-    if key == "backbone.embedding_size":  # on which every network depends
-        values = [comparison.summary.get("embedding_size")]
-    return {**dict.fromkeys(values, points[None]), **points}
-
-
 def _by_axis(comparison: Comparison, name: str) -> Table:
     """Return a score of each loss at each value of the study's axis, the paper's beside it."""
     key, label, values = _axis(comparison)
-    data, blocks = str(comparison.summary.get("data")), []
-    for (loss, title), points in _series(comparison, key).items():
-        rows = [_everywhere(comparison, key, points).get(value, {}) for value in values]
-        block = [_score_column(title, rows, name)]
-        is_changed = any(row.get("changes") for row in rows)
-        numbers = [published_at(comparison.kind, data, loss, value) for value in values]
-        if name == "map_at_r" and any(numbers) and not is_changed:
-            block.append(Column("paper", [paper_cell(number) for number in numbers]))
-        blocks.append(block)
-    has_paper = any(len(block) > 1 for block in blocks)
     columns = [Column(label, [axis_value(value) for value in values])]
-    columns += [column for block in blocks for column in block]
+    for (_, title), points in _series(comparison, key).items():
+        if None in points:
+            # An untrained network is the same at all values, except for another embedding size.
+            size = [comparison.summary.get("embedding_size")]
+            same = size if key == "backbone.embedding_size" else values
+            points = {**dict.fromkeys(same, points[None]), **points}
+        columns.append(_score_column(title, [points.get(value, {}) for value in values], name))
+        row = next(iter(points.values()))
+        numbers = [published(comparison.summary, row, name, at=value) for value in values]
+        if any(numbers):
+            columns.append(Column("paper", [paper_cell(number) for number in numbers]))
+    has_paper = any(column.header == "paper" for column in columns)
     caption = f"{TITLES[name]}. {_how_measured(comparison, has_paper=has_paper)}"
     return from_columns(columns, f"{caption} Bold: the best value for a loss.")
 
 
-def _costs_by_axis(comparison: Comparison, name: str, title: str) -> Table:
+def _costs_by_axis(comparison: Comparison, name: str) -> Table:
     """Return the cost of a step of each loss at each number of classes."""
     key, label, values = _axis(comparison)
     series = _series(comparison, key)
@@ -366,7 +337,9 @@ def _costs_by_axis(comparison: Comparison, name: str, title: str) -> Table:
     for value in values:
         means = [mean_of(points.get(value, {}), name) for points in series.values()]
         columns.append(Column(axis_value(value), [*map(significant, means)], "low", means))
-    caption = f"{title} of one step of the loss, forward and backward, without the network;"
+    caption = (
+        f"{name.capitalize()} of one step of the loss, forward and backward, without the network;"
+    )
     caption += f" batch of {comparison.summary.get('batch_size')}. Bold: the least of a column."
     return from_columns(columns, caption, groups=[("", 1), (label, len(values))])
 
@@ -384,7 +357,7 @@ def _grids(comparison: Comparison) -> list[Table]:
         columns = [Column(f"{down_label} \\ {label}", [axis_value(value) for value in down])]
         for value in values:
             rows = [at.get((value, other), {}) for other in down]
-            columns.append(replace(_score_column(axis_value(value), rows, "map_at_r"), better=None))
+            columns.append(_score_column(axis_value(value), rows, "map_at_r"))
         levels = [
             f" {row['title'].capitalize()}: {score_cell(row['scores'].get('map_at_r'))}."
             for row in comparison.rows
@@ -392,19 +365,7 @@ def _grids(comparison: Comparison) -> list[Table]:
         ]
         caption = f"MAP@R of {title}: {label} to the right, {down_label} down. "
         caption += f"{_how_measured(comparison, has_paper=False)}{''.join(levels)}"
-        table = from_columns(columns, f"{caption} Bold: the best of all.")
-        means = {
-            (row, column): value
-            for column, each in enumerate(columns)
-            for row, value in enumerate(each.values)
-            if value is not None
-        }
-        if len(means) > 1:
-            row, column = max(means, key=lambda place: means[place])
-            shown = _mean_part(table.rows[row][column])
-            alike = {(r, c) for r, c in means if _mean_part(table.rows[r][c]) == shown}
-            table = replace(table, best=frozenset(alike))
-        tables.append(table)
+        tables.append(from_columns(columns, f"{caption} Bold: the best of all.", is_grid=True))
     return tables
 
 

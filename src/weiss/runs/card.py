@@ -1,6 +1,5 @@
 """The card of a run: what people should know about its network, in Markdown."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from weiss.evaluation.metrics import TITLES
@@ -14,26 +13,14 @@ MEASURED_ON = {
 }
 
 
-def score_table(
-    scores: Mapping[str, Any],
-    titles: Mapping[str, str] = TITLES,
-    *,
-    test_title: str = "test set",
-) -> str:
-    """Return scores in per cent as a table in Markdown; empty without any.
-
-    Args:
-        scores: fractions by name; ``measured_on``; the scores on the test set under ``test``, if
-            they were measured apart.
-        titles: of the scores to show, by name.
-        test_title: of the column of ``test``.
-    """
-    named = {name: title for name, title in titles.items() if name in scores}
+def _score_table(found: dict[str, Any]) -> str:
+    """Return the scores of a result in per cent as a table in Markdown."""
+    named = {name: title for name, title in TITLES.items() if name in found}
     if not named:
-        return ""
-    columns = {str(scores.get("measured_on", "nothing")): scores}
-    if scores.get("test"):
-        columns[test_title] = scores["test"]
+        return "Nothing was measured: the data have no part that could be."
+    columns = {found["measured_on"]: found}
+    if "test" in found:
+        columns["test set"] = found["test"]
     rows = [("per cent", *columns)]
     for name, title in named.items():
         rows.append((title, *(f"{100 * column[name]:.2f}" for column in columns.values())))
@@ -42,15 +29,13 @@ def score_table(
 
 
 def card(recipe: Recipe, found: dict[str, Any]) -> str:
-    """Return the card of a run.
-
-    Args:
-        recipe: complete.
-        found: the result of the run, as result.json holds it.
-    """
+    """Return the card of a run from its complete recipe and its result."""
     settings = ", ".join(f"{key} {value}" for key, value in recipe.loss.arguments.items())
     kind = "mean fields" if recipe.loss.has_fields else "class vectors of the loss, if it has any"
-    table = score_table(found) or "Nothing was measured: the data have no part that could be."
+    note = ""
+    if found["measured_on"] in MEASURED_ON:
+        once = "; the test set was looked at once, at the end" if "test" in found else ""
+        note = f"\nMeasured on {MEASURED_ON[found['measured_on']]}{once}.\n"
     return f"""# {recipe.backbone.name} for {recipe.data.name}
 
 An embedding for image retrieval, trained with {LOSSES[recipe.loss.name].title}\
@@ -62,8 +47,8 @@ An embedding for image retrieval, trained with {LOSSES[recipe.loss.name].title}\
 - `{MODEL}` holds the network and the {kind} ({found["num_classes"]} training classes).
 - Epoch {found["epoch"]} of {found["epochs"]}, seed {recipe.seed}; all settings: `{RECIPE}`.
 
-{table}
-{_measured_on(found)}
+{_score_table(found)}
+{note}
 
 ```python
 from weiss.runs import Run
@@ -72,10 +57,3 @@ model = Run("path/to/this/folder").model()
 embeddings = model(images)  # (B, 3, {recipe.evaluate.size}, {recipe.evaluate.size}) in 0..255
 ```
 """
-
-
-def _measured_on(found: dict[str, Any]) -> str:
-    if found["measured_on"] not in MEASURED_ON:
-        return ""
-    once = "; the test set was looked at once, at the end" if "test" in found else ""
-    return f"\nMeasured on {MEASURED_ON[found['measured_on']]}{once}.\n"

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from weiss._base.files import json_object
 from weiss._base.tensor_files import DamagedFileError, read_tensors, write_tensors
 
 KEPT = 2
@@ -22,23 +23,14 @@ SUFFIX = ".safetensors"
 
 @dataclass(frozen=True)
 class State:
-    """Everything that a run needs to be resumed.
-
-    Attributes:
-        tensors: parameters, buffers and moments by name, on the CPU.
-        facts: where the run was, in values of JSON.
-    """
+    """Everything that a run needs to be resumed: tensors by name, and facts in values of JSON."""
 
     tensors: Mapping[str, Tensor]
     facts: dict[str, Any]
 
 
 class Checkpoints:
-    """The states in a folder, each named by its number of steps.
-
-    Args:
-        folder: their folder; made when the first is saved.
-    """
+    """The states in a folder, which the first makes; each is named by its number of steps."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -71,7 +63,7 @@ class Checkpoints:
     def read(self, step: int) -> State:
         """Return the state after a number of steps, which must be there and whole."""
         tensors, facts = read_tensors(self._path(step), is_ours=True)
-        return State(tensors, json.loads(facts["facts"]))
+        return State(tensors, json_object(facts["facts"], self._path(step)))
 
     def remove_all_but_the_newest(self) -> None:
         """Keep the newest state; remove the others and damaged ones."""

@@ -20,14 +20,7 @@ LEAST_KEPT_SIDE = 256
 
 
 class ImageSizes(NamedTuple):
-    """The sizes of images, in pixels.
-
-    Attributes:
-        train: height and width of a training crop.
-        evaluate: height and width of the centre crop in evaluation.
-        resize: shorter side before the centre crop.
-        kept: shorter side with which decoded images are kept.
-    """
+    """Sides in pixels: of crops in training and evaluation, shorter ones before and as kept."""
 
     train: int
     evaluate: int
@@ -47,17 +40,7 @@ def image_sizes(recipe: Recipe, input: InputSpec) -> ImageSizes:
 def complete(
     recipe: Recipe, table: Table, model: Embedder, device: torch.device, processes: Processes
 ) -> Recipe:
-    """Fill in every key that a recipe leaves open.
-
-    Args:
-        recipe: the experiment.
-        table: the data that are served, with a part ``train``.
-        model: the network that the recipe asks for.
-        device: where the run computes.
-        processes: the processes that share each batch.
-
-    Returns:
-        The recipe from which the same run can be made again, whatever defaults may become.
+    """Return the recipe from which the same run can be made again, whatever defaults may become.
 
     Raises:
         ValueError: the data cannot fill a batch, or the device cannot do what is asked for.

@@ -1,10 +1,9 @@
 """Evaluate or embed with the network of a run, on its own data or on others."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -45,13 +44,12 @@ class Embedded:
         """Evaluate retrieval among these items, by other embeddings of them if some are given."""
         vectors = self.embeddings if embeddings is None else embeddings
         labels = torch.from_numpy(np.ascontiguousarray(self.table.labels))
-        against: dict[str, Any] = {}
-        if self.gallery is not None:
-            against = {"gallery": vectors[self.gallery], "gallery_labels": labels[self.gallery]}
+        gallery = self.gallery
         return evaluate_retrieval(
             vectors[self.queries],
             labels[self.queries],
-            **against,
+            None if gallery is None else vectors[gallery],
+            None if gallery is None else labels[gallery],
             recall_at=self.recall_at,
             clustering=clustering,
         )
@@ -66,6 +64,7 @@ def evaluate_run(
     device: str = "auto",
     clustering: bool = False,
     overrides: Overrides = (),
+    trust: bool = False,
 ) -> Retrieval:
     """Compute every metric of a run's network.
 
@@ -79,14 +78,15 @@ def evaluate_run(
         clustering: also cluster, for NMI and AMI.
         overrides: changes of the run's recipe, as `weiss.runs.recipe_from` takes them:
             ``data.name=PATH`` where its folder has moved, ``evaluate.size=256``.
+        trust: as for `Run`, for a path.
 
     Returns:
         What was found, query by query; ``summary()`` gives the metrics, ``interval()`` how sure.
     """
-    run = run if isinstance(run, Run) else Run(run)
-    recipe = _recipe(run, data, root, overrides)
-    opened = _Opened(recipe, split, device, is_other=data is not None)
-    return opened.embed(run).retrieval(clustering=clustering)
+    opened = run if isinstance(run, Run) else Run(run, trust=trust)
+    recipe = _recipe(opened, data, root, overrides)
+    (found,) = _embedded([opened], recipe, split, device, is_other=data is not None)
+    return found.retrieval(clustering=clustering)
 
 
 def embed_runs(
@@ -95,6 +95,7 @@ def embed_runs(
     split: str | None = None,
     device: str = "auto",
     overrides: Overrides = (),
+    trust: bool = False,
 ) -> list[Embedded]:
     """Embed a part of the data of some runs by the network of each.
 
@@ -103,39 +104,38 @@ def embed_runs(
         split: as for `evaluate_run`.
         device: where to compute.
         overrides: changes of the first run's recipe, as `weiss.runs.recipe_from` takes them.
+        trust: as for `Run`, for paths.
 
     Returns:
         The items and their embeddings, one entry a run.
     """
-    opened = [run if isinstance(run, Run) else Run(run) for run in runs]
-    part = _Opened(_recipe(opened[0], None, None, overrides), split, device, is_other=False)
-    return [part.embed(run) for run in opened]
+    opened = [run if isinstance(run, Run) else Run(run, trust=trust) for run in runs]
+    recipe = _recipe(opened[0], None, None, overrides)
+    return list(_embedded(opened, recipe, split, device, is_other=False))
 
 
-class _Opened:
-    """A part of the data that a recipe names; decoded when the first network embeds it."""
-
-    def __init__(self, recipe: Recipe, split: str | None, device: str, *, is_other: bool) -> None:
-        self.recipe, self.device = recipe, _device(device)
-        table = open_data(recipe)
-        self.split = _split(table, split, recipe, is_other=is_other)
-        self.table = table.take(table.rows(self.split))
-        self._evaluator: Evaluator | None = None
-
-    def embed(self, run: Run) -> Embedded:
-        model, recipe = run.model(self.device), self.recipe
-        if self._evaluator is None:
+def _embedded(
+    runs: Sequence[Run], recipe: Recipe, split: str | None, device: str, *, is_other: bool
+) -> Iterator[Embedded]:
+    """Embed a part of the data that a recipe names; decode it for the first network."""
+    refuse_absent_device(device, "device")
+    best = "cuda" if torch.cuda.is_available() else "cpu"
+    where = torch.device(best if device == "auto" else device)
+    table = open_data(recipe)
+    split = _split(table, split, recipe, is_other=is_other)
+    table = table.take(table.rows(split))
+    precision = autocast(recipe.train.precision if where.type == "cuda" else "fp32", where)
+    evaluator: Evaluator | None = None
+    for run in runs:
+        model = run.model(where)
+        if evaluator is None:
             sizes = image_sizes(recipe, model.input)
-            pipeline = open_pipeline(recipe, self.table, model.input, self.device, Processes())
+            pipeline = open_pipeline(recipe, table, model.input, where, Processes())
             crop = CentreCrop(sizes.evaluate, sizes.resize)
-            self._evaluator = Evaluator(pipeline, crop, recipe.evaluate, Processes())
-        table = self._evaluator.table
-        precision = recipe.train.precision if self.device.type == "cuda" else "fp32"
-        vectors = self._evaluator.embed(
-            model, np.arange(len(table)), precision=autocast(precision, self.device)
-        )
-        queries, gallery = self._evaluator.roles(self.split)
-        return Embedded(table, vectors, queries, gallery, tuple(recipe.evaluate.recall_at))
+            evaluator = Evaluator(pipeline, crop, recipe.evaluate, Processes())
+            table = evaluator.table
+        vectors = evaluator.embed(model, np.arange(len(table)), precision=precision)
+        yield Embedded(table, vectors, *evaluator.roles(split), recipe.evaluate.recall_at)
 
 
 def _recipe(run: Run, data: str | None, root: str | None, overrides: Overrides) -> Recipe:
@@ -181,10 +181,3 @@ def _split(table: Table, asked: str | None, recipe: Recipe, *, is_other: bool) -
             f"--split {parts[0]})."
         )
     return split
-
-
-def _device(asked: str) -> torch.device:
-    refuse_absent_device(asked, "device")
-    if asked == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(asked)

@@ -42,16 +42,10 @@ class Evaluator:
         precision: Precision,
         watch: Callable[[], None] = lambda: None,
     ) -> Tensor:
-        """Embed some rows of the table.
+        """Embed some rows of the table, ``(n, D)`` on the device, the same in every process.
 
-        Args:
-            model: the network; in evaluation mode while it embeds.
-            rows: ``(n,)`` their numbers.
-            precision: makes the context to compute in.
-            watch: called between batches; may raise to stop.
-
-        Returns:
-            ``(n, D)`` on the device, the same in every process.
+        ``precision`` makes the context to compute in; ``watch`` is called between batches and may
+        raise to stop.
 
         Raises:
             NotFiniteError: some of them are NaN or infinite.
@@ -81,36 +75,24 @@ class Evaluator:
         return embeddings
 
     def evaluate(self, model: nn.Module, split: str, **options: Any) -> Retrieval:
-        """Evaluate retrieval on a split.
-
-        Args:
-            model: the network.
-            split: ``"test"``, which is query against gallery where there are both; or any other,
-                searched in itself.
-            **options: of `embed`.
-
-        Returns:
-            What was found, query by query.
-        """
+        """Evaluate retrieval on a split, query by query; ``options`` are those of `embed`."""
         rows, gallery = self.roles(split)
-        query = self.embed(model, rows, **options)
-        against: dict[str, Any] = {}
-        if gallery is not None:
-            against["gallery"] = self.embed(model, gallery, **options)
-            against["gallery_labels"] = self._labels(gallery)
         return evaluate_retrieval(
-            query,
+            self.embed(model, rows, **options),
             self._labels(rows),
-            **against,
+            None if gallery is None else self.embed(model, gallery, **options),
+            None if gallery is None else self._labels(gallery),
             recall_at=self.settings.recall_at,
             clustering=self.settings.clustering,
             group=self.processes.group,
         )
 
     def roles(self, split: str) -> tuple[Array, Array | None]:
-        """Return the queries of a split, and its gallery where that is not the split itself."""
-        has_gallery = split == "test" and self.table.has("query") and self.table.has("gallery")
-        if has_gallery:
+        """Return the queries of a split, and its gallery where that is not the split itself.
+
+        A test split with a query and a gallery part is searched one in the other.
+        """
+        if split == "test" and self.table.has("query") and self.table.has("gallery"):
             return self.table.rows("query"), self.table.rows("gallery")
         return self.table.rows(split), None
 

@@ -77,17 +77,11 @@ def open_pipeline(
 
 
 class Experiment:
-    """The data of a run, ready for training and evaluation, with training classes from 0.
-
-    Args:
-        recipe: complete, see `weiss.runs.completion.complete`.
-        pipeline: the images.
-        processes: the processes that share each batch.
+    """The data of a run with a complete recipe, ready for training and evaluation.
 
     Attributes:
         class_names: C names of the training classes, in the order in which the loss has them.
         steps: batches in an epoch.
-        evaluator: measures a network on any split.
         measured: the split that is evaluated in training, ``"test"`` or ``"valid"``, or None.
     """
 
@@ -105,7 +99,13 @@ class Experiment:
         self._index_C = torch.from_numpy(part.classes()).to(self.device)
         self._lookup = torch.full((self.table.num_classes,), -1, device=self.device)
         self._lookup[self._index_C] = torch.arange(len(self._index_C), device=self.device)
-        self.sampler = _sampler(recipe, train)
+        settings = recipe.train
+        assert isinstance(settings.batch_size, int)
+        self.sampler: Sampler = Shuffled(len(train), settings.batch_size, recipe.seed)
+        if settings.sampler == "per_class":
+            per_class = settings.per_class
+            classes = settings.batch_size // per_class
+            self.sampler = PerClass(train, classes, per_class, recipe.seed, settings.steps)
         self.steps = len(self.sampler.batches(0))
         self._random = RandomCrop(
             augment.size,
@@ -138,12 +138,7 @@ class Experiment:
         return False
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield images and labels of this process's part of each batch of an epoch.
-
-        Args:
-            epoch: counts from 0.
-            start: the step to begin with.
-        """
+        """Yield images and labels of this process's part of each batch, from a step on."""
         for batch in self.pipeline.training(
             self.sampler,
             self._random,
@@ -169,13 +164,3 @@ class Experiment:
         if labels.ndim == 2:
             return labels[:, self._index_C].float()
         return self._lookup[labels]
-
-
-def _sampler(recipe: Recipe, train: Table) -> Sampler:
-    settings = recipe.train
-    assert isinstance(settings.batch_size, int)
-    if settings.sampler == "per_class":
-        per_class = settings.per_class
-        classes = settings.batch_size // per_class
-        return PerClass(train, classes, per_class, recipe.seed, settings.steps)
-    return Shuffled(len(train), settings.batch_size, recipe.seed)

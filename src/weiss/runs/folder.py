@@ -1,20 +1,14 @@
 """The run folder: its file names, writing it, reading it, loading its model.
 
-    recipe.toml         the complete recipe, and the versions and hardware of the run
-    metrics.jsonl       one line an epoch
-    result.json         the best metrics, when and how they were reached
-    model.safetensors   the best network and its fields, with a description
-    card.md             the same for people
-    state/              states to resume from
-    plots/              learning curves, order parameters
-
 Programs that read runs need this file and not the trainer. Every file is whole or not there.
 """
 
+import hashlib
 import json
 import re
+import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,18 +17,46 @@ import torch
 from torch import Tensor, nn
 
 from weiss._base.checks import suggestion
-from weiss._base.files import alone, remove_leftovers, replacing
+from weiss._base.files import (
+    alone,
+    json_object,
+    read_json,
+    read_text,
+    remove_leftovers,
+    replacing,
+)
 from weiss._base.processes import is_main_process
 from weiss._base.tensor_files import DamagedFileError, read_tensors, write_tensors
 from weiss.backbones import BACKBONES, Embedder, make_backbone
+from weiss.backbones.by_name import TIMM
+from weiss.backbones.timm_networks import refuse_outside
 from weiss.losses import make_loss
 from weiss.losses.shards import whole_state
+from weiss.runs import records
 from weiss.runs.checkpoints import Checkpoints
 from weiss.runs.recipe import with_new_keys
 from weiss.runs.toml_text import read_toml
 
 RECIPE, METRICS, RESULT = "recipe.toml", "metrics.jsonl", "result.json"
 MODEL, CARD, STATE, PLOTS = "model.safetensors", "card.md", "state", "plots"
+KEPT_ON_RESUME = {
+    RECIPE: True,  # the complete recipe, and the versions and hardware of the run
+    METRICS: True,  # one line per epoch
+    RESULT: False,  # the best metrics, when and how they were reached
+    MODEL: True,  # the best network and its fields, with a description
+    CARD: False,  # the same for people
+    STATE: True,  # a folder: states to resume from
+    PLOTS: True,  # a folder: learning curves, order parameters
+}
+"""Everything that a run folder holds, and whether a run that continues keeps it.
+
+False: deleted when a run is resumed. True: stays; its content is written again from the saved state
+(`Position` in `weiss.training.state`). A run without a saved state starts again, and its old files
+stay until new ones replace them. Locking a run removes half-written files of these names.
+"""
+CHECKSUMS = "checksums"
+"""The entry of result.json with checksums of metrics.jsonl and of its other entries; 0.1 wrote
+none. recipe.toml has none: people may edit it, and a resumed run compares it with its state."""
 LOSS = "loss."
 """How the names of the loss's tensors begin in the file of the model."""
 FACTS = "run"
@@ -49,6 +71,8 @@ class Run:
 
     Args:
         folder: its path; it need not exist yet.
+        trust: build its network even if its recipe names files or addresses outside of the folder,
+            as ``timm:hf-hub:OWNER/NAME`` does.
 
     Example:
         >>> from weiss.runs import Run
@@ -56,8 +80,8 @@ class Run:
         False
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: str | Path, *, trust: bool = False) -> None:
+        self.folder, self.trust = Path(folder), trust
         self.plots = self.folder / PLOTS
 
     def exists(self) -> bool:
@@ -78,11 +102,18 @@ class Run:
         self._refuse_other_folders()
         path = self.folder / RECIPE
         found: dict[str, Any] = with_new_keys(read_toml(path), of_a_run=True)
+        for key, value in found.items():
+            if key != "seed" and not isinstance(value, dict):
+                raise ValueError(f"{path} must hold sections; {key} is none: {value!r:.80}.")
         lacking = [section for section in ("backbone", "loss") if section not in found]
         if lacking:
             raise ValueError(
                 f"{path} must be the whole recipe of a run; it lacks [{'], ['.join(lacking)}]."
             )
+        for section in ("backbone", "loss"):
+            name = found[section].get("name")
+            if not isinstance(name, str):
+                raise ValueError(f"{path} must name its {section} in text; got {name!r:.80}.")
         return found
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -90,7 +121,27 @@ class Run:
         path = self.folder / METRICS
         if not path.is_file():
             return []
-        return [_json(path, line) for line in path.read_text(encoding="utf-8").splitlines()]
+        text = read_text(path)
+        # Not splitlines: a text may hold other characters that end a line.
+        *lines, rest = text.split("\n")
+        found = []
+        for number, line in enumerate([*lines, rest] if rest else lines, 1):
+            name = f"{path}, line {number}"
+            try:
+                found.append(records.checked(records.Epoch, json_object(line, name), name))
+            except ValueError as error:
+                if number <= len(lines):
+                    raise
+                warnings.warn(f"{error} This last line is left out.", stacklevel=2)
+        sums: dict[str, Any] = {}
+        with suppress(ValueError, FileNotFoundError):  # no result yet, or itself damaged
+            sums = self._result()[1]
+        if sums.get(METRICS) not in (None, _checksum(text)):
+            raise ValueError(
+                f"{path} must match its checksum in {RESULT}; it does not: it is damaged. Resuming "
+                "the run writes it again."
+            )
+        return found
 
     def result(self) -> dict[str, Any]:
         """Return the best metrics and how they were reached."""
@@ -101,13 +152,24 @@ class Run:
                 f"{self.folder} must hold a finished run; it has no {RESULT} yet. Wait, or "
                 f"resume it: weiss train --resume --out {self.folder}"
             )
-        return _json(path, path.read_text(encoding="utf-8"))
+        try:
+            return self._result()[0]
+        except ValueError as error:
+            raise ValueError(f"{error} Resuming the run writes it again.") from error
+
+    def whole_result(self) -> dict[str, Any] | None:
+        """Return the result; None before the end of the run, or with a warning if it is damaged."""
+        try:
+            return self.result() if self.exists() and self.is_finished() else None
+        except ValueError as error:
+            warnings.warn(f"{error} Until then it counts as unfinished.", stacklevel=2)
+            return None
 
     def model(self, device: str | torch.device = "cpu") -> Embedder:
         """Return the best network, ready to embed."""
         recipe = self.recipe()
         tensors, _ = self._read_model()
-        model = build_backbone(recipe["backbone"], weights=False)
+        model = build_backbone(recipe["backbone"], weights=False, trust=self.trust)
         own = {name: value for name, value in tensors.items() if not name.startswith(LOSS)}
         self._load(model, own, "backbone")
         return model.to(device).eval()
@@ -128,9 +190,10 @@ class Run:
         return self._read_model()[1] if (self.folder / MODEL).is_file() else None
 
     def reopen(self) -> None:
-        """Remove result and card: the run continues."""
-        for name in (RESULT, CARD):
-            (self.folder / name).unlink(missing_ok=True)
+        """Remove the files that only a finished run has: this one continues."""
+        for name, is_kept in KEPT_ON_RESUME.items():
+            if not is_kept:
+                (self.folder / name).unlink(missing_ok=True)
 
     def make_folder(self) -> None:
         """Make the folder of the run, if it is not there."""
@@ -153,10 +216,9 @@ class Run:
                     f"{self.folder} must not be written by two programs; another one is training "
                     "there. Wait for it, or choose another folder."
                 ) from None
-            names = "|".join(map(re.escape, (RECIPE, METRICS, RESULT, MODEL, CARD)))
-            remove_leftovers(self.folder, names)
-            remove_leftovers(self.folder / STATE)
-            remove_leftovers(self.plots)
+            remove_leftovers(self.folder, "|".join(map(re.escape, KEPT_ON_RESUME)))
+            for name in KEPT_ON_RESUME:
+                remove_leftovers(self.folder / name)  # if it is a folder
             yield
 
     def write_recipe(self, text: str) -> None:
@@ -169,7 +231,10 @@ class Run:
 
     def write_result(self, result: dict[str, Any]) -> None:
         """Write the result: the run is finished."""
-        self._write(RESULT, json.dumps(result, indent=2) + "\n")
+        path, sums = self.folder / METRICS, {RESULT: _checksum(json.dumps(result))}
+        if path.is_file():
+            sums[METRICS] = _checksum(read_text(path))
+        self._write(RESULT, json.dumps({**result, CHECKSUMS: sums}, indent=2) + "\n")
 
     def write_card(self, text: str) -> None:
         """Write the card."""
@@ -179,6 +244,17 @@ class Run:
         """Write the network, the class vectors of the loss, and facts about them."""
         words = {"arch": model.architecture, FACTS: json.dumps(model.facts)}
         write_tensors(self.folder / MODEL, model.tensors, words)
+
+    def _result(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the result, and the checksums beside it."""
+        path = self.folder / RESULT
+        found = records.checked(records.Result, read_json(path), path)
+        sums = found.pop(CHECKSUMS, None)
+        if sums is None:
+            return found, {}
+        if not isinstance(sums, dict) or sums.get(RESULT) != _checksum(json.dumps(found)):
+            raise ValueError(f"{path} must match its checksum; it does not: it is damaged.")
+        return found, sums
 
     def _load(self, module: nn.Module, tensors: dict[str, Tensor], section: str) -> None:
         try:
@@ -198,7 +274,8 @@ class Run:
             )
         try:
             tensors, words = read_tensors(path)
-            return tensors, json.loads(words[FACTS])
+            facts = json_object(words[FACTS], path)
+            return tensors, records.checked(records.ModelFacts, facts, path)
         except KeyError as error:
             raise ValueError(f"{path} must be a model that a run wrote; it is not.") from error
         except DamagedFileError as error:
@@ -218,12 +295,8 @@ class Run:
             temporary.write_text(text, encoding="utf-8")
 
 
-def _json(path: Path, text: str) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} must be JSON; it is cut off or changed: {error}.") from error
-    return found
+def _checksum(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -249,17 +322,26 @@ class Kept:
         return cls(tensors, str(getattr(model, "architecture", "")), facts)
 
 
-def build_backbone(section: dict[str, Any], *, weights: bool = True) -> Embedder:
+def build_backbone(
+    section: dict[str, Any], *, weights: bool = True, trust: bool = False
+) -> Embedder:
     """Build the network that a recipe's ``[backbone]`` asks for.
 
     Args:
         section: the section's keys and values.
         weights: load its pretrained weights; False if its tensors are loaded afterwards.
+        trust: for False, when somebody else may have made the section: build the network even if
+            that opens other files or addresses.
+
+    Raises:
+        UntrustedError: it would open them.
     """
     wanted = dict(section)
     name = wanted.pop("name")
     if not weights:
         wanted.pop("weights", None)
+        if isinstance(name, str) and name.startswith(TIMM) and not trust:
+            refuse_outside(name.removeprefix(TIMM), wanted)
         if name not in BACKBONES or BACKBONES[name].needs_weights:
             wanted["weights"] = "scratch"
     return make_backbone(name, wanted.pop("embedding_size"), **wanted)

@@ -20,11 +20,7 @@ Overrides = Mapping[str, Any] | Sequence[str]
 
 
 def recipe_with(recipe: Recipe, overrides: Overrides) -> Recipe:
-    """Return a recipe with some changes.
-
-    Args:
-        recipe: what to change; it stays as it is.
-        overrides: as for `recipe_from`.
+    """Return a recipe with some changes, given as for `recipe_from`.
 
     Example:
         >>> from weiss.runs import recipe_from, recipe_with
@@ -47,11 +43,9 @@ def overrides_from(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def override_from(override: str) -> tuple[tuple[str, ...], Any]:
-    """Read ``section.key=value``.
+    """Read ``section.key=value``: the parts of the key, and a value of TOML, else plain text.
 
-    Returns:
-        The parts of the key, and the value: as in TOML, else plain text; None for the default,
-        which is written ``none``.
+    ``none`` is None, for the default.
 
     Example:
         >>> override_from("train.epochs = 20")

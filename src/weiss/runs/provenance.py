@@ -28,7 +28,7 @@ def made_with(device: torch.device, num_processes: int = 1) -> dict[str, Any]:
         "cpu": _cpu_name(),
         "cpu_threads": torch.get_num_threads(),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
-        "device": _device_name(device),
+        "device": device_name(device),
         "processes": num_processes,
     }
     if device.type == "cuda":
@@ -43,9 +43,6 @@ def recorded_command(words: Sequence[str]) -> str:
     """Return a command line for the record, without passwords and folders of the machine.
 
     Of absolute paths the last part stays, since reports are shown to others.
-
-    Args:
-        words: the arguments of ``weiss``.
 
     Example:
         >>> recorded_command(["train", "cub", "--root=/home/me/data"])
@@ -99,7 +96,8 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _device_name(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
+    """Return the name of a device for people."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return "CPU" if device.type == "cpu" else device.type

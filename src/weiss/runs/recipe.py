@@ -35,6 +35,13 @@ REMOVED = {
     "by it. Leave it out: plain AdamW does the same, except that it also moves rows without a "
     "gradient, by their moments."
 }
+MOST, MOST_WORDS = 50, 2000
+"""Problems that a message lists, and letters of each."""
+OF_A_MACHINE = (
+    *("train.device", "train.graphs", "track."),
+    *("data.root", "data.keep", "data.num_workers", "data.cache"),
+)
+"""Keys that may differ from machine to machine; a section with a dot stands for all of its keys."""
 
 
 class Recipe(Section):
@@ -166,10 +173,8 @@ class Recipe(Section):
 def with_new_keys(values: Any, *, of_a_run: bool = False) -> Any:
     """Return the nested dicts of a recipe under the present names of its keys, in their order.
 
-    Args:
-        values: sections by their names.
-        of_a_run: drop removed keys whatever their values: the run has been made. Otherwise only
-            those that are false; the others are refused later.
+    Removed keys are dropped if they are false, or if the recipe is that of a run, which has been
+    made; the others are refused later.
     """
     if not isinstance(values, Mapping):
         return values
@@ -187,24 +192,20 @@ def with_new_keys(values: Any, *, of_a_run: bool = False) -> Any:
 
 
 def recipe_from_dict(values: Mapping[str, Any], name: str = "the recipe") -> Recipe:
-    """Return the recipe of nested dicts, as `Recipe.as_dict` or a TOML file gives them.
+    """Return the recipe of nested dicts, as `Recipe.as_dict` or a TOML file gives them, checked.
 
-    Args:
-        values: sections by their names; what is None has its default. Old names of keys are
-            understood.
-        name: what to call it where something is wrong.
-
-    Returns:
-        The recipe, checked.
+    What is None has its default, and old names of keys are understood.
 
     Raises:
-        ValueError: with every problem, one a line.
+        ValueError: ``name`` cannot be used, with every problem, one a line.
     """
     try:
         return Recipe.model_validate(plain(with_new_keys(values)))
     except ValidationError as error:
-        problems = [line for each in error.errors() for line in _problems(each)]
-        listed = "".join(f"\n  {problem}" for problem in problems)
+        found = error.errors()
+        problems = [line[:MOST_WORDS] for each in found[:MOST] for line in _problems(each)]
+        more = [f"and {len(found) - MOST:,} more"] if len(found) > MOST else []
+        listed = "".join(f"\n  {problem}" for problem in [*problems, *more])
         raise ValueError(f"{name} cannot be used:{listed}") from None
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from weiss._base import checks
+from weiss._base.files import refuse_special_file
 from weiss.data.datasets import DATASETS, LISTS
 from weiss.runs.folder import RECIPE
 from weiss.runs.overrides import Overrides, overridden
@@ -85,6 +86,7 @@ def _found(source: str) -> tuple[Path, str | None]:
         return (own, None) if own.is_file() else (shipped["photos"], source)
     if path.suffix.lower() in LISTS and path.is_file():
         return shipped["photos"], source
+    refuse_special_file(path)
     beside = [str(path.parent / found.name) for found in sorted(path.parent.glob("*"))]
     hint = checks.suggestion(source, [*shipped, *DATASETS, *beside])
     raise ValueError(

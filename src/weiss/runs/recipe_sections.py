@@ -24,7 +24,10 @@ from weiss.backbones.pooling import POOLINGS
 from weiss.data.cache import STORAGES
 from weiss.data.crops import RandomCrop
 from weiss.data.own_data import HOW_TO_SPLIT, Assembly
+from weiss.evaluation.metrics import TITLES
 from weiss.losses.by_name import BASELINES, LOSSES, make_loss
+
+BOUND = "must be at most"
 
 
 def refusal(message: str) -> PydanticCustomError:
@@ -38,7 +41,12 @@ def is_a(law: str) -> WrapValidator:
     def check(given: Any, inner: Callable[[Any], Any]) -> Any:
         try:
             return inner(given)
-        except ValidationError:
+        except ValidationError as error:
+            first = error.errors()[0]
+            if first["type"] == "less_than_equal":
+                raise refusal(f"{BOUND} {first['ctx']['le']:,}; got {given!r}.") from None
+            if first["msg"].startswith(BOUND):
+                raise refusal(first["msg"]) from None
             raise refusal(f"must be {law}; got {given!r}.") from None
 
     return WrapValidator(check)
@@ -60,12 +68,14 @@ def among(options: Iterable[str], *, or_none: bool = False) -> BeforeValidator:
 
 AS_TUPLE = BeforeValidator(lambda given: tuple(given) if isinstance(given, list) else given)
 WORD_OR_LIST = BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)
-Count = Annotated[int, Field(ge=1), is_a("a whole number of at least 1")]
-Index = Annotated[int, Field(ge=0), is_a("a whole number of at least 0")]
+# Beyond these bounds torch and NumPy overflow: whole numbers of 64 bits, float32.
+LARGEST, LARGEST_FLOAT = 2**63 - 1, 1e30
+Count = Annotated[int, Field(ge=1, le=LARGEST), is_a("a whole number of at least 1")]
+Index = Annotated[int, Field(ge=0, le=LARGEST), is_a("a whole number of at least 0")]
 MaybeCount = Annotated[Count | None, is_a("a whole number of at least 1, or left out")]
-Positive = Annotated[float, Field(gt=0), is_a("a number greater than 0")]
+Positive = Annotated[float, Field(gt=0, le=LARGEST_FLOAT), is_a("a number greater than 0")]
 MaybePositive = Annotated[Positive | None, is_a("a number greater than 0, or left out")]
-NotNegative = Annotated[float, Field(ge=0), is_a("a number of at least 0")]
+NotNegative = Annotated[float, Field(ge=0, le=LARGEST_FLOAT), is_a("a number of at least 0")]
 Share = Annotated[float, Field(ge=0, lt=1), is_a("a number of at least 0 and below 1")]
 Flag = Annotated[bool, is_a("true or false")]
 Text = Annotated[str, Field(min_length=1), is_a("text in quotes, and not empty")]
@@ -121,14 +131,8 @@ class Data(Section):
     @property
     def how(self) -> Assembly:
         """How `weiss.data.open_table` makes a table of data that have no name."""
-        return Assembly(
-            split=self.split,
-            held_out=self.held_out,
-            seed=self.split_seed,
-            shared_classes=self.shared_classes,
-            min_images=self.min_images,
-            skip_bad=self.skip_bad,
-        )
+        keys = ("split", "held_out", "shared_classes", "min_images", "skip_bad")
+        return Assembly(seed=self.split_seed, **{key: getattr(self, key) for key in keys})
 
 
 class _WithArguments(Section):
@@ -168,13 +172,12 @@ class Backbone(_WithArguments):
             raise ValueError(f"pooling must be one of {listed} for {self.name!r}; got 'own'.")
         taken = BACKBONES[self.name].arguments
         known = [f"backbone.{key}" for key in (*type(self).model_fields, *taken)]
-        problems = [
+        if problems := [
             f"{key} is not a key of a recipe with the backbone {self.name!r}."
             + checks.suggestion(f"backbone.{key}", known)
             for key in self.arguments
             if key not in taken
-        ]
-        if problems:
+        ]:
             raise ValueError("\n".join(problems))
         return self
 
@@ -257,15 +260,10 @@ class Schedule(Section):
     ramp_epochs: NotNegative = entry(0.0, "epochs in which the rates rise linearly from 0")
 
     def factor(self, progress_in_epochs: float, epochs: int) -> float:
-        """Return what every learning rate is multiplied by.
+        """Return what every learning rate is multiplied by after some epochs, warm-up included.
 
-        Args:
-            progress_in_epochs: epochs done, with fractions, warm-up included.
-            epochs: of the whole run.
-
-        Returns:
-            A number of at least 0: ``gamma ** floor(progress / every)`` for ``"step"``, half a
-            cosine from 1 at the start to 0 at ``epochs`` for ``"cosine"``, times the ramp.
+        ``gamma ** floor(progress / every)`` for ``"step"``, half a cosine from 1 at the start to 0
+        at ``epochs`` for ``"cosine"``, times the ramp.
 
         Example:
             >>> from weiss.runs import Schedule
@@ -343,7 +341,7 @@ class Evaluate(Section):
     batch_size: Count = entry(128, "images embedded at once")
     recall_at: Counts = entry((1, 2, 4, 8), "the k of recall@k")
     clustering: Flag = entry(False, "also cluster, which takes longer")
-    metric: Annotated[str, among(("map_at_r", "precision_at_1", "r_precision"))] = entry(
+    metric: Annotated[str, among(TITLES)] = entry(
         "map_at_r", "the metric that chooses the best epoch"
     )
 

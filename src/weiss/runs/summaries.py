@@ -31,7 +31,7 @@ def summarised(values: Sequence[float | None]) -> dict[str, Any] | None:
     """Return values, mean and 95 % t-interval; None without any, no interval of a single one.
 
     Args:
-        values: one a repetition; those that are None are absent.
+        values: one per repetition; those that are None are absent.
     """
     there = [float(value) for value in values if value is not None]
     if not there:

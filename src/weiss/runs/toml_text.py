@@ -8,11 +8,33 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from weiss._base.files import refuse_special_file
+
+LARGEST = 2**20
+"""Bytes of a file; the largest recipe of Weiss has a few thousand."""
+DEEPEST, LONGEST = 20, 200
+"""Levels of sections and lists inside each other, and points in a line, which make such levels."""
+
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file."""
+    """Read a TOML file: small, in UTF-8, not nested deeply.
+
+    Raises:
+        ValueError: it is no such file.
+    """
+    refuse_special_file(path)
+    with path.open("rb") as file:
+        content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise ValueError(f"{path} must have at most {LARGEST:,} bytes; it has more. Shorten it.")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = content.decode("utf-8-sig")  # some editors of Windows begin a file with a mark
+        # Before it is parsed, since long dotted keys take minutes.
+        lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
+        if any(line.count(".") > LONGEST for line in lines):
+            raise RecursionError
+        found = tomllib.loads(text)
+        _refuse_deep(found)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(
             f"{path} must be TOML; {str(error)[0].lower()}{str(error)[1:]}. Words need quotes, and "
@@ -20,16 +42,29 @@ def read_toml(path: Path) -> dict[str, Any]:
         ) from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} must be text in UTF-8; {error}. Save it as such.") from None
+    except RecursionError:
+        raise ValueError(
+            f"{path} must not hold more than {DEEPEST} sections or lists inside each other; it "
+            "does. It is no recipe."
+        ) from None
+    except ValueError as error:  # of Python, for a number of thousands of digits
+        raise ValueError(f"{path} must hold ordinary numbers; {error}.") from None
+    return found
+
+
+def _refuse_deep(values: dict[str, Any]) -> None:
+    level: list[Any] = [values]
+    for _ in range(DEEPEST):
+        items = [each.values() if isinstance(each, dict) else each for each in level]
+        level = [one for inner in items for one in inner if isinstance(one, (dict, list))]
+    if level:
+        raise RecursionError
 
 
 def to_toml(values: Mapping[str, Any]) -> str:
-    """Return nested dicts as TOML: single values first, then a section for each dict, in order.
+    """Return nested dicts as TOML, which `tomllib.loads` reads back as the same values.
 
-    Args:
-        values: dicts of texts, numbers, booleans, dates, lists, and dicts of these.
-
-    Returns:
-        What `tomllib.loads` reads back as the same values.
+    Single values come first, then a section for each dict, in order.
 
     Example:
         >>> from weiss.runs import to_toml

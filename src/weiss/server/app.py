@@ -6,10 +6,11 @@ embeds and searches.
 
 import asyncio
 import hashlib
+import logging
 import secrets
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Collection
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import Annotated, Any, cast
 
@@ -21,28 +22,26 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from weiss._base.decoder import UploadSettings
 from weiss._base.decoding import usable_cores
 from weiss._version import __version__
-from weiss.catalogue import Catalogue, Hit, UnknownItemError, search_answer
+from weiss.catalogue import Catalogue, DamagedIndexError, Hit, UnknownItemError, search_answer
 from weiss.server import schemas
-from weiss.server.batching import Batcher, BusyError, ClosedError, Slots
+from weiss.server.batching import Batcher, Slots
 from weiss.server.decoders import UploadDecoders
-from weiss.server.limits import LOOPBACK, MAX_K, Limits
+from weiss.server.limits import LOOPBACK, MAX_K, Limits, UnavailableError
+from weiss.server.login import Login
 from weiss.server.metrics import CONTENT_TYPE, Metrics
 from weiss.server.middleware import Guard
 from weiss.server.overview import Overview
-from weiss.server.uploads import UPLOAD_BODY, decode_picture, read_file, unavailable
+from weiss.server.uploads import UPLOAD_BODY, client_of, decode_picture, read_file
 
+SCRIPTS = ("script.js", "dom.js", "search.js", "classes.js", "map.js", "view.js")
 PAGE = {
     "style.css": "text/css",
-    "script.js": "text/javascript",
-    "dom.js": "text/javascript",
-    "search.js": "text/javascript",
-    "classes.js": "text/javascript",
-    "map.js": "text/javascript",
-    "view.js": "text/javascript",
     "icon.svg": "image/svg+xml",
+    **dict.fromkeys(SCRIPTS, "text/javascript"),
 }
 """The files of the page; a request for any other name opens no file."""
 MAX_COUNT = 200
+log = logging.getLogger(__name__)
 RULES = {
     "k": f"an integer from 1 to {MAX_K}",
     "id": "an integer from 0",
@@ -59,17 +58,24 @@ def make_app(
     *,
     hosts: Collection[str] | None = LOOPBACK,
     allowed: Collection[str] = (),
+    token: str | None = None,
 ) -> FastAPI:
     """Return an application that serves a catalogue.
 
     Args:
         catalogue: the index to search.
         limits: what to accept; `Limits()` if None.
-        hosts: names that a Host header may have, without ports; None for any.
+        hosts: names that a Host header may have, without ports; None for any, or for those of
+            this machine if there are `allowed` ones.
         allowed: names of a proxy in front of this server: a Host header may have them too, and
             uploads may come from its pages.
+        token: a secret that requests must have, at least 16 characters; None for no login.
+
+    Raises:
+        ValueError: the token is too short.
     """
     limits = limits or Limits()
+    login = None if token is None else Login(token)
     # Browsers keep thumbnails by their address; another index may use the same ids later.
     version = secrets.token_hex(4)
 
@@ -83,7 +89,7 @@ def make_app(
     metrics = Metrics(
         {
             "weiss_uploads": ("Pictures that are sent or decoded.", lambda: uploads.taken),
-            "weiss_waiting": ("Searches under way.", lambda: batcher.waiting),
+            "weiss_waiting": ("Searches under way.", lambda: batcher.searches.taken),
             "weiss_items": ("Items in the index.", lambda: len(catalogue)),
         }
     )
@@ -97,7 +103,7 @@ def make_app(
         seconds=limits.seconds,
         memory=limits.decoder_memory,
     )
-    decoders = UploadDecoders(min(4, usable_cores()), settings)
+    decoders = UploadDecoders(min(4, usable_cores()), settings, max(1, limits.max_uploads // 2))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -119,48 +125,36 @@ def make_app(
         },
     )
     app.state.metrics = metrics
-    app.add_middleware(Guard, metrics=metrics, hosts=hosts, allowed=allowed)
+    app.add_middleware(Guard, metrics=metrics, hosts=hosts, allowed=allowed, login=login)
     _handle_errors(app)
 
     async def answered(query: dict[str, Any], future: "Future[list[Hit]]") -> schemas.SearchAnswer:
         try:
             hits = await asyncio.wait_for(asyncio.wrap_future(future), limits.seconds)
         except TimeoutError:
-            raise unavailable(f"an answer must come within {limits.seconds:g} seconds") from None
+            why = f"an answer must come within {limits.seconds:g} seconds"
+            raise UnavailableError(why) from None
         answer = search_answer(hits, catalogue.threshold)
         answer["results"] = list(map(with_thumbnail, answer["results"]))
         return schemas.SearchAnswer.model_validate({"query": query, **answer})
 
-    @contextmanager
-    def known() -> Iterator[None]:
-        """Answer 404 if the catalogue has no such item."""
-        try:
-            yield
-        except UnknownItemError:
-            raise HTTPException(
-                404,
-                "id must be that of an item of this catalogue; it is not. "
-                "See the ids in the answers of /search and /classes/items.",
-            ) from None
-
     @app.post("/search", summary="Search with a picture", openapi_extra=UPLOAD_BODY)
     async def search(request: Request, k: K = 10) -> schemas.SearchAnswer:
         """Return the items that are most similar to an uploaded picture."""
-        with uploads.take():
+        client = client_of(request)
+        with uploads.take(client):
             content = await read_file(request, limits)
             with batcher.announced.take():
-                pixels, (width, height) = await decode_picture(content, decoders, limits)
+                pixels, (width, height) = await decode_picture(content, decoders, limits, client)
             del content  # it may be large
-        with batcher.searches.take():
+        with batcher.searches.take(client):
             size = {"width": width, "height": height}
             return await answered(size, batcher.picture(pixels, k))
 
     @app.get("/items/{id}", summary="An item")
     async def item(id: Id) -> schemas.ItemAnswer:
         """Return name and classes of an item."""
-        with known():
-            item = catalogue.item(id).as_dict()
-        return schemas.ItemAnswer.model_validate(with_thumbnail(item))
+        return schemas.ItemAnswer.model_validate(with_thumbnail(catalogue.item(id).as_dict()))
 
     @app.get(
         "/items/{id}/thumbnail",
@@ -170,24 +164,22 @@ def make_app(
     )
     def thumbnail(id: Id, v: Annotated[str, Query(include_in_schema=False)] = "") -> Response:
         """Return a PNG or JPEG file."""
-        with known():
-            content, kind = catalogue.thumbnail(id), catalogue.thumbnail_type(id)
+        content, kind = catalogue.thumbnail(id), catalogue.thumbnail_type(id)
         cached = "private, max-age=86400, immutable" if v == version else "no-store"
         return Response(content, media_type=kind, headers={"Cache-Control": cached})
 
     @app.get("/items/{id}/neighbours", summary="Search with an item")
-    async def neighbours(id: Id, k: K = 10) -> schemas.SearchAnswer:
+    async def neighbours(request: Request, id: Id, k: K = 10) -> schemas.SearchAnswer:
         """Return the items that are most similar to an item, without itself."""
-        with known():
-            query, vector = catalogue.item(id).as_dict(), catalogue.vector(id)
-        with batcher.searches.take():
+        query, vector = catalogue.item(id).as_dict(), catalogue.vector(id)
+        with batcher.searches.take(client_of(request)):
             future = batcher.vector(vector, k, leave_out=id)
             return await answered({"item": with_thumbnail(query)}, future)
 
     @app.get("/classes", summary="All classes")
     def classes() -> schemas.ClassesAnswer:
         """Return every class, the number of its items, and one thumbnail."""
-        return overview.classes()
+        return overview.classes
 
     @app.get("/classes/items", summary="The items of a class")
     def class_items(
@@ -242,15 +234,24 @@ def make_app(
     async def health() -> schemas.HealthAnswer:
         """Answer 200 while searches are answered."""
         if not batcher.is_alive:
-            raise unavailable("searches must be answered; their thread has ended")
+            raise UnavailableError("searches must be answered; their thread has ended")
         if (oldest := batcher.oldest) > limits.seconds:
-            raise unavailable(f"searches must be answered; one has waited for {oldest:.0f} seconds")
+            why = f"searches must be answered; one has waited for {oldest:.0f} seconds"
+            raise UnavailableError(why)
         return schemas.HealthAnswer(status="ok", items=len(catalogue))
 
     @app.get("/metrics", summary="Counts for Prometheus", response_class=Response)
     async def counts() -> Response:
         """Return the text format of Prometheus."""
         return Response(metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    if login is not None:
+
+        @app.post("/login", status_code=204, summary="Get a cookie for the secret")
+        async def log_in(request: Request) -> Response:
+            """Answer a request that has the secret with a cookie that stands for it."""
+            origin = request.headers.get("origin", "")
+            return login.answer(is_encrypted=origin.startswith("https:"))
 
     _add_pages(app)
     return app
@@ -297,8 +298,22 @@ def _handle_errors(app: FastAPI) -> None:
             detail = f"address and method must be one of those in /openapi.json; {detail}."
         return JSONResponse({"detail": detail}, error.status_code, error.headers)
 
-    @app.exception_handler(BusyError)
-    @app.exception_handler(ClosedError)
-    async def busy(request: Request, error: BusyError | ClosedError) -> JSONResponse:
-        why = f"a search needs a free place on a running server; {error}"
-        return await refused(request, unavailable(why))
+    @app.exception_handler(UnknownItemError)
+    async def unknown(request: Request, error: UnknownItemError) -> JSONResponse:
+        detail = "id must be that of an item of this catalogue; it is not. "
+        detail += "See the ids in the answers of /search and /classes/items."
+        return JSONResponse({"detail": detail}, 404)
+
+    logged: set[str] = set()
+
+    @app.exception_handler(DamagedIndexError)
+    async def is_damaged(request: Request, error: DamagedIndexError) -> JSONResponse:
+        if str(error) not in logged:  # once: every search would repeat it
+            logged.add(str(error))
+            log.error("%s", error)
+        return JSONResponse({"detail": str(error)}, 503)
+
+    @app.exception_handler(UnavailableError)
+    async def unavailable(request: Request, error: UnavailableError) -> JSONResponse:
+        detail = f"{error}. Try again in a second."
+        return JSONResponse({"detail": detail}, 503, {"Retry-After": "1"})

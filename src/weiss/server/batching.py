@@ -8,6 +8,7 @@ of them. It waits a few milliseconds for announced searches, and not at all if t
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -17,18 +18,13 @@ import numpy as np
 
 from weiss._base.arrays import Array
 from weiss.catalogue import Catalogue, Hit
-from weiss.server.limits import Limits
+from weiss.server.limits import Limits, UnavailableError
 
 CLOSE_SECONDS = 10.0
 """How long `Batcher.close` waits for the thread."""
 
 
-class BusyError(RuntimeError):
-    """As many requests are under way as the limits allow."""
-
-
-class ClosedError(RuntimeError):
-    """The server is being stopped."""
+STOPPED = "a search needs a running server; this one is being stopped"
 
 
 class Slots:
@@ -37,20 +33,35 @@ class Slots:
     def __init__(self, most: int, name: str) -> None:
         self._most, self._name = most, name
         self._lock = threading.Lock()
+        self._of: Counter[str] = Counter()
         self.taken = 0
 
     @contextmanager
-    def take(self) -> Iterator[None]:
-        """Hold a slot; raise `BusyError` if all are taken."""
+    def take(self, client: str = "") -> Iterator[None]:
+        """Hold a slot for a client; raise `UnavailableError` if none is free.
+
+        One client gets at most three quarters of the slots; the rest is for others.
+        """
         with self._lock:
+            own = self._of[client]
             if self.taken >= self._most:
-                raise BusyError(f"{self.taken} {self._name} are under way")
+                number = f"{self.taken} {self._name}"
+            elif client and own >= self._most - self._most // 4:
+                number = f"{own} {self._name} of this client"
+            else:
+                number = ""
+            if number:
+                raise UnavailableError(f"a search needs a free place; {number} are under way")
             self.taken += 1
+            self._of[client] += 1
         try:
             yield
         finally:
             with self._lock:
                 self.taken -= 1
+                self._of[client] -= 1
+                if not self._of[client]:
+                    del self._of[client]
 
 
 @dataclass
@@ -94,11 +105,6 @@ class Batcher:
         self._thread: threading.Thread | None = None
 
     @property
-    def waiting(self) -> int:
-        """The number of searches under way, without pictures that are still decoded."""
-        return self.searches.taken
-
-    @property
     def is_alive(self) -> bool:
         """Whether jobs are answered."""
         return not self._closed and (self._thread is None or self._thread.is_alive())
@@ -129,7 +135,7 @@ class Batcher:
     def _submit(self, job: _Job) -> "Future[list[Hit]]":
         with self._lock:
             if self._closed:
-                raise ClosedError("the server is being stopped")
+                raise UnavailableError(STOPPED)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="embed", daemon=True)
                 self._thread.start()
@@ -182,11 +188,10 @@ class Batcher:
     def _find(self, jobs: list[_Job]) -> list[list[Hit]]:
         """Return the hits of every job, as many as the largest k."""
         vectors = np.empty((len(jobs), self._catalogue.embedding_size), np.float32)
-        pictures = [(place, job.picture) for place, job in enumerate(jobs)]
-        seen = [(place, pixels) for place, pixels in pictures if pixels is not None]
-        if seen:
-            self._count(len(seen))
-            vectors[[place for place, _ in seen]] = self._catalogue.embed([p for _, p in seen])
+        pictures = {at: job.picture for at, job in enumerate(jobs) if job.picture is not None}
+        if pictures:
+            self._count(len(pictures))
+            vectors[list(pictures)] = self._catalogue.embed(list(pictures.values()))
         for place, job in enumerate(jobs):
             if job.vector is not None:
                 vectors[place] = job.vector

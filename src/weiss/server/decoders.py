@@ -4,6 +4,10 @@ A small file can keep a decoder busy for minutes, or make it ask for all the mem
 nothing of it is decoded in this process: a few others do that, each with a deadline and a limit of
 memory (`weiss._base.decoder.serve_uploads`). They stay for the next upload; one that died is
 replaced when it is needed (`weiss._base.decoding.ChildPool`).
+
+There are two lanes, each with its own processes. Every upload comes to the quick lane, which reads
+its header, refuses it or decodes it if it is small. The others go on to the lane of large pictures:
+so nobody waits behind them for a refusal, or for a small picture. In both lanes clients take turns.
 """
 
 import io
@@ -12,9 +16,12 @@ import math
 import os
 import signal
 import subprocess
+import threading
+from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
-from dataclasses import asdict
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field, replace
 from typing import cast
 
 import numpy as np
@@ -22,37 +29,139 @@ import numpy as np
 from weiss._base.arrays import Array
 from weiss._base.decoder import RefusedUpload, UploadSettings
 from weiss._base.decoding import Child, ChildPool, PoolClosedError, start_child
-from weiss.server.batching import ClosedError
+from weiss.server.batching import STOPPED, Slots
+from weiss.server.limits import UnavailableError
 
 Picture = tuple[Array, tuple[int, int]]
 """Pixels, uint8 ``(height, width, channels)``, and width and height in the file's header."""
+QUICK_COST = 4_000_000
+"""Pixels, times scans, of a small picture; to decode it takes about a tenth of a second."""
+QUICK_SECONDS = 3.0
+"""A picture that takes the quick lane longer goes to the lane of large ones."""
+
+
+@dataclass
+class _Job:
+    client: str
+    content: bytes
+    answer: "Future[Picture]" = field(default_factory=Future)
 
 
 class UploadDecoders:
     """Processes that decode uploads.
 
     Args:
-        number: how many at most; they are started when they are needed.
+        number: how many at most in each lane; they are started when they are needed.
         settings: how they decode an upload, and how much it may cost.
+        max_large: large pictures that wait or are decoded.
     """
 
-    def __init__(self, number: int, settings: UploadSettings) -> None:
-        self._settings = settings
-        self._pool = ChildPool(number, self._start)
+    def __init__(self, number: int, settings: UploadSettings, max_large: int = 32) -> None:
+        seconds = min(settings.seconds, QUICK_SECONDS)
+        quick = replace(settings, seconds=seconds, max_cost=QUICK_COST)
+        self._quick = _Lane(number, quick, self._answer_quickly)
+        self._large = _Lane(number, settings, self._answer)
+        self._places = Slots(max_large, "large pictures")
 
     def warm(self) -> None:
         """Start a process, so that the first upload does not wait for it."""
-        self._pool.submit(self._pool.child)
+        self._quick.warm()
 
-    def decode(self, content: bytes) -> "Future[Picture]":
-        """Decode an upload; the future raises `RefusedUpload`, or `ClosedError` after `close`."""
-        if self._pool.is_closed:
-            raise ClosedError("the server is being stopped")
-        return self._pool.submit(self._decode, content)
+    def decode(self, content: bytes, client: str = "") -> "Future[Picture]":
+        """Decode an upload.
+
+        Raises:
+            UnavailableError: after `close`. The future raises it too, or `RefusedUpload`.
+        """
+        job = _Job(client, content)
+        self._quick.submit(job)
+        return job.answer
 
     def close(self) -> None:
         """End all processes at once, whatever they are doing."""
+        self._quick.close()
+        self._large.close()
+
+    def _answer_quickly(self, job: _Job) -> None:
+        """Answer a job, or pass it on; it can be cancelled until it is answered."""
+        if job.answer.cancelled():
+            return
+        try:
+            found: Picture | Exception = self._quick.decode(job.content)
+        except RefusedUpload as error:
+            found = error
+            # A slow picture gets the time of a large one.
+            if error.kind in ("costly", "slow"):
+                try:
+                    self._pass_on(job)
+                    return
+                except UnavailableError as error:
+                    found = error
+        except Exception as error:
+            found = error
+        if job.answer.set_running_or_notify_cancel():
+            _settle(job, found)
+
+    def _pass_on(self, job: _Job) -> None:
+        place = ExitStack()
+        place.enter_context(self._places.take(job.client))
+        job.answer.add_done_callback(lambda _: place.close())
+        self._large.submit(job)
+
+    def _answer(self, job: _Job) -> None:
+        if not job.answer.set_running_or_notify_cancel():
+            return
+        try:
+            _settle(job, self._large.decode(job.content))
+        except Exception as error:
+            _settle(job, error)
+
+
+def _settle(job: _Job, found: Picture | Exception) -> None:
+    if isinstance(found, Exception):
+        job.answer.set_exception(found)
+    else:
+        job.answer.set_result(found)
+
+
+class _Lane:
+    """Some processes, and the uploads that wait for them; ``answer`` decodes one of these."""
+
+    def __init__(
+        self, number: int, settings: UploadSettings, answer: Callable[[_Job], None]
+    ) -> None:
+        self._settings, self._answer = settings, answer
+        self._pool = ChildPool(number, self._start)
+        self._lock = threading.Lock()
+        # The first client's turn is next; then it comes last.
+        self._waiting: dict[str, deque[_Job]] = {}
+
+    def warm(self) -> None:
+        self._pool.submit(self._pool.child)
+
+    def submit(self, job: _Job) -> None:
+        with self._lock:
+            if self._pool.is_closed:
+                raise UnavailableError(STOPPED)
+            self._waiting.setdefault(job.client, deque()).append(job)
+            self._pool.submit(self._next)
+
+    def _next(self) -> None:
+        """Answer one job of the client whose turn it is."""
+        with self._lock:
+            client = next(iter(self._waiting))
+            jobs = self._waiting.pop(client)
+            job = jobs.popleft()
+            if jobs:
+                self._waiting[client] = jobs
+        self._answer(job)
+
+    def close(self) -> None:
         self._pool.close()
+        with self._lock:
+            for jobs in self._waiting.values():
+                for job in jobs:
+                    job.answer.cancel()
 
     def _start(self) -> Child:
         process = start_child(
@@ -64,11 +173,12 @@ class UploadDecoders:
         )
         return Child(process)
 
-    def _decode(self, content: bytes) -> Picture:
+    def decode(self, content: bytes) -> Picture:
+        """Decode an upload in the process of this thread."""
         try:
             child = self._pool.child()
         except PoolClosedError as error:
-            raise ClosedError("the server is being stopped") from error
+            raise UnavailableError(STOPPED) from error
         with suppress(BrokenPipeError):
             child.requests.write(b"%d\n" % len(content))
             child.requests.write(content)
@@ -90,5 +200,5 @@ class UploadDecoders:
         """Return the error for a process that ended instead of answering."""
         status = child.process.wait()
         if self._pool.is_closed:
-            return ClosedError("the server is being stopped")
+            return UnavailableError(STOPPED)
         return RefusedUpload("slow" if status == -signal.SIGALRM else "broken")

@@ -4,12 +4,14 @@ import asyncio
 import errno
 import ipaddress
 import logging
+import os
 import re
 import socket
+import struct
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from weiss._base.decoding import usable_cores
 from weiss.catalogue import Catalogue
@@ -18,10 +20,12 @@ from weiss.server.limits import LOOPBACK, Limits
 if TYPE_CHECKING:
     import uvicorn
 
-MAX_CONNECTIONS = 1000
-"""Open connections, idle ones included; one more is answered with 503."""
+LEAST_READ = 64 * 1024
+"""Bytes of an answer that a slow client must read within `Limits.seconds`."""
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]")
 """A name or an address in a Host header, without a port."""
+log = logging.getLogger(__name__)
+_had_no_descriptor = False
 SHUTDOWN_SECONDS = 5
 """Seconds that open requests have to finish after Ctrl-C."""
 
@@ -32,30 +36,40 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     allow_hosts: Collection[str] = (),
+    token: str | None = None,
+    public: bool = False,
     limits: Limits | None = None,
     device: str = "auto",
     onnx: str | Path | None = None,
+    trust: bool = False,
 ) -> None:
     """Serve an index until Ctrl-C.
 
     Args:
         folder: the index.
-        host: the address to listen on. Only programs on this machine reach the default; there is no
-            login.
+        host: the address to listen on. Only programs on this machine reach the default; any other
+            needs `token` or `public`.
         port: the port; 0 for any free one.
-        allow_hosts: public names of a web server in front of this one.
+        allow_hosts: public names of a web server in front of this one, or of this one: the only
+            ones that are accepted beside those of this machine.
+        token: a secret that every visitor must know, at least 16 characters.
+        public: anybody who reaches the address may see every item.
         limits: what to accept; `Limits()` if None.
         device: where to embed pictures.
         onnx: embed with this ONNX export of the index's model.
+        trust: as for `weiss.catalogue.Catalogue.open`.
 
     Raises:
-        ValueError: the address cannot be used, or a name is invalid.
+        ValueError: the address cannot be used or is open to others without `token` and `public`,
+            or a name or the token is invalid.
+        DamagedIndexError: a file of the index does not match its checksum.
         ImportError: fastapi or uvicorn is missing.
     """
     try:
         import uvicorn
 
         from weiss.server.app import make_app
+        from weiss.server.login import Login
     except ModuleNotFoundError as error:
         raise ImportError(
             "fastapi, uvicorn, python-multipart and prometheus-client must be installed to serve; "
@@ -72,14 +86,27 @@ def serve(
                 f"allow_hosts must be names without scheme, port and path; got {name!r}. "
                 "For example: catalogue.example.org."
             )
+    if public and token is not None:
+        raise ValueError(
+            "give one of --token and --public; got both. With a secret the server is not public."
+        )
+    if token is not None:
+        Login(token)  # refuses a bad one before the index is opened, which can take long
     with bind(host, port) as listener:
         address, port = listener.getsockname()[:2]
-        catalogue = Catalogue.open(folder, device=device, onnx=onnx)
-        hosts = own_names(host, address) if is_loopback(address) else None
-        app = make_app(catalogue, limits, hosts=hosts, allowed=allow_hosts)
+        if not (is_loopback(address) or public or token is not None):
+            raise ValueError(
+                f"host must be an address of this machine alone, such as 127.0.0.1; {host} can be "
+                "reached by others. Ask them for a secret with --token FILE, or show every item to "
+                "anybody with --public."
+            )
+        catalogue = Catalogue.open(folder, device=device, onnx=onnx, trust=trust, verify=True)
+        is_any = ipaddress.ip_address(address).is_unspecified
+        hosts = None if is_any else own_names(host, address)
+        app = make_app(catalogue, limits, hosts=hosts, allowed=allow_hosts, token=token)
         noun = "item" if len(catalogue) == 1 else "items"
         print(f"Serving {catalogue.name}: {len(catalogue):,} {noun}.")
-        print(greeting(host, port, address), flush=True)
+        print(greeting(host, port, address, has_login=token is not None), flush=True)
         # uvicorn finishes open requests, and raises the signal again.
         with suppress(KeyboardInterrupt):
             uvicorn.Server(settings(app, limits)).run(sockets=[listener])
@@ -93,17 +120,31 @@ def settings(app: Any, limits: Limits | None = None) -> "uvicorn.Config":
 
     from weiss.server.middleware import CROWDED, HEADERS, plain_answer
 
-    seconds = (limits or Limits()).seconds
+    limits = limits or Limits()
+    seconds, most = limits.seconds, max_connections(limits.max_connections, _descriptors())
+    # So many connections are accepted at a time; only then one can be closed for each of them.
+    backlog = max(8, most // 8)
 
     class TimedProtocol(H11Protocol):
-        """A connection that is closed unless a whole request arrives in time.
+        """A connection that is closed if it waits too long for its client.
 
-        uvicorn's own answers (400, too many connections) get the form of the application's.
+        It waits for a whole request, or for the client to read an answer. If there are too many
+        connections, the one that has waited longest is closed for a new one.
+
+        uvicorn's own answer (400) gets the form of the application's.
         """
+
+        waiting: ClassVar[dict["TimedProtocol", None]] = {}
+        has_warned: ClassVar[bool] = False
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             self._deadline: asyncio.TimerHandle | None = None
+            self._unread = 0
             super().connection_made(transport)
+            # An answer counts as read when all of it has left this process.
+            transport.set_write_buffer_limits(0)
+            if len(self.connections) > most:
+                self._make_room()
             self._watch()
 
         def connection_lost(self, exc: Exception | None) -> None:
@@ -116,13 +157,21 @@ def settings(app: Any, limits: Limits | None = None) -> "uvicorn.Config":
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
-            # The next request, or a part of it, may have arrived already.
-            if self.conn.trailing_data[0]:
-                self._watch()
+            self._watch()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._stop_clock()
+            self._watch()
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self._stop_clock()
+            self._watch()
 
         def handle_events(self) -> None:
             # uvicorn copies this state for every request.
-            self.app_state = {**self.app_state, CROWDED: len(self.connections) > MAX_CONNECTIONS}
+            self.app_state = {**self.app_state, CROWDED: len(self.connections) > most}
             super().handle_events()
 
         def send_400_response(self, msg: str) -> None:
@@ -138,19 +187,55 @@ def settings(app: Any, limits: Limits | None = None) -> "uvicorn.Config":
             self.transport.close()
 
         def _watch(self) -> None:
-            """Start the clock if there is no open request, else stop it."""
-            if self.cycle is not None and not self.cycle.response_complete:
+            """Start the clock if the client has to do something, else stop it."""
+            is_open = self.cycle is not None and not self.cycle.response_complete
+            if is_open and not self.flow.write_paused:
                 self._stop_clock()
-            elif self._deadline is None:
-                self._deadline = self.loop.call_later(seconds, self.transport.close)
+            elif self._deadline is None and self in self.connections:
+                self._unread = self.transport.get_write_buffer_size()
+                self._deadline = self.loop.call_later(seconds, self._end_wait)
+                self.waiting[self] = None
 
         def _stop_clock(self) -> None:
             if self._deadline is not None:
                 self._deadline.cancel()
                 self._deadline = None
+                del self.waiting[self]
+
+        def _end_wait(self) -> None:
+            unread = self.transport.get_write_buffer_size()
+            if unread and self._unread - unread >= LEAST_READ:
+                self._stop_clock()
+                self._watch()
+            else:
+                self._drop()
+
+        def _make_room(self) -> None:
+            if not TimedProtocol.has_warned:
+                TimedProtocol.has_warned = True
+                log.warning(
+                    "All %s connections are taken; each new one closes one that waits for its "
+                    "client. This is logged once. More need a higher limit: ulimit -n, or "
+                    "Limits(max_connections=...).",
+                    f"{most:,}",
+                )
+            if self.waiting:
+                next(iter(self.waiting))._drop()
+            elif len(self.connections) > most + backlog:
+                self._drop()
+
+        def _drop(self) -> None:
+            """Close the connection now; the system, too, forgets what was not read."""
+            self._stop_clock()
+            self.connections.discard(self)
+            if self.transport.get_write_buffer_size():
+                line = self.transport.get_extra_info("socket")
+                line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.transport.abort()
 
     # Errors in the form of an untrusted upload go to the client, not to the terminal.
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
+    logging.getLogger("asyncio").addFilter(_once_without_descriptors)
     return uvicorn.Config(
         app,
         http=TimedProtocol,
@@ -159,14 +244,53 @@ def settings(app: Any, limits: Limits | None = None) -> "uvicorn.Config":
         access_log=False,
         server_header=False,
         proxy_headers=False,
+        backlog=backlog,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
 
 
-def greeting(host: str, port: int, address: str | None = None) -> str:
+def max_connections(most: int, descriptors: int | None) -> int:
+    """Return how many connections may be open: at most half of the free file descriptors.
+
+    Args:
+        most: the largest number.
+        descriptors: how many this process may open in all; None for any number.
+    """
+    if descriptors is None:
+        return most
+    try:
+        used = len(os.listdir("/dev/fd"))
+    except OSError:
+        used = 64
+    return max(1, min(most, (descriptors - used) // 2))
+
+
+def _descriptors() -> int | None:
+    """Return how many files this process may have open; None if there is no limit."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _once_without_descriptors(record: logging.LogRecord) -> bool:
+    """Shorten asyncio's error for a connection without a descriptor, and log it once."""
+    global _had_no_descriptor
+    if not record.getMessage().startswith("socket.accept() out of system resource"):
+        return True
+    is_first, _had_no_descriptor = not _had_no_descriptor, True
+    record.msg = "No file descriptor is free for a new connection. This is logged once. "
+    record.msg += "Raise the limit: ulimit -n."
+    record.args, record.exc_info = (), None
+    return is_first
+
+
+def greeting(host: str, port: int, address: str | None = None, *, has_login: bool = False) -> str:
     """Return the address of the server, how to stop it, and a warning if others can reach it.
 
-    ``address`` is the resolved ``host``.
+    ``address`` is the resolved ``host``; ``has_login`` if visitors need a secret.
 
     Example:
         >>> print(greeting("::1", 8000))
@@ -175,6 +299,11 @@ def greeting(host: str, port: int, address: str | None = None) -> str:
     line = f"Open http://{_in_url(host)}:{port} in a browser. Ctrl-C stops it."
     if is_loopback(address or host):
         return line
+    if has_login:
+        return (
+            f"{line}\nWarning: {host} can be reached from other machines, and the connection is "
+            "not encrypted: who sees the network sees the secret. A web server with TLS helps."
+        )
     return (
         f"{line}\nWarning: {host} can be reached from other machines, and there is no login: "
         "anybody who reaches it can see every item. Leave --host out to keep it private."
@@ -220,6 +349,10 @@ def bind(host: str, port: int) -> socket.socket:
         # explicit TCP protocol.
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            # Else the system takes megabytes of an answer at a time, and nobody sees whether the
+            # client reads it.
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, LEAST_READ)
         listener.bind(address)
         # A port conflict shows only when the socket listens.
         listener.listen(2048)

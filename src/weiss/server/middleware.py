@@ -1,9 +1,10 @@
 """Checks of every request, and headers of every answer.
 
 Requests: the Host header must name this server (against DNS rebinding: a foreign page can point its
-own name at 127.0.0.1), and an upload must not come from a foreign page. Answers: headers that make
-the browser load nothing from elsewhere, and keep other sites out. An unexpected error is logged and
-answered without its text. Every request is counted.
+own name at 127.0.0.1), an upload must not come from a foreign page, and if the server has a secret,
+a request must know it. Answers: headers that make the browser load nothing from elsewhere, and keep
+other sites out. An unexpected error is logged and answered without its text. Every request is
+counted.
 """
 
 import asyncio
@@ -17,6 +18,8 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from weiss.server.limits import LOOPBACK
+from weiss.server.login import Login
 from weiss.server.metrics import Metrics
 
 POLICY = (
@@ -33,6 +36,10 @@ HEADERS = {
     "Permissions-Policy": "camera=(self), geolocation=(), microphone=()",
 }
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+HEALTH = "/healthz"
+OPEN = frozenset({"/", HEALTH})
+"""Addresses that need no secret: the page, which is empty until it has asked for the catalogue (its
+files in ``/page/`` are those of this package), and whether the server lives."""
 CROWDED = "weiss_crowded"
 """Key in the state of a request: too many connections are open."""
 LINGER_SECONDS = 2.0
@@ -42,7 +49,10 @@ log = logging.getLogger(__name__)
 
 
 class Guard:
-    """The outermost layer of the application; ``hosts`` and ``allowed`` as for `make_app`."""
+    """The outermost layer of the application; ``hosts`` and ``allowed`` as for `make_app`.
+
+    ``login`` is None if there is no secret.
+    """
 
     def __init__(
         self,
@@ -50,9 +60,12 @@ class Guard:
         metrics: Metrics,
         hosts: Collection[str] | None,
         allowed: Collection[str] = (),
+        login: Login | None = None,
     ) -> None:
-        self._app, self._metrics = app, metrics
+        self._app, self._metrics, self._login = app, metrics, login
         self._allowed = frozenset(name.lower() for name in allowed)
+        if hosts is None and allowed:
+            hosts = LOOPBACK
         self._hosts = None if hosts is None else {name.lower() for name in hosts} | self._allowed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -65,7 +78,7 @@ class Guard:
         asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         start = time.perf_counter()
         try:
-            refused = _refusal(scope, self._hosts, self._allowed)
+            refused = _refusal(scope, self._hosts, self._allowed) or self._unknown(scope)
             if refused is not None:
                 await exchange.answer(*refused)
             else:
@@ -88,7 +101,20 @@ class Guard:
         finally:
             seconds = time.perf_counter() - start
             method = scope["method"] if scope["method"] in (*SAFE, "POST") else "other"
-            self._metrics.request(method, _route(asked), exchange.status or 499, seconds)
+            route = getattr(asked.get("route"), "path", "none")  # the pattern that it matched
+            self._metrics.request(method, route, exchange.status or 499, seconds)
+
+    def _unknown(self, scope: Scope) -> tuple[int, str] | None:
+        """Return status and detail for a request without the secret; None for a good one."""
+        path = scope["path"]
+        if self._login is None or path in OPEN or path.startswith("/page/"):
+            return None
+        if self._login.accepts(Headers(scope=scope)):
+            return None
+        return 401, (
+            "a request must have the secret of this server; it has none, or another. Send it as "
+            "Authorization: Bearer SECRET, or reload the page to log in."
+        )
 
 
 class _Exchange:
@@ -145,6 +171,8 @@ def plain_answer(status: int, detail: str) -> tuple[list[tuple[bytes, bytes]], b
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     if status == 503:
         headers += [(b"retry-after", b"1"), (b"connection", b"close")]
+    if status == 401:
+        headers += [(b"www-authenticate", b"Bearer")]
     return headers, body
 
 
@@ -154,7 +182,7 @@ def _refusal(
     """Return status and detail for a request that is refused; None for a good one."""
     headers = Headers(scope=scope)
     host = headers.get("host", "")
-    if scope.get("state", {}).get(CROWDED):
+    if scope.get("state", {}).get(CROWDED) and scope["path"] != HEALTH:
         return 503, "a request needs a free connection; all are taken. Try again in a second."
     if hosts is not None and _name(host) not in hosts:
         return 421, (
@@ -186,8 +214,3 @@ def _name(host: str) -> str:
     """Return a Host header without its port; [::1] keeps its brackets."""
     end = host.rfind("]") + 1
     return (host[:end] if end else host.partition(":")[0]).lower()
-
-
-def _route(scope: Scope) -> str:
-    """Return the pattern that a request matched; "none" for no route."""
-    return getattr(scope.get("route"), "path", "none")

@@ -25,18 +25,14 @@ class Overview:
         self._lock = threading.Lock()
         self.counts = dict(catalogue.classes())
 
-    def classes(self) -> ClassesAnswer:
-        """Return every class, the number of its items, and a thumbnail."""
-        with self._lock:
-            return self._classes
-
     def map(self) -> tuple[bytes, bytes]:
         """Return the map as JSON, plain and compressed."""
         with self._lock:
             return self._map
 
     @cached_property
-    def _classes(self) -> ClassesAnswer:
+    def classes(self) -> ClassesAnswer:
+        """Every class, the number of its items, and a thumbnail."""
         found = []
         for name, count in self.counts.items():
             (first,) = self._catalogue.items_of(name, 0, 1)

@@ -5,7 +5,9 @@ read the whole request first.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+import re
+from contextlib import suppress
+from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING
 
 from fastapi import HTTPException, Request
@@ -16,7 +18,7 @@ from starlette.requests import ClientDisconnect
 from weiss._base import images
 from weiss._base.decoder import RefusedUpload
 from weiss.server.decoders import Picture, UploadDecoders
-from weiss.server.limits import ENVELOPE, Limits
+from weiss.server.limits import ENVELOPE, MAX_PARTS, Limits, UnavailableError
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
@@ -37,17 +39,34 @@ UPLOAD_BODY = {
 """The body of POST /search for the OpenAPI schema; fastapi cannot know it."""
 
 
-class _Form:
-    """Keeps the first part with the right name, and ignores all others."""
+def client_of(request: Request) -> str:
+    """Return who asks: an IPv4 address, or the network of an IPv6 address, which one client has.
 
-    def __init__(self) -> None:
+    A connection from this machine may be one of many clients of a proxy; each counts as a client.
+    """
+    host, port = request.client or ("", 0)
+    with suppress(ValueError):
+        address = ip_address(host)
+        if address.is_loopback:
+            return f"{host}:{port}"
+        if address.version == 6 and address.ipv4_mapped is None:
+            return str(ip_network((address, 64), strict=False))
+    return host
+
+
+class _Form:
+    """Keeps the first part with the right name, and ignores all others; there may be few."""
+
+    def __init__(self, boundary: bytes) -> None:
+        self._parser = MultipartParser(boundary, self._callbacks())
         self.content: bytearray | None = None
         self.is_whole = False
+        self._parts = self._boundaries = self._size = 0
         self._header, self._value = bytearray(), bytearray()
         self._name: bytes | None = None
         self._is_file = False
 
-    def callbacks(self) -> "MultipartCallbacks":
+    def _callbacks(self) -> "MultipartCallbacks":
         return {
             "on_part_begin": self._begin,
             "on_header_field": lambda data, start, end: self._header.extend(data[start:end]),
@@ -58,8 +77,31 @@ class _Form:
             "on_end": self._end,
         }
 
+    def write(self, data: bytes) -> None:
+        """Parse some more bytes."""
+        # To the parser, a boundary inside of a file costs as much as a part.
+        self._boundaries += data.count(self._parser.boundary)
+        if self._boundaries > 2 * MAX_PARTS:
+            raise FormParserError("the boundary is in the file")
+        self._size += len(data)
+        self._parser.write(data)
+        if self._size - len(self.content or b"") > ENVELOPE:
+            raise HTTPException(
+                413,
+                f"the form must have at most {ENVELOPE // 1024} KiB beside the file; this one has "
+                f"more. {SEND}.",
+            )
+
+    def finish(self) -> None:
+        """Check that nothing is missing at the end."""
+        self._parser.finalize()
+
     def _begin(self) -> None:
-        self._name = None
+        self._parts += 1
+        if self._parts > MAX_PARTS:
+            raise HTTPException(
+                413, f"the form must have at most {MAX_PARTS} parts; this one has more. {SEND}."
+            )
 
     def _end_header(self) -> None:
         if bytes(self._header).lower() == b"content-disposition":
@@ -70,6 +112,7 @@ class _Form:
 
     def _end_headers(self) -> None:
         self._is_file = self._name == FIELD.encode() and self.content is None
+        self._name = None
         if self._is_file:
             self.content = bytearray()
 
@@ -89,12 +132,13 @@ async def read_file(request: Request, limits: Limits) -> bytes:
     """
     kind, options = parse_options_header(request.headers.get("content-type"))
     if kind != b"multipart/form-data" or not options.get(b"boundary"):
-        raise HTTPException(
-            415, f"the request must be a form with a file; got {_media_type(kind)}. {SEND}."
-        )
+        # Only a plain media type is repeated.
+        given = kind.decode() if re.fullmatch(rb"[A-Za-z0-9/-]{1,59}", kind) else "none"
+        raise HTTPException(415, f"the request must be a form with a file; got {given}. {SEND}.")
     try:
+        form = _Form(options[b"boundary"])
         async with asyncio.timeout(limits.seconds):
-            return await _collect(_counted(request, limits), options[b"boundary"])
+            await _parse(request, form, limits)
     except TimeoutError:
         raise HTTPException(
             408,
@@ -104,28 +148,6 @@ async def read_file(request: Request, limits: Limits) -> bytes:
         ) from None
     except ClientDisconnect:
         raise HTTPException(400, "the upload must be whole; it broke off. Send it again.") from None
-
-
-async def _counted(request: Request, limits: Limits) -> AsyncIterator[bytes]:
-    """Yield the body in pieces; refuse it if it is, or announces to be, too large."""
-    most, size = limits.max_bytes + ENVELOPE, 0
-    announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > most:
-        raise _too_large(limits)
-    async for piece in request.stream():
-        size += len(piece)
-        if size > most:
-            raise _too_large(limits)
-        yield piece
-
-
-async def _collect(pieces: AsyncIterator[bytes], boundary: bytes) -> bytes:
-    form = _Form()
-    try:
-        parser = MultipartParser(boundary, form.callbacks())
-        async for piece in pieces:
-            parser.write(piece)
-        parser.finalize()
     except FormParserError:
         raise HTTPException(400, f"the form must be well-formed; it is not. {SEND}.") from None
     if form.content is None:
@@ -135,34 +157,45 @@ async def _collect(pieces: AsyncIterator[bytes], boundary: bytes) -> bytes:
     return bytes(form.content)
 
 
-async def decode_picture(content: bytes, decoders: UploadDecoders, limits: Limits) -> Picture:
+async def _parse(request: Request, form: _Form, limits: Limits) -> None:
+    """Parse the body in pieces; refuse it if it is, or announces to be, too large."""
+    most, size = limits.max_bytes + ENVELOPE, 0
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > most:
+        raise _too_large(limits)
+    async for piece in request.stream():
+        size += len(piece)
+        if size > most:
+            raise _too_large(limits)
+        form.write(piece)
+    form.finish()
+
+
+async def decode_picture(
+    content: bytes, decoders: UploadDecoders, limits: Limits, client: str = ""
+) -> Picture:
     """Return the pixels of an uploaded picture, and its width and height in the file.
 
     Raises:
-        HTTPException: 413 too large, 415 no image, 400 damaged, 408 too slow to decode, 503 no
-            decoder was free in time.
+        HTTPException: 413 too large, 415 no image, 400 damaged, 408 too slow to decode.
+        UnavailableError: no decoder was free in time.
     """
     if len(content) > limits.max_bytes:
         raise _too_large(limits)
     if not content:
         raise HTTPException(400, "file must be a picture; it is empty. Choose another one.")
-    future = decoders.decode(content)
+    future = decoders.decode(content, client)
     answer = asyncio.wrap_future(future)
     try:
         done, _ = await asyncio.wait({answer}, timeout=limits.seconds)
         # A decoding that has started is ended by its own deadline.
         if not done and future.cancel():
-            raise unavailable(f"a picture must be decoded within {limits.seconds:g} seconds")
+            raise UnavailableError(f"a picture must be decoded within {limits.seconds:g} seconds")
         return await answer
     except RefusedUpload as error:
         raise _refusal(error, limits) from None
     finally:
         answer.cancel()
-
-
-def unavailable(why: str) -> HTTPException:
-    """Return a 503 answer: the request was fine, but the server is busy."""
-    return HTTPException(503, f"{why}. Try again in a second.", headers={"Retry-After": "1"})
 
 
 def _refusal(error: RefusedUpload, limits: Limits) -> HTTPException:
@@ -206,9 +239,3 @@ def _too_large(limits: Limits) -> HTTPException:
         413,
         f"file must have at most {limits.max_bytes / 1e6:g} MB; this one has more. Reduce it.",
     )
-
-
-def _media_type(kind: bytes) -> str:
-    """Return a media type if it is safe to repeat."""
-    text = kind.decode("ascii", "replace")
-    return text if text.replace("/", "").replace("-", "").isalnum() and len(text) < 60 else "none"

@@ -44,10 +44,7 @@ def pair_loss(
         dist_PP: ``(P, P)`` distances between the samples of the memberships; with class indices,
             between the samples.
         members: the classes of the samples.
-        average: ``"classes"``, or ``"samples"`` to put the mean class size for each ``n_c``.
-
-    Returns:
-        The loss, a scalar.
+        average: ``"classes"``, or ``"samples"`` replaces every ``n_c`` by the mean class size.
     """
     weight_K, num_present = _weights(members, dist_PP.dtype, average)
 
@@ -66,7 +63,7 @@ def pair_loss(
     push_KP = link.segment_sum(push_PP, members.slot_P, members.num_slots)
     push_KK = link.segment_sum(push_KP.T, members.slot_P, members.num_slots)
     push_KK = link.apply(link.times(push_KK, weight_K[:, None] * weight_K))
-    repulsion = push_KK.masked_fill(~_different(members), 0.0).sum() / 2
+    repulsion = push_KK.masked_fill(~members.different(), 0.0).sum() / 2
 
     return (attraction + repulsion) / num_present
 
@@ -74,7 +71,7 @@ def pair_loss(
 def mean_field_loss(
     interactions: Interactions, dist_BC: Tensor, members: Membership, average: str
 ) -> Tensor:
-    """Every sample against every class's field: line (fields) above.
+    """Every sample against every class's field: line (fields) above, without its constraint.
 
     Nothing of size C x C is formed. An ordered pair of classes of which only one is in the batch
     contributes ``phi(N_cc')``, and there are two such orders, which cancel the 1/2; only the small
@@ -84,10 +81,7 @@ def mean_field_loss(
         interactions: attraction, repulsion and their links.
         dist_BC: ``(B, C)`` distances from the samples to the fields.
         members: the classes of the samples.
-        average: ``"classes"``, or ``"samples"`` to put the mean class size for each ``n_c``.
-
-    Returns:
-        The loss without its soft constraint, a scalar.
+        average: ``"classes"``, or ``"samples"`` replaces every ``n_c`` by the mean class size.
     """
     num_classes = dist_BC.shape[1]
     weight_K, num_present = _weights(members, dist_BC.dtype, average)
@@ -109,7 +103,7 @@ def mean_field_loss(
     dist_BK, own_BK = dist_BC[:, members.class_K], own_BC[:, members.class_K]
     push_KK = _push(interactions, dist_BK, own_BK, members, weight_K)
     two_sided_KK = link.apply(link.add(push_KK, push_KK.T))
-    two_sided = two_sided_KK.masked_fill(~_different(members), 0.0).sum() / 2
+    two_sided = two_sided_KK.masked_fill(~members.different(), 0.0).sum() / 2
 
     return (attraction + one_sided + two_sided) / num_present
 
@@ -131,7 +125,7 @@ def _push(
 
 
 def soft_constraint(interactions: Interactions, dist_CC: Tensor, reg_scale: str) -> Tensor:
-    """Keep the fields apart, so that the dropped term ``g(M_c, M_c')`` is small.
+    """Keep the fields apart, so that the dropped term ``g(M_c, M_c')`` is small; without lambda.
 
     ``1/C sum_{c != c'} psi_r(r(d(M_c, M_c')))^2``, where ``psi_r`` is the link without its division
     by beta (``reg_scale="paper"``) or with it (``"released"``, smaller by ``beta^2``); for losses
@@ -141,9 +135,6 @@ def soft_constraint(interactions: Interactions, dist_CC: Tensor, reg_scale: str)
         interactions: attraction, repulsion and their links.
         dist_CC: ``(C, C)`` distances between the fields.
         reg_scale: ``"paper"`` or ``"released"``.
-
-    Returns:
-        The constraint without its factor lambda, a scalar.
     """
     link = interactions.repulsion_link
     push_CC = interactions.repulsion(dist_CC)
@@ -159,9 +150,3 @@ def _weights(members: Membership, dtype: torch.dtype, average: str) -> tuple[Ten
         mean_count = (count_K * members.used_K).sum() / num_present
         count_K = mean_count.expand_as(count_K)
     return count_K.reciprocal(), num_present
-
-
-def _different(members: Membership) -> Tensor:
-    """Return ``(K, K)`` bool: two different classes, both present."""
-    itself_KK = torch.eye(members.num_slots, dtype=torch.bool, device=members.used_K.device)
-    return members.used_K[:, None] & members.used_K & ~itself_KK

@@ -1,59 +1,35 @@
 """The next order of the expansion: what the spread of the classes adds to a mean-field loss.
 
-The mean-field step puts the field ``M_c`` for every partner of class c. The samples of a class are
-spread around their mean, and on the sphere that mean is shorter than the field. At self-consistency
-
-    <F_j>_{j in c} = l_c M_c,   |M_c| = 1,   l_c = <F_j . M_c>                 (the order parameter)
-
-and the similarity of a sample of c with one of c' is, fluctuations counted from the means,
+At self-consistency ``<F_j>_{j in c} = l_c M_c``, ``|M_c| = 1``, with the order parameter
+``l_c = <F_j . M_c>``, and the similarity of a sample of c with one of c' is
 
     F_i . F_j = l_c l_c' M_c.M_c'  +  l_c' (dF_i . M_c')  +  l_c (dF_j . M_c)  +  dF_i . dF_j
 
-The second and the third term are known from distances to fields. Of the last only the second moment
-is kept, with the spread taken to be the same in all directions across the field, a covariance
-``S_c = t_c (1 - M_c M_c^T) / (D - 1)``. Of two classes
+Only the last term needs pairs. Of it the second moment is kept, for a spread that is the same in
+all directions across the field:
 
-    <(dF_i . dF_j)^2>  =  tr(S_c S_c')  ->  w_cc',    t_c = <1 - (F_i . M_c)^2>,
-    w_cc' = t_c t_c' (D - 2 + (M_c . M_c')^2) / (D - 1)^2
+    <(dF_i . dF_j)^2>  ->  w_cc' = t_c t_c' (D - 2 + (M_c . M_c')^2) / (D - 1)^2,
+    t_c = <1 - (F_i . M_c)^2>
 
-That closes the averages over pairs without a pair: sums over samples and fields, and numbers a
-class. For an exponential of rate b it is a sum of cumulants,
+Of two classes, for an exponential of rate b and for a hinge (`log_mean_exp`, `rounded_hinge`):
 
     log<e^{b (delta - d_ij)}>  =  n_cc' + n_c'c - b (delta - 1 + l_c l_c' M_c.M_c')
                                   + Lambda(b^2 (D - 1) w_cc'),
     n_cc' = log<e^{b (delta - 1 + l_c' F_i . M_c')}>_{i in c},
-    Lambda(k^2) = k^2 / (2 (D - 1)) + ...                                        (`log_mean_exp`)
-
-and for a hinge, whose second derivative is a delta function at the margin, the average over a
-Gaussian of mean ``x`` and variance ``v``, a hinge rounded over its width:
-
     <[x + sqrt(v) z]_+>  =  x Phi(x / sqrt(v)) + sqrt(v) phi(x / sqrt(v)),
     v_cc' = l_c^2 <(dF_j . M_c)^2>_{j in c'} + w_cc'
 
-Inside a class of n samples the pair loss counts each sample's pair with itself, at distance 0:
+Inside a class of n samples, of which the pair loss counts each with itself at distance 0:
 
-    <a(d_ij)>  =  a(0) / n  +  (1 - 1/n) <a(d_ij)>_{i != j}
-
-Fluctuations of a class sum to zero, so that distinct samples are further apart than independent
-ones. The mean distance of a sample from the others is known, n/(n-1) (1 - l_c F_i.M_c), and fixes
-
+    <a(d_ij)>  =  a(0) / n  +  (1 - 1/n) <a(d_ij)>_{i != j},
     d_ij = far_c + u_i + u_j + E_ij,    far_c = n/(n-1) (1 - l_c^2),    sum_{j != i} E_ij = 0,
     <(u_i + u_j)^2>_{i != j} = 2 k^2 l_c^2 <(dF_i . M_c)^2>,            k^2 = n^2 / ((n-1) (n-2)),
     <E_ij^2>_{i != j}  ->  t_c^2 n^2 (n-3) / ((n-1)^2 ((n-1) (D-1) + 2))
 
-Only the last is a closure, the mean over isotropic draws; of two or three samples all distances
-are known. The averages over distinct pairs are then those above, with distances
-``far_c - k l_c (dF_i . M_c)`` from the samples. A class of one sample shows no spread, only how far
-that sample is from its field: it is left as it is, and so is its repulsion.
-
-The correction is what these say beyond the mean-field loss, less the same at zero spread, which
-would be a constant inside a class and is the dropped ``r(M_c, M_c')`` between two. It is taken at
-given fields: they feel the mean-field loss alone, as a fluctuation around a saddle point does not
-move the point. docs/fluctuations.md goes through every step.
-
-Not for fewer than 16 dimensions: where ``b l_c' sqrt(t_c / (D - 1))`` is above three, few samples
-make up the average of an exponential, those that point at the other class. The closure then counts
-too much, and the corrected loss may be further from the pair loss than the mean-field one.
+The averages over distinct pairs are then those above, with distances ``far_c - k l_c (dF_i . M_c)``
+from the samples. A class of one sample shows no spread and is left as it is. The correction is
+taken at given fields. docs/fluctuations.md goes through every step, and says where it fails: in
+fewer than 16 dimensions.
 
 Dimensions: B batch, K slots (classes present), D embedding size.
 """
@@ -66,7 +42,7 @@ import torch
 from torch import Tensor
 
 from weiss._base import checks
-from weiss.theory.distances import cosine_distance
+from weiss.theory.distances import cosine_distance, working_dtype
 from weiss.theory.interactions import ClosedForm, Interactions, LinearLink, Link, closed_form_of
 from weiss.theory.membership import Membership
 
@@ -104,14 +80,9 @@ def checked(
     parts: int,
     owner: str,
 ) -> str:
-    """Return the option; refuse settings that it cannot be combined with.
+    """Return the option; refuse settings, those of `NEEDED`, that it cannot be combined with.
 
-    Args:
-        fluctuations: ``"none"`` or ``"second"``.
-        interactions: of the loss.
-        settings: of the loss, those of `NEEDED`.
-        parts: how many processes share the classes.
-        owner: its name, for messages.
+    ``parts`` is the number of processes that share the classes.
     """
     if checks.one_of("fluctuations", fluctuations, FLUCTUATIONS, owner) == "none":
         return fluctuations
@@ -132,39 +103,13 @@ def checked(
         if given not in allowed:
             raise ValueError(
                 f"{name} must be {' or '.join(map(repr, allowed))} {asked}; got {given!r}. "
-                "The correction stands as a plain formula on the sphere only."
+                "The correction exists only for cosine distance and the plain formula."
             )
     return fluctuations
 
 
 def correction(
     interactions: Interactions, embeddings: Tensor, fields: Tensor, members: Membership
-) -> Tensor:
-    """Return what to add to the mean-field loss of a batch, at given fields.
-
-    Args:
-        interactions: two hinges or two exponentials.
-        embeddings: ``(B, D)``.
-        fields: ``(C, D)``; no gradient reaches them.
-        members: the classes of the samples, one each.
-
-    Returns:
-        As `fluctuation_correction`.
-    """
-    dtype = torch.promote_types(torch.promote_types(embeddings.dtype, fields.dtype), torch.float32)
-    fields_KD = fields.detach().index_select(0, members.class_K).to(dtype)
-    dist_BK = cosine_distance(embeddings.to(dtype), fields_KD)
-    dist_KK = cosine_distance(fields_KD, fields_KD)
-    size = fields.shape[1]
-    return fluctuation_correction(interactions, dist_BK, dist_KK, members, size)
-
-
-def fluctuation_correction(
-    interactions: Interactions,
-    dist_BK: Tensor,
-    dist_KK: Tensor,
-    members: Membership,
-    embedding_size: int,
 ) -> Tensor:
     """Return what to add to the mean-field loss of a batch; 0 where its classes have no spread.
 
@@ -177,13 +122,9 @@ def fluctuation_correction(
 
     Args:
         interactions: two hinges or two exponentials.
-        dist_BK: ``(B, K)`` cosine distances from the samples to the fields of the classes present.
-        dist_KK: ``(K, K)`` those between these fields.
+        embeddings: ``(B, D)``.
+        fields: ``(C, D)``; no gradient reaches them.
         members: the classes of the samples, one each.
-        embedding_size: D.
-
-    Returns:
-        The correction, a scalar.
     """
     if members.sample_P is not None:
         raise ValueError(
@@ -191,8 +132,12 @@ def fluctuation_correction(
             "multi-hot labels. A sample of two classes belongs to the spread of both. "
             "Use fluctuations='none'."
         )
-    slots = _Slots(members, dist_BK.dtype)
-    spread = _spread(dist_BK, slots, embedding_size)
+    dtype = working_dtype(embeddings, fields)
+    fields_KD = fields.detach().index_select(0, members.class_K).to(dtype)
+    dist_BK = cosine_distance(embeddings.to(dtype), fields_KD)
+    dist_KK = cosine_distance(fields_KD, fields_KD)
+    slots = _Slots(members, dtype)
+    spread = _spread(dist_BK, slots, fields.shape[1])
     # Distances to the class means, which are shorter than the fields.
     near_BK = 1.0 - spread.order_K * (1.0 - dist_BK)
     near_KK = 1.0 - spread.order_K[:, None] * spread.order_K * (1.0 - dist_KK)
@@ -217,8 +162,7 @@ def fluctuation_correction(
 
     # The distance of a lone sample from its field is no spread: nothing to correct by.
     known_K = members.used_K & (members.count_K > 1)
-    itself_KK = torch.eye(len(known_K), dtype=torch.bool, device=known_K.device)
-    is_pair_KK = known_K[:, None] & known_K & ~itself_KK
+    is_pair_KK = known_K[:, None] & known_K & members.different()
     inside = inside_K.masked_fill(~known_K, 0.0).sum()
     between = between_KK.masked_fill(~is_pair_KK, 0.0).sum() / 2
     return (inside + between) / members.used_K.sum()
@@ -267,7 +211,7 @@ def _inside_classes(
     link, num_across = interactions.attraction_link, spread.num_across
     count_K = slots.count_K.clamp_min(2)  # one sample has no other: not used
     others_K = count_K - 1
-    # Two samples stand at the same distance from their mean: there is nothing to stretch.
+    # Two samples are at the same distance from their mean: they need no factor.
     stretch_K = (count_K > 2) * count_K / (others_K * (count_K - 2).clamp_min(1)).sqrt()
     free_K = count_K.square() * (count_K - 3).clamp_min(0) / others_K.square()
     across_K = spread.across_K.square() * free_K / (others_K * num_across + 2)
@@ -315,14 +259,6 @@ def spread_products(across_K: Tensor, sim_KK: Tensor, num_across: int) -> Tensor
     """Return ``tr(S_c S_c')`` of classes spread alike in all directions across their fields.
 
     ``t_c t_c' (p - 1 + (M_c . M_c')^2) / p^2``: only parallel fields share all p directions across.
-
-    Args:
-        across_K: ``t_c``, the traces.
-        sim_KK: ``M_c . M_c'``.
-        num_across: p, the directions across a field, at least 1.
-
-    Returns:
-        ``(K, K)``.
     """
     shared_KK = (num_across - 1 + sim_KK.square()) / num_across**2
     return across_K[:, None] * across_K * shared_KK
@@ -333,14 +269,8 @@ def log_mean_exp(square: Tensor, dimensions: int) -> Tensor:
 
     ``sqrt(n^2 + k^2) - n - n log((n + sqrt(n^2 + k^2)) / (2 n))`` with ``n = dimensions / 2``, the
     leading order for many dimensions. It begins as a Gaussian's cumulant, ``k^2 / (2 dimensions)``,
-    and ends as ``k``: no product of two spreads is larger than their lengths allow.
-
-    Args:
-        square: ``k^2``, of any shape.
-        dimensions: p, in which the directions are drawn.
-
-    Returns:
-        The logarithm, of the same shape.
+    and ends as ``k``: no product of two spreads is larger than their lengths allow. ``square`` is
+    ``k^2``, of any shape.
     """
     half = dimensions / 2
     root = (half**2 + square).sqrt()
@@ -352,13 +282,6 @@ def rounded_hinge(x: Tensor, var: Tensor) -> Tensor:
     """Average a hinge over a Gaussian, ``<[x + sqrt(var) z]_+>_{z ~ N(0, 1)}``.
 
     ``x Phi(x / s) + s phi(x / s)`` with ``s = sqrt(var)``; the hinge itself where var is 0.
-
-    Args:
-        x: of any shape, where the Gaussian stands.
-        var: of the same shape, its variance.
-
-    Returns:
-        The average, of the same shape.
     """
     is_wide = var > torch.finfo(var.dtype).eps ** 1.5  # less is rounding of distances
     width = var.masked_fill(~is_wide, 1.0).sqrt()

@@ -93,9 +93,6 @@ class LogLink(Link):
     The interaction gives the *exponent*; sums are log-sum-exps and the link is a softplus, so
     nothing overflows for any rate. An empty sum is a very negative finite number rather than minus
     infinity: it vanishes in every sum and its gradient is exactly zero, never ``inf - inf``.
-
-    Args:
-        rate: what the link divides its result by, greater than 0.
     """
 
     def __init__(self, rate: float) -> None:
@@ -219,7 +216,7 @@ class Interactions(ABC):
     def repulsion_range(self) -> float | None:
         """The distance below which two classes count as too close; None where there is none.
 
-        A hyper-parameter called ``delta`` is taken for it.
+        A hyper-parameter called ``delta`` is this distance.
         """
         return getattr(self, "delta", None)
 

@@ -66,6 +66,11 @@ class Membership:
         is_member_PK = self.rows(self.own_slots()).float()
         return is_member_PK @ is_member_PK.T > 0
 
+    def different(self) -> Tensor:
+        """Return ``(K, K)`` bool: two different classes, both present."""
+        itself_KK = torch.eye(self.num_slots, dtype=torch.bool, device=self.used_K.device)
+        return self.used_K[:, None] & self.used_K & ~itself_KK
+
     def _marked(self, column_P: Tensor, num_columns: int) -> Tensor:
         """Return ``(B, num_columns)`` bool, True at (sample, column) of each membership."""
         device = self.slot_P.device
@@ -96,18 +101,9 @@ def members_of_a_batch(
         check: test the values of labels and embeddings. If False, class indices need no transfer,
             nor do multi-hot labels with ``max_labels_per_sample``.
         max_labels_per_sample: the most classes a sample may have in multi-hot labels.
-
-    Returns:
-        The `Membership` of the batch.
     """
-    if labels.ndim == 1:
-        return _from_indices(labels, embeddings, num_classes, owner, check)
-    return _from_multi_hot(labels, embeddings, owner, check, max_labels_per_sample)
-
-
-def _from_indices(
-    labels: Tensor, embeddings: Tensor, num_classes: int | None, owner: str, check: bool
-) -> Membership:
+    if labels.ndim == 2:
+        return _from_multi_hot(labels, embeddings, owner, check, max_labels_per_sample)
     slot_P, sorted_P, present = _slots(labels)
     if not check:
         return _grouped(len(labels), None, labels, slot_P, len(labels), num_classes)
@@ -118,7 +114,7 @@ def _from_indices(
     if num_classes is not None:
         checks.labels_in_range(low, high, num_classes, owner)
     if not all_finite:
-        _refuse_not_finite(embeddings, owner)
+        checks.finite_embeddings(embeddings, owner)
     members = _grouped(len(labels), None, labels, slot_P, num_present, num_classes)
     return replace(members, one_each=num_present == len(labels))
 
@@ -135,20 +131,23 @@ def _from_multi_hot(
     num_labels_B = hot_BC.sum(dim=1)
     most, total, num_present = max_labels_per_sample, None, None
     if check or most is None:
-        binary = (hot_BC == labels_BC).all()
         fewest, found, total, num_present, all_binary, all_finite = torch.stack(
             [
                 num_labels_B.min(),
                 num_labels_B.max(),
                 num_labels_B.sum(),
                 hot_BC.any(dim=0).sum(),
-                binary.long(),
+                (hot_BC == labels_BC).all().long(),
                 embeddings.isfinite().all().long(),
             ]
         ).tolist()
         if check:
             if not all_binary:
-                _refuse_not_binary(labels_BC, owner)
+                wrong = labels_BC[(labels_BC != 0) & (labels_BC != 1)][0].item()
+                raise ValueError(
+                    f"multi-hot labels must be 0 or 1 for {owner}; got {wrong:g}. "
+                    "For class indices pass a tensor of shape (batch,)."
+                )
             if fewest == 0:
                 row = int((num_labels_B == 0).nonzero()[0])
                 remedy = "Leave such samples out of the batch."
@@ -164,7 +163,7 @@ def _from_multi_hot(
                     f"one has {found}. Raise max_labels_per_sample."
                 )
             if not all_finite:
-                _refuse_not_finite(embeddings, owner)
+                checks.finite_embeddings(embeddings, owner)
         most = found
     assert most is not None
     top_BL = hot_BC.to(torch.uint8).topk(min(most, num_classes), dim=1)
@@ -207,21 +206,3 @@ def _grouped(
         used_K = used_K & (class_K < num_classes)
         class_K = class_K * used_K
     return Membership(batch, sample_P, class_P, slot_P, class_K, used_K, count_K.clamp_min(1))
-
-
-def _refuse_not_finite(embeddings: Tensor, owner: str) -> None:
-    rows = (~embeddings.isfinite()).any(dim=1).nonzero().flatten().tolist()
-    shown = ", ".join(map(str, rows[:5])) + (", ..." if len(rows) > 5 else "")
-    raise ValueError(
-        f"embeddings must be finite for {owner}; got NaN or infinity in {len(rows)} of "
-        f"{len(embeddings)} rows ({shown}). Lower the learning rate or clip the gradient; "
-        "check=False lets such values through."
-    )
-
-
-def _refuse_not_binary(labels_BC: Tensor, owner: str) -> None:
-    wrong = labels_BC[(labels_BC != 0) & (labels_BC != 1)][0].item()
-    raise ValueError(
-        f"multi-hot labels must be 0 or 1 for {owner}; got {wrong:g}. "
-        "For class indices pass a tensor of shape (batch,)."
-    )

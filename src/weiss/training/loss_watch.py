@@ -26,10 +26,7 @@ def rates_as_text(rates: Mapping[str, float]) -> str:
 class LossWatch:
     """Collects the losses of an epoch and checks each.
 
-    Args:
-        device: where the losses are computed.
-        total: sum of the losses before, for a run resumed within an epoch.
-        count: how many they were.
+    ``total`` and ``count`` are those of the losses before, for a run resumed within an epoch.
     """
 
     def __init__(self, device: torch.device, total: float = 0.0, count: int = 0) -> None:
@@ -40,14 +37,10 @@ class LossWatch:
         self._next = 0
 
     def add(self, loss: Tensor, **where: Any) -> None:
-        """Add a loss, and check those that have arrived.
-
-        Args:
-            loss: a scalar.
-            **where: step, epoch and learning rates, for the message if it is not finite.
+        """Add a loss, a scalar, and check those that have arrived.
 
         Raises:
-            NotFiniteError: a loss is NaN or infinite.
+            NotFiniteError: a loss is NaN or infinite, with its step, epoch and learning rates.
         """
         if self._slots is None:
             self._check(float(loss), where)

@@ -12,11 +12,12 @@ from torch.nn.functional import one_hot
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from weiss._base.devices import refuse_absent_device
+from weiss._base.parent import end_with
 from weiss._base.processes import Processes, is_distributed
 from weiss.backbones import Embedder
 from weiss.data import Table
 from weiss.data.sources import Vectors
-from weiss.losses import MeanFieldLoss, PairLoss
+from weiss.losses import Baseline, MeanFieldLoss, PairLoss
 from weiss.losses.self_consistency import ClassMeans
 from weiss.losses.shards import shard_classes
 from weiss.runs import Recipe, build_backbone, build_loss
@@ -123,7 +124,7 @@ def _batch_norms(model: nn.Module) -> list[nn.Module]:
 def _make_loss(recipe: Recipe, experiment: Experiment) -> nn.Module:
     section = recipe.as_dict()["loss"]
     loss = build_loss(section, experiment.num_classes, recipe.backbone.embedding_size)
-    if isinstance(loss, (MeanFieldLoss, PairLoss)):
+    if isinstance(loss, (MeanFieldLoss, PairLoss, Baseline)):
         # Labels are right by construction; checking them would make a GPU wait each step.
         # Embeddings that are not finite make the loss so, which `LossWatch` notices.
         loss.check = section.get("check", experiment.table.is_multi_label)
@@ -147,8 +148,8 @@ def _try_once(loss: nn.Module, experiment: Experiment) -> None:
         loss(embeddings, labels)
 
 
-def make_accelerator(recipe: Recipe, folder: Path) -> Any:
-    """Return the accelerator: the device, the processes of this launch, the trackers."""
+def make_accelerator(recipe: Recipe, folder: Path) -> tuple[Any, Processes]:
+    """Return the accelerator, for the device and the trackers, and the processes of this launch."""
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
     from accelerate.tracking import get_available_trackers
@@ -173,18 +174,14 @@ def make_accelerator(recipe: Recipe, folder: Path) -> Any:
         log_with=wanted or None,
         project_dir=folder,
     )
-    launched = int(os.environ.get("WORLD_SIZE", "1"))
-    if accelerator.num_processes != launched:
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        end_with(os.getppid())  # torchrun or accelerate launch, which may be killed
+    launched, size = int(os.environ.get("WORLD_SIZE", "1")), int(accelerator.num_processes)
+    if size != launched:
         raise RuntimeError(
             f"the {launched} processes of this launch must find each other; this one is in a group "
-            f"of {accelerator.num_processes}. Start them with torchrun or accelerate launch, all "
-            "for the same kind of device."
+            f"of {size}. Start them with torchrun or accelerate launch, all for the same kind of "
+            "device."
         )
-    return accelerator
-
-
-def processes_of(accelerator: Any) -> Processes:
-    """Return the processes of a launch."""
-    size = int(accelerator.num_processes)
     local = int(os.environ.get("LOCAL_WORLD_SIZE", size))  # set by launchers
-    return Processes(int(accelerator.process_index), size, local)
+    return accelerator, Processes(int(accelerator.process_index), size, local)

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict
@@ -15,6 +14,7 @@ import numpy as np
 from weiss._base import checks
 from weiss._base.files import replacing
 from weiss._base.interrupts import StoppedError, StopRequest
+from weiss._base.parent import command_with_parent
 from weiss._base.processes import is_main_process, share_of_cores
 from weiss.data import reuse_decoded_images
 from weiss.evaluation.statistics import t_interval
@@ -124,8 +124,8 @@ def _in_processes(
         asked = run.folder.with_name(f".{run.folder.name}.toml")
         with replacing(asked) as temporary:
             temporary.write_text(to_toml(recipe.as_dict()), encoding="utf-8")
-        command = [sys.executable, "-m", "weiss", "train", str(asked), "--quiet"]
-        command += ["--out", str(run.folder), *(["--resume"] if run.exists() else [])]
+        words = ["train", str(asked), "--quiet", "--out", str(run.folder)]
+        command = command_with_parent("weiss", *words, *(["--resume"] if run.exists() else []))
         # In a session of its own: Ctrl-C reaches it once, from here, and it saves its state.
         process = subprocess.Popen(
             command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True

@@ -22,29 +22,17 @@ from weiss.training.loss_watch import LossWatch, rates_as_text
 
 @dataclass
 class Position:
-    """Where a run is.
+    """Where a run is."""
 
-    Attributes:
-        epoch: how many epochs are done.
-        step: steps done of the current epoch.
-        steps: steps done in all.
-        seconds: time it took, over all restarts.
-        epoch_seconds: time of the current epoch so far.
-        loss_total: sum of the losses of the current epoch.
-        loss_count: how many they are.
-        skipped: the share of pairs that the gradient of the last step skipped, if it skipped any.
-        history: a line for each epoch, as metrics.jsonl has them.
-    """
-
-    epoch: int = 0
-    step: int = 0
-    steps: int = 0
-    seconds: float = 0.0
+    epoch: int = 0  # how many are done
+    step: int = 0  # of the current epoch
+    steps: int = 0  # in all
+    seconds: float = 0.0  # over all restarts
     epoch_seconds: float = 0.0
-    loss_total: float = 0.0
+    loss_total: float = 0.0  # sum of the losses of the current epoch
     loss_count: int = 0
-    skipped: float | None = None
-    history: list[dict[str, Any]] = field(default_factory=list)
+    skipped: float | None = None  # share of pairs that the gradient of the last step skipped
+    history: list[dict[str, Any]] = field(default_factory=list)  # as metrics.jsonl has them
 
     def note(self, watch: LossWatch, loss: nn.Module) -> None:
         """Store the losses of the current epoch, and the share that its last step skipped."""
@@ -70,17 +58,17 @@ class Parts:
     scaler: torch.amp.GradScaler
     means: ClassMeans
 
-    def pack(self, at: Position, data: dict[str, Any]) -> State:
+    def pack(self, at: Position, origin: dict[str, Any]) -> State:
         """Return the state, with the rows of all classes in the main process.
 
-        Where processes share the classes, all must call it together. ``data`` are facts by which
-        the data are recognised.
+        Where processes share the classes, all must call it together. ``origin`` are facts by which
+        a resumed run recognises its recipe and its data.
 
         Raises:
             NotFiniteError: a parameter is NaN or infinite; such a state is not saved.
         """
         learned = self._learned(whole_state(self.loss, wanted=is_main_process()))
-        self._refuse_not_finite(at, learned)
+        self.refuse_not_finite(at, learned)
         moments = {
             f"optimizer.{index}.{key}": self._whole(index, value)
             for index, values in self.optimizer.state_dict()["state"].items()
@@ -88,7 +76,7 @@ class Parts:
             if isinstance(value, Tensor)
         }
         running = {"means.sums": self.means.sums_CD, "means.counts": self.means.counts_C}
-        facts = {"position": asdict(at), "data": data, "scaler": self.scaler.state_dict()}
+        facts = {"position": asdict(at), **origin, "scaler": self.scaler.state_dict()}
         return State({**learned, **moments, **running}, facts)
 
     def unpack(self, state: State) -> Position:
@@ -105,11 +93,9 @@ class Parts:
         self.means.counts_C.copy_(tensors["means.counts"])
         return Position(**state.facts["position"])
 
-    def refuse_not_finite(self, at: Position) -> None:
+    def refuse_not_finite(self, at: Position, learned: dict[str, Tensor] | None = None) -> None:
         """Raise NotFiniteError if a parameter is NaN or infinite; waits for the device once."""
-        self._refuse_not_finite(at, self._learned(self.loss.state_dict()))
-
-    def _refuse_not_finite(self, at: Position, learned: dict[str, Tensor]) -> None:
+        learned = learned or self._learned(self.loss.state_dict())
         learned = {k: v for k, v in learned.items() if v.is_floating_point()}
         finite: dict[torch.device, list[Tensor]] = {}
         for value in learned.values():
@@ -132,33 +118,28 @@ class Parts:
     def _parameters(self) -> list[Tensor]:
         return [p for group in self.optimizer.param_groups for p in group["params"]]
 
-    def _sharded(self, index: int) -> MeanFieldLoss | None:
-        """Return the loss if the optimiser's parameter of this index is a shard of its fields."""
+    def _sharded(self, index: int, moment: Tensor) -> MeanFieldLoss | None:
+        """Return the loss if this is a moment of a parameter that is a shard of its fields."""
         loss = self.loss
-        if isinstance(loss, MeanFieldLoss) and is_sharded(loss):
+        if moment.ndim and isinstance(loss, MeanFieldLoss) and is_sharded(loss):
             return loss if self._parameters()[index] is loss.fields else None
         return None
 
     def _whole(self, index: int, moment: Tensor) -> Tensor:
         """Return a moment of the optimiser; if this process has a shard, with the rows of all."""
-        loss = self._sharded(index)
-        if loss is None or moment.ndim == 0 or len(moment) != len(loss.fields):
+        loss = self._sharded(index, moment)
+        if loss is None or len(moment) != len(loss.fields):
             return moment
         return whole_rows(loss, moment, "cpu", wanted=is_main_process())
-
-    def _own(self, index: int, moment: Tensor) -> Tensor:
-        """Return the rows of this process, from a moment with the rows of all."""
-        loss = self._sharded(index)
-        if loss is None or moment.ndim == 0 or len(moment) != loss.shard.num_classes:
-            return moment
-        return moment[loss.shard.first : loss.shard.first + len(loss.fields)]
 
     def _moments(self, tensors: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:
         parameters = self._parameters()
         moments: dict[int, dict[str, Tensor]] = {}
         for name, value in tensors.items():
             index, key = name.split(".", 1)
-            parameter, value = parameters[int(index)], self._own(int(index), value)
+            parameter, loss = parameters[int(index)], self._sharded(int(index), value)
+            if loss is not None and len(value) == loss.shard.num_classes:
+                value = value[loss.shard.first :][: len(loss.fields)]  # the rows of this process
             # In the memory layout of the parameter, as the optimiser would have made it.
             is_alike = value.shape == parameter.shape and key != "step"
             place = torch.empty_like(parameter) if is_alike else torch.empty_like(value)

@@ -9,6 +9,7 @@ resumed is the run that was not killed, on a CPU to the last bit. Several proces
 
 import errno
 import time
+import warnings
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -26,21 +27,24 @@ from weiss.losses.self_consistency import follow_class_means, order_parameters
 from weiss.losses.shards import is_sharded
 from weiss.runs import Kept, Recipe, Run, to_toml
 from weiss.runs.evaluator import NotFiniteError
+from weiss.runs.folder import METRICS, MODEL
 from weiss.runs.provenance import made_with
 from weiss.training import console, results
 from weiss.training.fields import place_fields
 from weiss.training.loss_watch import LossWatch, rates_as_text
-from weiss.training.preparation import make_accelerator, prepare, processes_of
+from weiss.training.preparation import make_accelerator, prepare
 from weiss.training.resuming import (
+    best_line,
     changes_since,
     data_facts,
     how_to_resume,
+    kept_network,
     last_good_state,
     newest_state,
+    position_at_the_end,
     refuse_another_run,
     refuse_fewer_epochs,
     refuse_other_data,
-    warn_of_a_lost_network,
 )
 from weiss.training.state import Position
 
@@ -76,12 +80,11 @@ def train(
         NotFiniteError: the loss became NaN or infinite; the last good state is kept.
         StoppedError: Ctrl-C or SIGTERM; the state is saved.
     """
-    run = Run(out)
+    run = Run(out, trust=True)  # it follows the recipe that is given here
     refuse_another_run(run, resume)  # at once, before anything is loaded
     run.make_folder()
     try:
-        accelerator = make_accelerator(recipe, run.folder)
-        processes = processes_of(accelerator)
+        accelerator, processes = make_accelerator(recipe, run.folder)
         with run.locked() if processes.is_main else nullcontext(), StopRequest() as stop:
             # Again, now under the lock; the main process decides for all.
             begun = processes.any(processes.is_main and run.exists(), accelerator.device)
@@ -115,11 +118,13 @@ class Training:
         made = prepare(recipe, torch.device(accelerator.device), processes)
         self.recipe, self.device, self.processes = made.recipe, made.device, processes
         self.experiment, self.model, self.loss = made.experiment, made.model, made.loss
+        self.data = data_facts(made.experiment)
         self.stepper, self.means, self.parts = made.stepper, made.means, made.parts
         self.batch_size = int(self.recipe.train.batch_size)
         self.at = Position()
         self.best: dict[str, Any] | None = None
         self._unwritten: Kept | None = None
+        self._has_tensors = True  # False: only the result of a finished run is written again
         self.watch, self.stop = LossWatch(self.device), stop
 
     def train(self, pictures: bool = True) -> dict[str, Any]:
@@ -131,7 +136,9 @@ class Training:
         self.processes.wait()
         if self.processes.is_main:
             self.run.reopen()
-        self._start_trackers()
+        if self.recipe.track.with_:
+            settings = {k: str(v) for k, v in _flat(self.recipe.as_dict()).items()}
+            self.accelerator.init_trackers(self.recipe.track.project, config=settings)
         total = self.recipe.train.epochs * self.experiment.steps * self.batch_size
         bar = Bar(total, "training", unit="images", done=self.at.steps * self.batch_size)
         self._clock_read = self._saved_at = time.monotonic()
@@ -142,7 +149,8 @@ class Training:
                 while not self._is_over():
                     self._train_epoch()
                     self._close_epoch()
-                self._save()
+                if self._has_tensors:
+                    self._save()
                 return self._finish(pictures)
             except NotFiniteError as error:
                 with suppress(OSError):  # a full disk is not what ended this run
@@ -209,7 +217,9 @@ class Training:
         self._add_time()
         line["seconds"] = self.at.epoch_seconds
         self.at.history.append(line)
-        is_best = self._keep_if_best(line)
+        is_best = self._is_best(line)
+        if is_best:
+            self._keep(number, line["evaluation"])
         if self.processes.is_main:
             self.run.write_metrics(self.at.history)
         numbers = {k: v for k, v in _flat(line).items() if isinstance(v, (int, float))}
@@ -239,14 +249,11 @@ class Training:
     def _embed_training(self) -> Tensor:
         return self.experiment.embed_training(self.model, **self._embedding_options())
 
-    def _keep_if_best(self, line: dict[str, Any]) -> bool:
+    def _is_best(self, line: dict[str, Any]) -> bool:
+        if "evaluation" not in line or self.best is None:
+            return "evaluation" in line
         metric = self.recipe.evaluate.metric
-        if "evaluation" not in line:
-            return False
-        if self.best is not None and line["evaluation"][metric] <= self.best["metrics"][metric]:
-            return False
-        self._keep(line["epoch"], line["evaluation"])
-        return True
+        return bool(line["evaluation"][metric] > self.best["metrics"][metric])
 
     def _keep(self, epoch: int, metrics: dict[str, Any]) -> None:
         """Make the present network the model of the run."""
@@ -311,7 +318,8 @@ class Training:
         self.at.note(self.watch, self.loss)
         self._write_best()
         if self.processes.is_main or is_sharded(self.loss):
-            state = self.parts.pack(self.at, data_facts(self.experiment))
+            origin = {"recipe": self.recipe.as_dict(), "data": self.data}
+            state = self.parts.pack(self.at, origin)
         if self.processes.is_main:
             self.run.checkpoints.save(self.at.steps, state)
         self._saved_at = time.monotonic()
@@ -331,31 +339,73 @@ class Training:
                 self._write_recipe(made_with(self.device, self.processes.size))
             self.processes.wait()
             return
-        changed = changes_since(self.run, self.recipe)
         state = newest_state(self.run, self.processes, self.device)
+        changed = changes_since(self.run, self.recipe, state)
         if state is not None:
-            refuse_other_data(state, self.experiment, self.run)
+            refuse_other_data(state, self.data, self.run)
             refuse_fewer_epochs(state, self.recipe)
         if changed and self.processes.is_main:
             self._write_recipe(self.run.recipe().get("made_with", {}))
+        metric = self.recipe.evaluate.metric
         if state is None:
-            self._print("No state was saved yet; the run begins again.")
+            at = position_at_the_end(self.run, metric) if self.run.is_finished() else None
+            if at is not None:
+                self.at, self.best, self._has_tensors = at, self.run.model_facts(), False
+            if at is None or not self._is_over():
+                self.at, self.best, self._has_tensors = Position(), None, True
+                self._print("No state was saved yet; the run begins again.")
             return
         self.at = self.parts.unpack(state)
         # The model's file is the one record of the best network that cannot disagree with it.
-        self.best = self.run.model_facts()
-        warn_of_a_lost_network(self.at, self.best, self.recipe.evaluate.metric)
+        self.best, wrong = kept_network(self.run, self.at, metric)
+        if wrong:
+            self._replace_network(wrong, metric)
+        self._restore_metrics()
         if not self._is_over():
             self._print(f"Resuming in epoch {self.at.epoch + 1} after step {self.at.step}.")
+
+    def _replace_network(self, wrong: str, metric: str) -> None:
+        """Keep the network of the state in place of a lost one, if it has been evaluated."""
+        best, last = best_line(self.at.history, metric), (self.at.history or [{}])[-1]
+        what = f"{self.run.folder / MODEL} {wrong}"
+        if self.at.step == 0 and self._is_best(last):
+            self._keep(self.at.epoch, last["evaluation"])
+            what += f" It is written again from the state, which is that of epoch {self.at.epoch}."
+        if best is not None and (self._unwritten is None or best["epoch"] != self.at.epoch):
+            others = "the network there and of " if self.best else ""
+            what += (
+                f" The best network so far, of epoch {best['epoch']}, is lost; the best of {others}"
+                "the epochs to come replaces it."
+            )
+        warnings.warn(what, stacklevel=2)
+
+    def _restore_metrics(self) -> None:
+        """Write the metrics of the state again if the file has others, or is damaged."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                is_same = self.run.metrics()[: len(self.at.history)] == self.at.history
+        except (ValueError, UserWarning):
+            is_same = False
+        if not is_same and self.processes.is_main:
+            path = self.run.folder / METRICS
+            warnings.warn(
+                f"{path} did not hold the metrics of the {self.at.epoch} epochs done: it is "
+                "written again from the state.",
+                stacklevel=2,
+            )
+            self.run.write_metrics(self.at.history)
 
     def _write_recipe(self, made_with: dict[str, Any]) -> None:
         self.run.write_recipe(to_toml({**self.recipe.as_dict(), "made_with": made_with}))
 
     def _is_finished(self) -> bool:
         """Return whether there is a result, of all the epochs asked for."""
-        if not (self.run.is_finished() and self._is_over()):
-            return False
-        return bool(self.run.result()["steps"] == self.at.steps)
+        result = self.run.whole_result()
+        if result is None or self.best is None or self._unwritten is not None:
+            return False  # it is written again from what is there
+        same = (result.get("steps"), result.get("epoch")) == (self.at.steps, self.best["epoch"])
+        return same and self._is_over()
 
     def _add_time(self) -> None:
         now = time.monotonic()
@@ -383,11 +433,6 @@ class Training:
             tracker.finish()
         self._print(console.closing(result, self.run.folder))
         return result
-
-    def _start_trackers(self) -> None:
-        if self.recipe.track.with_:
-            settings = {k: str(v) for k, v in _flat(self.recipe.as_dict()).items()}
-            self.accelerator.init_trackers(self.recipe.track.project, config=settings)
 
     def _print(self, text: str) -> None:
         if not self.quiet:

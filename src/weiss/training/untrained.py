@@ -9,7 +9,7 @@ import torch
 from weiss.runs import Kept, Recipe, Run, to_toml
 from weiss.runs.provenance import made_with
 from weiss.runs.summaries import UNTRAINED
-from weiss.training.preparation import make_accelerator, prepare, processes_of
+from weiss.training.preparation import make_accelerator, prepare
 from weiss.training.results import circumstances
 
 
@@ -24,11 +24,10 @@ def measure_untrained(recipe: Recipe, out: str | Path) -> dict[str, Any]:
         The result, as ``result.json`` holds it; its loss is ``"untrained"`` and its epoch 0.
     """
     run = Run(out)
-    if run.is_finished():
-        return run.result()
+    if (result_before := run.whole_result()) is not None:
+        return result_before
     run.make_folder()
-    accelerator = make_accelerator(recipe, run.folder)
-    processes = processes_of(accelerator)
+    accelerator, processes = make_accelerator(recipe, run.folder)
     with run.locked():
         begun = time.monotonic()
         made = prepare(recipe, torch.device(accelerator.device), processes)
@@ -43,14 +42,8 @@ def measure_untrained(recipe: Recipe, out: str | Path) -> dict[str, Any]:
         metrics = measured(experiment.measured) if experiment.measured else {}
         facts = {"epoch": 0, "metrics": metrics, "class_names": list(experiment.class_names)}
         run.write_model(Kept.now(model, made.loss, {**facts, "seconds": 0.0}))
-        result: dict[str, Any] = {
-            **metrics,
-            "epoch": 0,
-            "loss": UNTRAINED,
-            "epochs": 0,
-            "steps": 0,
-            **circumstances(experiment),
-        }
+        counts = {"epoch": 0, "loss": UNTRAINED, "epochs": 0, "steps": 0}
+        result: dict[str, Any] = {**metrics, **counts, **circumstances(experiment)}
         if recipe.tests_at_the_end and experiment.can_be_measured("test"):
             result["test"] = measured("test")
         run.write_result({**result, "seconds": time.monotonic() - begun})

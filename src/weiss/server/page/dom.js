@@ -28,7 +28,10 @@ export async function ask(address, options) {
     throw new Error("The server does not answer. Is it still running?");
   }
   const answer = await response.json().catch(() => ({}));
-  if (!response.ok) throw new Error(sentence(answer.detail ?? `The server answered ${response.status}.`));
+  if (!response.ok) {
+    const error = new Error(sentence(answer.detail ?? `The server answered ${response.status}.`));
+    throw Object.assign(error, {status: response.status});
+  }
   if (!options) {
     kept.set(address, answer);
     if (kept.size > 60) kept.delete(kept.keys().next().value);

@@ -96,10 +96,39 @@ function showAbout() {
   $("about-facts").replaceChildren(list("Catalogue", facts), ...groups.map(([name, own]) => list(sentence(name), rows(own))));
 }
 
+/** Ask for the secret of the server, which gives a cookie for it; then begin again. */
+function askForSecret() {
+  const hide = (isHidden) => {
+    for (const part of document.querySelectorAll(".tabs, .bottom, #search")) part.hidden = isHidden;
+    $("login").hidden = !isHidden;
+  };
+  hide(true);
+  entitle("Log in");
+  $("token").focus();
+  $("login").onsubmit = async (event) => {
+    event.preventDefault();
+    $("login-problem").hidden = true;
+    try {
+      // What no header can carry is refused by the browser itself.
+      await ask("/login", {method: "POST", headers: new Headers({Authorization: `Bearer ${$("token").value}`})});
+    } catch (error) {
+      const isWrong = error.status === 401 || error instanceof TypeError;
+      $("login-problem").textContent = isWrong ? "This is not the secret of this catalogue." : error.message;
+      $("login-problem").hidden = false;
+      $("token").select();
+      return;
+    }
+    $("token").value = "";
+    hide(false);
+    await begin();
+  };
+}
+
 async function begin() {
   try {
     about = await ask("/about");
   } catch (error) {
+    if (error.status === 401) return askForSecret();
     $("problem").hidden = false;
     $("problem").textContent = error.message;
     return;
