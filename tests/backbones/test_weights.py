@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 from collections import OrderedDict
 from pathlib import Path
 
@@ -59,8 +60,22 @@ CONTENTS = {
     "classifier": lambda w: w | {"fc.weight": torch.ones(9, 6), "last_linear.bias": torch.ones(9)},
     "vectors in rows": lambda w: {k: v[None] if v.ndim == 1 else v for k, v in w.items()},
 }
+
+
+def with_header_like_a_web_page(path, weights):
+    """A safetensors file whose first eight bytes, the length of its header, begin with " <"."""
+    header = 0
+    for padding in (0, 0x3C20):
+        text = {"padding": "a" * (padding - header)}
+        file = saved(path, weights, "a.safetensors", metadata=text)
+        header = int.from_bytes(file.read_bytes()[:8], "little")
+    assert file.read_bytes().startswith(b" <")
+    return file
+
+
 FORMS = {
     "safetensors": lambda path, w: saved(path, w, "a.safetensors"),
+    "like a web page": with_header_like_a_web_page,
     "pth": saved,
     "before 2020": lambda path, w: saved(path, w, _use_new_zipfile_serialization=False),
     "a misleading name": lambda path, w: saved(path, w, "a.bin").rename(path / "a.safetensors"),
@@ -77,8 +92,9 @@ def test_common_forms_of_the_same_weights_all_load(tmp_path, form):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_half_precision_is_cast_to_the_precision_of_the_module(tmp_path, dtype):
-    weights = {k: v.half() if v.ndim == 4 else v for k, v in state(small(1)).items()}
+@pytest.mark.parametrize("stored", [torch.float16, torch.float8_e4m3fn])
+def test_low_precision_is_cast_to_the_precision_of_the_module(tmp_path, stored, dtype):
+    weights = {k: v.to(stored) if v.ndim == 4 else v for k, v in state(small(1)).items()}
     network = small(2).to(dtype)
     load_weights(network, saved(tmp_path, weights, "half.safetensors"))
     assert same(network, weights)
@@ -137,7 +153,7 @@ def test_weights_of_another_network_are_refused_by_names_and_shapes(tmp_path, ne
 
 
 def test_nothing_is_loaded_when_something_does_not_fit(tmp_path):
-    network = small(2)
+    network = small(2).half()
     before = state(network)
     weights = state(small(1))
     last = list(weights)[-2]
@@ -145,6 +161,7 @@ def test_nothing_is_loaded_when_something_does_not_fit(tmp_path):
         {k: v for k, v in weights.items() if k != last},
         weights | {last: torch.ones(99)},
         weights | {last: torch.full_like(weights[last], float("nan"))},
+        weights | {last: torch.full_like(weights[last], 1e6)},  # infinite in half precision
         weights | {last: torch.ones_like(weights[last], dtype=torch.int8)},  # whole numbers
     ):
         with pytest.raises(ValueError, match=last):
@@ -184,6 +201,20 @@ def cut(path):
     return written(path, content[: len(content) * 3 // 4])
 
 
+def forgetting(path):
+    """Change a file of before 2020 so that it names a tensor it does not have."""
+    content = path.read_bytes()
+    key = re.findall(rb"\d{9,}", content)[-1]
+    at = content.rindex(key)
+    return written(path, content[:at] + b"0" * len(key) + content[at + len(key) :])
+
+
+def inside_itself():
+    content = {}
+    content["state_dict"] = content
+    return content
+
+
 class Harmful:
     """Unpickling this would make a file."""
 
@@ -213,6 +244,11 @@ BAD = {
         ValueError,
         "is damaged or cut off",
     ),
+    "forgetful": (
+        lambda p: forgetting(saved(p, state(small()), _use_new_zipfile_serialization=False)),
+        ValueError,
+        "is damaged or cut off",
+    ),
     "cut pickle": (lambda p: written(p / "a.pth", b"\x80\x02}q"), ValueError, "damaged or cut off"),
     "code": (
         lambda p: saved(p, {"a": Harmful(p / "was here")}),
@@ -226,7 +262,15 @@ BAD = {
     ),
     "a list": (lambda p: saved(p, [torch.ones(2)]), ValueError, "tensors by name; .* holds list"),
     "nothing": (lambda p: saved(p, {}), ValueError, "holds an empty one"),
-    "numbers": (lambda p: saved(p, {"lr": 0.1}), ValueError, "these are no tensors: lr"),
+    "numbers": (lambda p: saved(p, {"lr": 0.1}), ValueError, "these are no dense tensors: lr"),
+    "itself": (lambda p: saved(p, inside_itself()), ValueError, "no dense tensors: state_dict"),
+    **{
+        kind: (lambda p, v=value: saved(p, {"weight": v}), ValueError, "no dense tensors: weight")
+        for kind, value in {
+            "sparse": torch.ones(2, 2).to_sparse(),
+            "without numbers": torch.empty(2, 2, device="meta"),
+        }.items()
+    },
 }
 
 

@@ -8,7 +8,17 @@ import pytest
 import torch
 from miniature import write_image
 
-from weiss.data import Assembly, from_arrays, from_folder, from_hub, from_list, open_table, own_data
+from weiss.data import (
+    Assembly,
+    BadImagesError,
+    Pipeline,
+    from_arrays,
+    from_folder,
+    from_hub,
+    from_list,
+    open_table,
+    own_data,
+)
 from weiss.data.content import digest_of_source
 from weiss.data.sources import Files, HubImages
 
@@ -63,9 +73,14 @@ def test_classes_may_be_called_train_or_nan(tmp_path):
 def test_links_are_followed_but_not_in_circles(photos):
     (photos / "z").symlink_to(photos / "a")
     (photos / "a" / "again").symlink_to(photos / "a")
+    (photos / "a" / "beside").symlink_to(photos / "a" / "deep")
     table = from_folder(photos, ALL)
     assert "z" in table.class_names
+    assert [table.source.name(row) for row in range(3)] == ["a/0.JPG", "a/1.JPG", "a/beside/2.JPG"]
     assert table.class_sizes()[0] == 3
+    (photos / "e" / "nowhere.jpg").symlink_to(photos / "gone")
+    with pytest.raises(BadImagesError, match=r"(?s)1 of 19.*nowhere.jpg: cannot be opened"):
+        Pipeline(from_folder(photos, ALL), num_workers=0)
 
 
 def write_parquet(path, header, rows):
@@ -169,7 +184,7 @@ def test_a_hugging_face_data_set_is_read_with_its_class_names(photos):
     features = Features({"photo": Image(), "label": ClassLabel(names=["cat", "dog", "cow"])})
     rows = {"photo": paths, "label": [2, 2, 0, 0]}
     dataset = Dataset.from_dict(rows, features=features)
-    table = open_table(dataset, how=ALL)
+    table = open_table(dataset.with_format("torch"), how=ALL)  # as another library uses it
     assert table.class_names == ("cat", "cow")
     assert table.labels.tolist() == [1, 1, 0, 0]
     np.testing.assert_array_equal(table.source.read(3), np.asarray(dataset[3]["photo"]))
@@ -213,6 +228,7 @@ BAD_LISTS = {
     "typo": ((("path", "lable"), ("a.jpg", "1")), "label is missing. Rename 'lable'"),
     "nan": ((("path", "label"), ("a.jpg", "1"), ("b.jpg", " ")), "missing or NaN.*1 rows.*b.jpg"),
     "twice": ((("path", "label"), ("a.jpg", "1"), ("a.jpg", "1")), "listed once.*a.jpg"),
+    "again": ((("path", "label"), ("a.jpg", "1"), ("b/../a.jpg", "1")), "listed once.*b/../a.jpg"),
     "gone": ((("path", "label"), ("z.jpg", "1")), "1 of 1 do not: z.jpg.*--root DIR"),
     "ragged": ((("path", "label"), ("a.jpg", "1", "2")), "line 2: every row must have the 2"),
     "alone": ((("path", "label"), ("a.jpg", "1"), ("b.jpg", "2")), r"2 have fewer: 1 \(a.jpg\)"),
@@ -235,7 +251,7 @@ BAD_LISTS = {
 
 @pytest.mark.parametrize(("rows", "message"), BAD_LISTS.values(), ids=BAD_LISTS)
 def test_bad_lists_are_refused_by_row_and_name(tmp_path, rows, message):
-    for c, name in enumerate(("a.jpg", "b.jpg")):
+    for c, name in enumerate(("a.jpg", "b.jpg", "b/c.jpg")):
         write_image(tmp_path / name, c)
     header, *rest = rows
     with pytest.raises((ValueError, FileNotFoundError), match=message):

@@ -200,17 +200,41 @@ def test_a_broken_row_of_a_hub_data_set_is_a_bad_image(keep):
     assert not batch.images.any()
 
 
-@pytest.mark.parametrize("damage", ["pixels", "index", "no pixels"])
+DAMAGE = {
+    "cut pixels": lambda pixels, index: os.truncate(pixels, 1000),
+    "no pixels": lambda pixels, index: pixels.unlink(),
+    "cut index": lambda pixels, index: os.truncate(index, 100),
+    **{
+        f"index with {changed}": lambda pixels, index, changed=changed: index.write_text(
+            json.dumps(json.loads(index.read_text()) | changed)
+        )
+        for changed in ({"errors": None}, {"errors": {"6": "is empty"}}, {"starts": [0, 1]})
+    },
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 def test_a_damaged_store_on_disk_is_made_again(tmp_path, damage):
     table, cache = table_of(tmp_path), tmp_path / "cache"
     on_disk(table, cache)
     (pixels,), (index,) = cache.rglob("pixels-*.bin"), cache.rglob("index.json")
-    if damage == "pixels":
-        os.truncate(pixels, 1000)
-    elif damage == "index":
-        index.write_text('{"pixels": 1')
-    else:
-        pixels.unlink()
+    damage(pixels, index)
+    store, _ = on_disk(table, cache)
+    assert_decoded(store, table)
+
+
+def test_pixels_that_another_process_replaces_at_once_are_already_open(tmp_path, monkeypatch):
+    table, cache = table_of(tmp_path), tmp_path / "cache"
+    real = caches.alone
+
+    @contextlib.contextmanager
+    def replaced_afterwards(index):
+        with real(index):
+            yield
+        for path in cache.rglob("pixels-*.bin"):
+            path.unlink()
+
+    monkeypatch.setattr(caches, "alone", replaced_afterwards)
     store, _ = on_disk(table, cache)
     assert_decoded(store, table)
 

@@ -31,8 +31,6 @@ PREFIXES = ("module.", "_orig_mod.", "model.")
 """Prefixes of every name by data parallelism, torch.compile and trainers."""
 COUNTER = "num_batches_tracked"
 """Batch normalisation's count of batches: absent in old files, and not needed."""
-DAMAGE = (UnpicklingError, RuntimeError, EOFError, OSError, LookupError, ValueError, TypeError)
-"""Errors of torch for a file that is damaged or holds more than tensors."""
 REFUSED = re.compile(r"(?:GLOBAL|class|function|module) `?([\w.]+)")
 """What a file names that is no tensor, in torch's message."""
 SHOWN = 3
@@ -113,19 +111,19 @@ def read_weights(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         start = file.read(512)
     if not start:
         raise ValueError(f"weights must not be empty; {path} has zero bytes. Fetch it again.")
-    if start.lstrip()[:1] == b"<":
-        what = "is a web page. Fetch the file itself, and look at the page: it may ask for a login."
-    elif start.startswith(b"version https://git-lfs"):
-        what = "is a Git LFS pointer. Fetch what it points to: git lfs pull."
-    elif start[8:9] == b"{":
+    if start[8:9] == b"{":  # first: the eight bytes before it, a length, may look like a web page
         try:
             return read_tensors(path)
         except DamagedFileError as error:
             raise ValueError(
                 f"weights must be a whole file; {error} Delete it and fetch it again."
             ) from error
-    elif start[:4] == b"PK\x03\x04" or start[:1] == b"\x80":
+    if start[:4] == b"PK\x03\x04" or start[:1] == b"\x80":
         return _read_pytorch(path), {}
+    if start.lstrip()[:1] == b"<":
+        what = "is a web page. Fetch the file itself, and look at the page: it may ask for a login."
+    elif start.startswith(b"version https://git-lfs"):
+        what = "is a Git LFS pointer. Fetch what it points to: git lfs pull."
     else:
         what = f"is neither (it begins with {start[:8]!r}). Convert it, or fetch it again."
     raise ValueError(f"weights must be a safetensors or PyTorch file; {path} {what}")
@@ -136,7 +134,8 @@ def _read_pytorch(path: Path) -> dict[str, Tensor]:
         # An open file, because torch would interpret the name.
         with path.open("rb") as file:
             found: Any = torch.load(file, map_location="cpu", weights_only=True)
-    except DAMAGE as error:
+    # torch raises many kinds of errors, also AssertionError and AttributeError.
+    except Exception as error:
         # torch advises to load what it refused with weights_only=False: that is not repeated here.
         if isinstance(error, UnpicklingError) or "TorchScript" in str(error):
             name = REFUSED.search(str(error))
@@ -152,24 +151,27 @@ def _read_pytorch(path: Path) -> dict[str, Tensor]:
             f"weights must be a whole file; {path} is damaged or cut off ({reason}). "
             "Delete it and fetch it again."
         ) from error
-    while isinstance(found, Mapping):
-        inner = [found[key] for key in WRAPPERS if isinstance(found.get(key), Mapping)]
-        if not inner:
-            break
-        found = inner[0]
+    for _ in WRAPPERS:  # a limit, because a mapping may contain itself
+        inside = [found.get(key) for key in WRAPPERS] if isinstance(found, Mapping) else []
+        found = next((inner for inner in inside if isinstance(inner, Mapping)), found)
     if not isinstance(found, Mapping) or not found:
         what = "an empty one" if isinstance(found, Mapping) else type(found).__name__
         raise ValueError(
             f"weights must be a state dict, tensors by name; {path} holds {what}. "
             "Save model.state_dict()."
         )
-    others = [str(name) for name, value in found.items() if not isinstance(value, Tensor)]
+    others = [str(name) for name, value in found.items() if not _is_plain(value)]
     if others:
         raise ValueError(
-            f"weights must be a state dict, tensors by name; in {path} these are no tensors: "
+            f"weights must be a state dict, tensors by name; in {path} these are no dense tensors: "
             f"{some(others, SHOWN)}. Save model.state_dict() alone, or under the key 'state_dict'."
         )
     return {str(name): value for name, value in found.items()}
+
+
+def _is_plain(value: object) -> bool:
+    """Return whether this is a tensor with a number for each of its indices."""
+    return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_meta
 
 
 def _refuse_other_version(module: nn.Module, metadata: Mapping[str, str], path: Path) -> None:
@@ -221,11 +223,13 @@ def _copy(
             f"{path}: {'; '.join(found)}. "
             "Pass the weights of this network, or build the one they belong to."
         )
-    broken = [name for name, value in weights.items() if not value.isfinite().all()]
+    # After the cast: in half precision large numbers become infinite.
+    broken = [k for k, v in weights.items() if not v.to(own[k].dtype).isfinite().all()]
     if broken:
         raise ValueError(
-            f"weights must be finite; in {path} these hold NaN or infinity: {some(broken, SHOWN)}. "
-            "Take an earlier checkpoint."
+            f"weights must be finite in {own[broken[0]].dtype}, the precision of the network; these "
+            f"of {path} are not: {some(broken, SHOWN)}. Take an earlier checkpoint, or build the "
+            "network in float32."
         )
     module.load_state_dict({**own, **weights})
 

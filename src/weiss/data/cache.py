@@ -189,9 +189,10 @@ def _on_disk(
             _write_store(index, table, short_side, num_workers)
             found = json.loads(index.read_text())
             _remove_leftovers(folder, found["pixels"])
-    with (folder / found["pixels"]).open("rb") as file:
-        # A private map: torch needs memory it may write to; nothing written reaches the file.
-        mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE)
+        # Under the lock: afterwards another process may replace the file.
+        with (folder / found["pixels"]).open("rb") as file:
+            # A private map: torch needs memory it may write to; nothing written reaches the file.
+            mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE)
     channels = table.source.channels
     end = len(mapped) - len(mapped) % channels
     pixels = torch.frombuffer(mapped, dtype=torch.uint8, count=end).view(-1, channels)
@@ -216,10 +217,11 @@ def _read_index(index: Path, table: Table) -> dict[str, Any] | None:
     try:
         found: dict[str, Any] = json.loads(index.read_text())
         whole = (index.parent / found["pixels"]).stat().st_size == found["bytes"]
-    except (OSError, ValueError, KeyError, TypeError):
+        whole = whole and len(found["starts"]) == len(found["sizes"]) == len(table)
+        # An image that failed once, because of a disk or a network, must not be left out for ever.
+        repaired = any(_is_readable(table.source, int(row)) for row in found["errors"])
+    except (OSError, ValueError, LookupError, TypeError):
         return None
-    # An image that failed once, because of a disk or a network, must not be left out for ever.
-    repaired = any(_is_readable(table.source, int(row)) for row in found["errors"])
     return found if whole and not repaired else None
 
 

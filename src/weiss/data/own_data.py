@@ -22,7 +22,7 @@ import torch
 from weiss._base import checks, images
 from weiss._base.arrays import Array
 from weiss._base.checks import some
-from weiss._base.files import refuse_special_file, special_file
+from weiss._base.files import refuse_special_file
 from weiss.data.sources import Files, HubImages, Pixels, Source, Vectors
 from weiss.data.splits import hold_out_classes, refuse_shared_classes, stratify, train_on_all
 from weiss.data.table import SPLITS, Table
@@ -205,11 +205,12 @@ def _is_known(labels: list[Any], names: Sequence[str] | None) -> bool:
 
 
 def _repeated(source: Source, kept: list[int]) -> list[int]:
-    """Return the rows whose file is already in an earlier row."""
+    """Return the rows whose file is already in an earlier row, also as ``a/../b.jpg``."""
     if not isinstance(source, Files):
         return []
     first: dict[str, int] = {}
-    return [row for row in kept if first.setdefault(str(source.file(row)), row) != row]
+    files = ((row, os.path.normpath(source.file(row))) for row in kept)
+    return [row for row, file in files if first.setdefault(file, row) != row]
 
 
 def _classes(
@@ -411,6 +412,7 @@ def from_hub(
 
         splits = [split for split, part in dataset.items() for _ in range(len(part))]
         dataset = concatenate_datasets(list(dataset.values()))
+    dataset = dataset.with_format(None)  # not tensors, if the caller has chosen those
     features = dataset.features
     of_images = [key for key, kind in features.items() if type(kind).__name__ == "Image"]
     image_column = _column("image_column", image_column, of_images, features)
@@ -541,10 +543,10 @@ def _subfolders(folder: Path) -> list[Path]:
 def is_image(path: Path) -> bool:
     """Return whether a path is to be read as an image, by its name, without hidden ones.
 
-    Special files too: they are refused, or skipped and listed, when they are read.
+    Also special files and links to nothing: they are refused, or skipped and listed, when read.
     """
     is_named = path.suffix.lower() in images.SUFFIXES and not path.name.startswith(".")
-    return is_named and (os.path.isfile(path) or bool(special_file(path)))
+    return is_named and not os.path.isdir(path)
 
 
 def images_below(folder: Path) -> Iterator[Path]:
@@ -556,5 +558,6 @@ def images_below(folder: Path) -> Iterator[Path]:
             folders.clear()
             continue
         seen.add(real)
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        # Sorted: of two links to one folder always the same is followed.
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (path for name in files if is_image(path := Path(place) / name))
