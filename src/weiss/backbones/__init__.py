@@ -1,7 +1,7 @@
 """Networks that embed images: by name, with pretrained weights."""
 
 from weiss.backbones.bn_inception import BNInception
-from weiss.backbones.by_name import BACKBONES, BackboneEntry, PublicWeights, make_backbone
+from weiss.backbones.by_name import BACKBONES, BackboneEntry, make_backbone
 from weiss.backbones.embedder import Embedder
 from weiss.backbones.pooling import POOLINGS, GeneralisedMeanPooling
 from weiss.backbones.resnet import ResNet
@@ -18,7 +18,6 @@ __all__ = [
     "Embedder",
     "GeneralisedMeanPooling",
     "InputSpec",
-    "PublicWeights",
     "ResNet",
     "SmallNetwork",
     "TimmNetwork",

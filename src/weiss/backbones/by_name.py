@@ -13,7 +13,7 @@ from weiss.backbones.pooling import POOLINGS
 from weiss.backbones.resnet import ResNet
 from weiss.backbones.small import SmallNetwork
 from weiss.backbones.timm_networks import TimmNetwork
-from weiss.backbones.trunk import InputSpec, Trunk, Vectors
+from weiss.backbones.trunk import Trunk, Vectors
 from weiss.backbones.weights import load_weights
 
 if TYPE_CHECKING:
@@ -24,67 +24,42 @@ SCRATCH, IMAGENET = "scratch", "imagenet"
 
 
 @dataclass(frozen=True)
-class PublicWeights:
-    """Where public weights are."""
-
-    address: str  # http(s)
-    sha256: str  # the first hexadecimal digits of the file's checksum
-    source: str  # who published the checksum
-
-
-@dataclass(frozen=True)
 class BackboneEntry:
     """A backbone with a name."""
 
     title: str  # the usual name
     build: Callable[..., Trunk]  # makes the trunk, without a classifier, from `arguments`
     needs_weights: bool  # whether ``weights`` must be given
-    input: InputSpec | None  # None where that depends on the arguments
-    imagenet: PublicWeights | None = None  # if any are known
+    imagenet: str = ""  # the address of public weights; the file's name ends with its checksum
     arguments: tuple[str, ...] = ()
 
 
-def _torchvision(depth: int, sha256: str) -> PublicWeights:
-    return PublicWeights(
-        f"https://download.pytorch.org/models/resnet{depth}-{sha256}.pth",
-        sha256,
-        "the file's name, by torchvision (IMAGENET1K_V1)",
-    )
-
-
-def _resnet(depth: int, version: str, imagenet: PublicWeights | None) -> BackboneEntry:
-    build = partial(ResNet, depth, version, num_classes=0)
+def _resnet(depth: int, version: str, checksum: str = "") -> BackboneEntry:
+    """Describe a ResNet; the checksum is that of torchvision's weights (IMAGENET1K_V1)."""
+    address = f"https://download.pytorch.org/models/resnet{depth}-{checksum}.pth"
     title = f"ResNet-{depth} {version}" if depth > 34 else f"ResNet-{depth}"
-    return BackboneEntry(title, build, True, ResNet.input, imagenet)
+    build = partial(ResNet, depth, version, num_classes=0)
+    return BackboneEntry(title, build, True, address if checksum else "")
 
-
-_RESNET18, _RESNET34 = _torchvision(18, "f37072fd"), _torchvision(34, "b627a593")
 
 BACKBONES: dict[str, BackboneEntry] = {
     "bn_inception": BackboneEntry(
         "BN-Inception",
         partial(BNInception, num_classes=0),
         True,
-        BNInception.input,
-        PublicWeights(
-            "http://data.lip6.fr/cadene/pretrainedmodels/bn_inception-52deb4733.pth",
-            "52deb4733",
-            "the file's name, by the project pretrainedmodels",
-        ),
+        "http://data.lip6.fr/cadene/pretrainedmodels/bn_inception-52deb4733.pth",
     ),
-    "resnet18": _resnet(18, "v1.5", _RESNET18),
-    "resnet34": _resnet(34, "v1.5", _RESNET34),
-    "resnet50": _resnet(50, "v1.5", _torchvision(50, "0676ba61")),
-    "resnet101": _resnet(101, "v1.5", _torchvision(101, "63fe2227")),
+    "resnet18": _resnet(18, "v1.5", "f37072fd"),
+    "resnet34": _resnet(34, "v1.5", "b627a593"),
+    "resnet50": _resnet(50, "v1.5", "0676ba61"),
+    "resnet101": _resnet(101, "v1.5", "63fe2227"),
     # Without bottlenecks v1 is v1.5; both names exist so that all depths have them.
-    "resnet18_v1": _resnet(18, "v1", _RESNET18),
-    "resnet34_v1": _resnet(34, "v1", _RESNET34),
-    "resnet50_v1": _resnet(50, "v1", None),
-    "resnet101_v1": _resnet(101, "v1", None),
-    "small": BackboneEntry(
-        "small network", SmallNetwork, False, SmallNetwork.input, None, ("channels", "widths")
-    ),
-    "features": BackboneEntry("features", Vectors, False, None, arguments=("num_features",)),
+    "resnet18_v1": _resnet(18, "v1", "f37072fd"),
+    "resnet34_v1": _resnet(34, "v1", "b627a593"),
+    "resnet50_v1": _resnet(50, "v1"),
+    "resnet101_v1": _resnet(101, "v1"),
+    "small": BackboneEntry("small network", SmallNetwork, False, arguments=("channels", "widths")),
+    "features": BackboneEntry("features", Vectors, False, arguments=("num_features",)),
 }
 """Every network that has a name of its own; those of timm are `timm:NAME`."""
 
@@ -155,7 +130,7 @@ def _trunk(name: str, start: str | None, arguments: dict[str, Any]) -> Trunk:
         )
     entry = BACKBONES[name]
     if entry.needs_weights:
-        offered = f"{IMAGENET!r} ({entry.imagenet.address}), " if entry.imagenet else ""
+        offered = f"{IMAGENET!r} ({entry.imagenet}), " if entry.imagenet else ""
         _refuse_no_weights(name, start, offered)
     for given in arguments:
         if given not in entry.arguments:
@@ -185,12 +160,13 @@ def _source(name: str, start: str) -> tuple[str, "Checksum | None"]:
     """Return the file or address that ``weights`` means, and its checksum."""
     if start != IMAGENET:
         return start, None
-    public = BACKBONES[name].imagenet
-    if public is None:
+    address = BACKBONES[name].imagenet
+    if not address:
         raise ValueError(
             f"weights={IMAGENET!r} must have a known address; there is none for {name!r}. "
             f"Pass a file or an http(s) address, or {SCRATCH!r} to start from random weights."
         )
     from weiss._base.downloads import Checksum
 
-    return public.address, Checksum("sha256", public.sha256, public.source)
+    digits = address.rpartition("-")[2].removesuffix(".pth")
+    return address, Checksum("sha256", digits, f"the name of {address}")

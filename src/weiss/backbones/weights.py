@@ -86,12 +86,12 @@ def load_weights(
 def _cached_name(address: str) -> Path:
     """Return the path below the cache: readable, and different for different addresses."""
     parts = urlsplit(address)
-    # No password, and no path outside the folder: letters, digits, _ and -, dots inside.
-    given = [parts.hostname or "", str(parts.port or ""), *parts.path.split("/")]
-    steps = [re.sub(r"[^\w.-]|^\.+", "_", step) for step in given if step.strip(".")]
+    exact = f"{parts.netloc.rpartition('@')[2]}{parts.path}"  # without a password
+    # No path outside the folder: letters, digits, _ and -, dots inside.
+    steps = [re.sub(r"[^\w.-]|^\.+", "_", step) for step in exact.split("/") if step.strip(".")]
     name = steps.pop() if len(steps) > 1 else "weights"
-    if parts.query:
-        name = f"{hashlib.sha256(parts.query.encode()).hexdigest()[:8]}-{name}"
+    if parts.query or exact != "/".join([*steps, name]):
+        name = f"{hashlib.sha256(f'{exact}?{parts.query}'.encode()).hexdigest()[:8]}-{name}"
     return Path(*steps, name)
 
 

@@ -105,14 +105,14 @@ def data_list() -> None:
     from weiss.data import DATASETS, OFFICIAL
 
     grid = Grid("name", "data set", "images", "how to get it", box=None, pad_edge=False)
-    for name, entry in DATASETS.items():
+    for name, title in DATASETS.items():
         official = OFFICIAL.get(name)
         if official is None:
-            grid.add_row(name, entry.title, "", "built in, drawn in seconds")
+            grid.add_row(name, title, "", "built in, drawn in seconds")
             continue
         fetched = any(archive.url for archive in official.archives)
         how = "weiss data prepare" if fetched else "by hand; prepare says how"
-        grid.add_row(name, entry.title, f"{official.num_images:,}", how)
+        grid.add_row(name, title, f"{official.num_images:,}", how)
     printing.out().print(grid)
     print("\nOr your own: a folder with one subfolder a class, or a list of files.")
 

@@ -35,16 +35,6 @@ AT_ONCE = 4096
 """Images whose thumbnails are computed together."""
 
 
-@dataclass(frozen=True)
-class Pair:
-    """Names of a training and a test image that look nearly the same."""
-
-    train: str
-    test: str
-    correlation: float
-    same_class: bool
-
-
 @dataclass
 class Findings:
     """The result of a check.
@@ -54,14 +44,14 @@ class Findings:
         problems: what must be fixed before training.
         remarks: what is worth knowing.
         unreadable: what is wrong with each image that cannot be read.
-        pairs: nearly the same images on both sides of the split, most alike first.
+        pairs: names of a training and a test image that look nearly the same, most alike first.
     """
 
     table: Table
     problems: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
-    pairs: list[Pair] = field(default_factory=list)
+    pairs: list[tuple[str, str]] = field(default_factory=list)
 
 
 def check_table(
@@ -137,7 +127,7 @@ def _check_images(found: Findings, skip_bad: bool) -> None:
         return
     found.pairs = nearly_same(table, thumbnails(store, train), train, thumbnails(store, test), test)
     if found.pairs:
-        shown = [f"{pair.test} ~ {pair.train}" for pair in found.pairs]
+        shown = [f"{test_name} ~ {train_name}" for train_name, test_name in found.pairs]
         found.remarks.append(
             "test images that look nearly the same as a training image: "
             f"{len(found.pairs):,} ({some(shown, 3)})"
@@ -167,11 +157,11 @@ def thumbnails(store: Store, items: Array) -> Tensor:
 
 def nearly_same(
     table: Table, train: Tensor, train_items: Array, test: Tensor, test_items: Array
-) -> list[Pair]:
+) -> list[tuple[str, str]]:
     """Return for each test image a nearly same training image, if there is one; best pairs first.
 
-    A mirror image counts: training flips images. `train` ``(n, 256)`` and `test` ``(m, 256)`` are
-    the `thumbnails` of these items.
+    A pair has the names of the training and of the test image. A mirror image counts: training
+    flips images. `train` ``(n, 256)`` and `test` ``(m, 256)`` are the `thumbnails` of these items.
     """
     mirrored = test.view(-1, THUMBNAIL, THUMBNAIL).flip(2).flatten(1)
     both = torch.cat([test, mirrored])
@@ -189,14 +179,8 @@ def nearly_same(
         nearest[torch.from_numpy(rows)] = found[:, 0].cpu()
     correlation, side = (both * train[nearest]).sum(dim=1).view(2, -1).max(dim=0)
     nearest = nearest.view(2, -1).gather(0, side[None])[0]
-    pairs = []
-    for at in torch.argsort(correlation, descending=True, stable=True).tolist():
-        if correlation[at] < NEARLY_SAME:
-            break
-        one, other = int(train_items[nearest[at]]), int(test_items[at])
-        same = table.labels[one] == table.labels[other]
-        if table.is_multi_label:
-            same = (table.labels[one] & table.labels[other]).any()
-        names = table.source.name(one), table.source.name(other)
-        pairs.append(Pair(*names, min(float(correlation[at]), 1.0), bool(same)))
-    return pairs
+    order = torch.argsort(correlation, descending=True, stable=True)
+    return [
+        (table.source.name(train_items[nearest[at]]), table.source.name(test_items[at]))
+        for at in order[correlation[order] >= NEARLY_SAME].tolist()
+    ]

@@ -1,7 +1,5 @@
 """Any data set by one argument: a name, a folder, a list of files, arrays, a Hugging Face one."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +12,12 @@ from weiss.data.table import Table
 LISTS = (".csv", ".tsv", ".parquet")
 
 
-@dataclass(frozen=True)
-class DataEntry:
-    """A data set with a name."""
-
-    title: str
-    read: Callable[[Path, bool], Table]  # from its folder and ``allow_missing``
-    needs_root: bool = True  # its folder must be given
-
-
-DATASETS: dict[str, DataEntry] = {
-    "glyphs": DataEntry(
-        "characters drawn by many fonts, moved a little", lambda *_: glyphs(), False
-    ),
-    "glyphs_still": DataEntry(
-        "the same characters, not moved", lambda *_: glyphs(jitter=False), False
-    ),
-    **{name: DataEntry(official.title, official.read) for name, official in OFFICIAL.items()},
+DATASETS: dict[str, str] = {
+    "glyphs": "characters drawn by many fonts, moved a little",
+    "glyphs_still": "the same characters, not moved",
+    **{name: official.title for name, official in OFFICIAL.items()},
 }
-"""Every data set that has a name."""
+"""The title of every data set that has a name."""
 
 
 def open_table(
@@ -92,15 +77,16 @@ def open_table(
 
 
 def _named(name: str, root: str | Path | None, how: Assembly | None, allow_missing: bool) -> Table:
-    entry = DATASETS[name]
     if how is not None and how.split not in ("auto", "given"):
         raise ValueError(
             f"split must not be given for {name}, which has its own; got {how.split!r}. "
             f"To split it otherwise, pass its image folder instead of its name."
         )
-    if root is None and entry.needs_root:
+    if name not in OFFICIAL:
+        return glyphs(jitter=name == "glyphs")
+    if root is None:
         raise ValueError(
             f"root must be the folder of {name}; it was not given. Pass root=DIR (on the command "
             f"line: --root DIR), or get the data first: weiss data prepare {name} --root DIR"
         )
-    return entry.read(Path(root or "."), allow_missing)
+    return OFFICIAL[name].read(root, allow_missing)
