@@ -227,8 +227,8 @@ def _copy(
     broken = [k for k, v in weights.items() if not v.to(own[k].dtype).isfinite().all()]
     if broken:
         raise ValueError(
-            f"weights must be finite in {own[broken[0]].dtype}, the precision of the network; these "
-            f"of {path} are not: {some(broken, SHOWN)}. Take an earlier checkpoint, or build the "
+            f"weights must be finite in {own[broken[0]].dtype}, as the network has it; these of "
+            f"{path} are not: {some(broken, SHOWN)}. Take an earlier checkpoint, or build the "
             "network in float32."
         )
     module.load_state_dict({**own, **weights})

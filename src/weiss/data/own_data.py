@@ -102,10 +102,10 @@ class Assembly:
                 )
         sets = [list(label) if isinstance(label, SEVERAL) else [label] for label in labels]
         bad = [row for row in kept if not _is_known(sets[row], class_names)]
-        law = "labels must not be missing or NaN"
-        kept = self._without(bad, kept, law, "has no label", name, source)
-        law, bad = "each path must be listed once", _repeated(source, kept)
-        kept = self._without(bad, kept, law, "is listed more than once", name, source)
+        law = f"every row of {name} must have a label, not a missing one or NaN"
+        kept = self._without(bad, kept, law, "has no label", source)
+        bad, law = _repeated(source, kept), f"every row of {name} must have a path of its own"
+        kept = self._without(bad, kept, law, "is listed more than once", source)
         several = any(isinstance(labels[row], SEVERAL) for row in kept)
         indices, names = _classes([sets[row] for row in kept], several, class_names)
         given = np.full(len(kept), "train")
@@ -141,31 +141,38 @@ class Assembly:
             refuse_shared_classes(table)
         return table
 
-    def leave_out(self, names: Sequence[str], why: str, refusal: Exception, words: str) -> None:
-        """Refuse what is bad; or with `skip_bad` report it to `on_left_out`, or warn in words."""
+    def leave_out(
+        self,
+        names: Sequence[str],
+        of: int,
+        why: str,
+        law: str,
+        remedy: str,
+        error: type[Exception] = ValueError,
+    ) -> None:
+        """Refuse what breaks a law, some of so many; with `skip_bad` report it, or warn."""
         if not self.skip_bad:
-            raise refusal
+            raise error(f"{law}; {len(names):,} of {of:,} do not: {some(names)}. {remedy}")
         if self.on_left_out is not None:
             self.on_left_out(names, why)
         else:
-            warnings.warn(words, stacklevel=5)
+            said = f"{law}; {len(names):,} of {of:,} do not and are left out: {some(names)}"
+            warnings.warn(said, stacklevel=5)
 
     def _without(
-        self, bad: list[int], kept: list[int], law: str, why: str, name: str, source: Source
+        self, bad: list[int], kept: list[int], law: str, why: str, source: Source
     ) -> list[int]:
         """Return the kept rows less the bad ones, or refuse the bad ones."""
-        if len(bad):
+        if bad:
             names = [source.name(row) for row in bad]
-            refusal = ValueError(
-                f"{law} in {name}; {len(bad):,} rows break this: {some(names)}. Fix them, or leave "
-                "them out with skip_bad=True (on the command line: --skip-bad)."
+            remedy = (
+                "Fix them, or leave them out with skip_bad=True (on the command line: --skip-bad)."
             )
-            words = f"{law}: {len(bad):,} rows of {name} are left out: {some(names)}"
-            self.leave_out(names, why, refusal, words)
+            self.leave_out(names, len(kept), why, law, remedy)
         return sorted(set(kept) - set(bad))
 
     def _without_small_classes(self, table: Table) -> Table:
-        law = f"every class must have at least {self.min_images} images"
+        law = f"every class of {table.name} must have at least {self.min_images} images"
         classes = table.classes()
         small = classes[table.class_sizes()[classes] < self.min_images]
         if len(small):
@@ -174,20 +181,18 @@ class Assembly:
                 of_class = table.labels[:, c] if table.is_multi_label else table.labels == c
                 an_item = table.source.name(int(of_class.argmax()))
                 left_out.append(f"{table.class_names[c]} ({an_item})")
-            refusal = ValueError(
-                f"{law} in {table.name}, so that one can find another; {len(left_out):,} have "
-                f"fewer: {some(left_out)}. Add images, remove the class, accept it with "
+            remedy = (
+                "One image must find another: add images, remove the class, accept it with "
                 "min_images=1 (--min-images 1), or leave it out with skip_bad=True (--skip-bad)."
             )
-            words = f"{len(left_out):,} classes of {table.name} are left out: {some(left_out)}"
-            self.leave_out(left_out, "has too few images", refusal, f"{law}: {words}")
+            self.leave_out(left_out, len(classes), "has too few images", law, remedy)
             if table.is_multi_label:
                 labels = table.labels & ~np.isin(np.arange(table.num_classes), small)
                 table = replace(table, labels=labels).take(np.flatnonzero(labels.any(axis=1)))
             else:
                 table = table.take(np.flatnonzero(~np.isin(table.labels, small)))
         if not len(table):
-            raise ValueError(f"{law} in {table.name}; none has. Add images.")
+            raise ValueError(f"{law}; none has. Add images.")
         return table.compact()
 
 
@@ -277,22 +282,23 @@ def from_folder(folder: str | Path, how: Assembly | None = None) -> Table:
     labels: list[str] = []
     splits: list[str] = []
     empty = []
-    for part, split in zip(below, names, strict=True):
-        for one in _subfolders(part) if is_split else [part]:
-            found = sorted(images_below(one))
-            if not found:
-                empty.append(str(one.relative_to(folder)))
-            paths += [os.path.relpath(path, folder) for path in found]
-            labels += [one.name] * len(found)
-            splits += [split] * len(found)
+    classes = [
+        (one, split)
+        for part, split in zip(below, names, strict=True)
+        for one in (_subfolders(part) if is_split else [part])
+    ]
+    for one, split in classes:
+        found = sorted(images_below(one))
+        if not found:
+            empty.append(str(one.relative_to(folder)))
+        paths += [os.path.relpath(path, folder) for path in found]
+        labels += [one.name] * len(found)
+        splits += [split] * len(found)
     how = how or Assembly()
     if empty:
-        refusal = ValueError(
-            f"every class must have images; {len(empty):,} subfolders of {folder} have none: "
-            f"{some(empty)}. Remove them, or add images ({', '.join(images.SUFFIXES)})."
-        )
-        words = f"{len(empty):,} subfolders hold no images and are left out: {some(empty)}"
-        how.leave_out(empty, EMPTY, refusal, words)
+        law = f"every class of {folder} must have images"
+        remedy = f"Remove them, or add images ({', '.join(images.SUFFIXES)})."
+        how.leave_out(empty, len(classes), EMPTY, law, remedy)
     return how.table(folder.name, Files(folder, paths), labels, splits if is_split else None)
 
 
@@ -332,13 +338,13 @@ def from_list(
     there = np.array([os.path.isfile(source.file(row)) for row in range(len(source))], dtype=bool)
     if not there.all():
         names = [source.name(int(row)) for row in np.flatnonzero(~there)]
-        law = f"every listed image must exist below {source.root}; {len(names):,} of"
-        refusal = FileNotFoundError(
-            f"{law} {len(source):,} do not: {some(names)}. Give the folder they are relative to "
-            "with root=DIR (on the command line: --root DIR), or fix the list."
+        law = f"every listed image must exist below {source.root}"
+        remedy = (
+            "Give the folder they are relative to with root=DIR (on the command line: --root DIR), "
+            "or fix the list."
         )
-        words = f"{law} {len(source):,} are left out: {some(names)}"
-        how.leave_out(names, "does not exist", refusal, words)
+        why, error = "does not exist", FileNotFoundError
+        how.leave_out(names, len(there), why, law, remedy, error)
     splits = columns.get("split")
     return how.table(path.stem, source, labels, splits, rows=np.flatnonzero(there).tolist())
 
