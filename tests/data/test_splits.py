@@ -5,7 +5,6 @@ import pytest
 from miniature import toy_table
 
 from weiss.data import class_folds, hold_out_classes, leave_fold_out, stratify, train_on_all
-from weiss.data.splits import refuse_shared_classes
 
 
 def toy(sizes):
@@ -81,10 +80,6 @@ BAD = {
     "one class": (lambda: hold_out_classes(toy([5])), "at least two classes.*got 1"),
     "folds": (lambda: class_folds(np.arange(3), 4), r"\[2, 3\].*got 4"),
     "fold": (lambda: leave_fold_out(toy([2]), [np.array([0])], 1), r"\[0, 1\); got 1"),
-    "shared": (
-        lambda: refuse_shared_classes(toy_table([0, 0, 1], 2, ["train", "test", "train"])),
-        "1 are shared: c0.*--shared-classes",
-    ),
     "nothing to test": (
         lambda: hold_out_classes(toy_table([[c, (c + 1) % 4] for c in range(4)] * 3, 4), 0.25),
         "classes on both sides. Split by items",

@@ -51,7 +51,6 @@ def choose_storage(
     size = estimated_bytes(table, short_side)
     memory = available_memory()
     folder = cache or cache_folder()
-    disk = shutil.disk_usage(_existing(folder)).free
     needs = f"needs about {gigabytes(size)}"
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
@@ -60,11 +59,10 @@ def choose_storage(
             return Storage("gpu", f"{needs}; the GPU has {gigabytes(free)} free")
     if size <= MEMORY_SHARE * memory:
         return Storage("memory", f"{needs}; memory has {gigabytes(memory)} free")
-    if isinstance(table.source, Files) and _fits_disk(size, folder):
-        both = f"memory has {gigabytes(memory)}, disk {gigabytes(disk)} free"
-        return Storage("disk", f"{needs}; {both}")
-    both = f"memory ({gigabytes(memory)} free) or disk ({gigabytes(disk)} free)"
-    return Storage("stream", f"{needs}, more than fits {both}")
+    fits_disk = isinstance(table.source, Files) and _fits_disk(size, folder)
+    disk = shutil.disk_usage(_existing(folder)).free
+    why = f"{needs}; memory has {gigabytes(memory)}, disk {gigabytes(disk)} free"
+    return Storage("disk" if fits_disk else "stream", why)
 
 
 def _fits_disk(size: int, folder: Path) -> bool:

@@ -24,8 +24,8 @@ from weiss._base.arrays import Array
 from weiss._base.checks import some
 from weiss._base.files import refuse_special_file
 from weiss.data.sources import Files, HubImages, Pixels, Source, Vectors
-from weiss.data.splits import hold_out_classes, refuse_shared_classes, stratify, train_on_all
-from weiss.data.table import SPLITS, Table
+from weiss.data.splits import hold_out_classes, stratify, train_on_all
+from weiss.data.table import SPLITS, Table, one_entry_each
 
 HOW_TO_SPLIT = ("auto", "given", "classes", "stratified", "all")
 ALIASES = {"val": "valid", "validation": "valid", "training": "train", "testing": "test"}
@@ -94,12 +94,7 @@ class Assembly:
         kept = list(range(len(source))) if rows is None else rows
         if not kept:
             raise ValueError(f"{name} must hold images; found none. Check the path.")
-        for what, column in (("labels", labels), ("splits", splits)):
-            if column is not None and len(column) != len(source):
-                raise ValueError(
-                    f"{what} must have one entry for each of the {len(source):,} items of {name}; "
-                    f"got {len(column):,}. Pass them in the order of the items."
-                )
+        one_entry_each(name, source, labels=labels, splits=splits)
         sets = [list(label) if isinstance(label, SEVERAL) else [label] for label in labels]
         bad = [row for row in kept if not _is_known(sets[row], class_names)]
         law = f"every row of {name} must have a label, not a missing one or NaN"
@@ -137,8 +132,13 @@ class Assembly:
                 f"splits 'query' and 'gallery' must both be present or both absent; {table.name} "
                 f"has {there} but no {lacks}. Mark both, or use 'test' to search a set in itself."
             )
-        if not self.shared_classes:
-            refuse_shared_classes(table)
+        shared = [] if self.shared_classes else table.shared_classes()
+        if shared:
+            raise ValueError(
+                f"train and test must not share classes in {table.name}, or the score measures "
+                f"memory; {len(shared):,} are shared: {some(shared)}. Split by class, or allow it "
+                "with shared_classes=True (on the command line: --shared-classes)."
+            )
         return table
 
     def leave_out(

@@ -25,7 +25,7 @@ def hold_out_classes(table: Table, fraction: float = 0.2, seed: int = 0) -> Tabl
     least, most = (2, len(classes) - 2) if len(classes) > 3 else (1, len(classes) - 1)
     num_held = min(max(round(fraction * len(classes)), least), most)
     held = classes[draws.permutation(len(classes), seed, draws.SPLITS)[:num_held]]
-    split = _by_class(table, np.isin(np.arange(table.num_classes), held), "train", "test")
+    split = _by_class(table, held, "test")
     if not (split.has("train") and split.has("test")):
         raise ValueError(
             f"{table.name} must have items whose classes are all held out, and items of which none "
@@ -104,28 +104,18 @@ def leave_fold_out(table: Table, folds: list[Array], fold: int) -> Table:
         raise ValueError(
             f"fold must lie in [0, {len(folds)}); got {fold}. Folds are counted from 0."
         )
-    held = np.isin(np.arange(table.num_classes), folds[fold])
-    divided = _by_class(table, held, "train", "valid").splits
+    divided = _by_class(table, folds[fold], "valid").splits
     return table.with_splits(np.where(table.splits == "train", divided, table.splits))
 
 
-def refuse_shared_classes(table: Table) -> None:
-    """Refuse a table whose training and testing parts share classes."""
-    shared = table.shared_classes()
-    if shared:
-        raise ValueError(
-            f"train and test must not share classes in {table.name}, or the score measures memory; "
-            f"{len(shared):,} are shared: {checks.some(shared)}. Split by class, or allow it with "
-            "shared_classes=True (on the command line: --shared-classes)."
-        )
-
-
-def _by_class(table: Table, held_C: Array, others: str, held: str) -> Table:
+def _by_class(table: Table, held: Array, split: str) -> Table:
+    """Mark items by a split if their classes are held, ``unused`` if some are, else ``train``."""
+    held_C = np.isin(np.arange(table.num_classes), held)
     if not table.is_multi_label:
-        return table.with_splits(np.where(held_C[table.labels], held, others))
+        return table.with_splits(np.where(held_C[table.labels], split, "train"))
     inside = (table.labels & held_C).any(axis=1)
     outside = (table.labels & ~held_C).any(axis=1)
-    splits = np.where(inside & outside, "unused", np.where(inside, held, others))
+    splits = np.where(inside & outside, "unused", np.where(inside, split, "train"))
     return table.with_splits(splits)
 
 

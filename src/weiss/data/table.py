@@ -3,7 +3,9 @@
 Dimensions: N items, C classes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +15,16 @@ from weiss.data.sources import Source
 
 SPLITS = ("train", "valid", "test", "query", "gallery", "unused")
 TESTING = ("test", "query", "gallery")
+
+
+def one_entry_each(name: str, source: Source, **columns: Sequence[Any] | Array | None) -> None:
+    """Refuse columns that do not have an entry for each item; None is no column."""
+    for what, given in columns.items():
+        if given is not None and len(given) != len(source):
+            raise ValueError(
+                f"{what} must have one entry for each of the {len(source):,} items of {name}; got "
+                f"{len(given):,}. Pass them in the order of the items."
+            )
 
 
 @dataclass(frozen=True)
@@ -35,12 +47,7 @@ class Table:
 
     def __post_init__(self) -> None:
         """Refuse columns that do not agree."""
-        for what, given in (("labels", self.labels), ("splits", self.splits)):
-            if len(given) != len(self.source):
-                raise ValueError(
-                    f"{what} must have one entry for each of the {len(self.source):,} items of "
-                    f"{self.name}; got {len(given):,}. Pass them in the order of the items."
-                )
+        one_entry_each(self.name, self.source, labels=self.labels, splits=self.splits)
         if self.labels.ndim == 1 and len(self.labels):
             low, high = int(self.labels.min()), int(self.labels.max())
             checks.labels_in_range(low, high, len(self.class_names), self.name)
