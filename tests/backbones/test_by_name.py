@@ -113,21 +113,6 @@ def test_the_whole_model_is_one_graph(name):
         torch.testing.assert_close(whole(images), model(images))
 
 
-def test_swapping_the_first_filters_undoes_bgr():
-    """A network that sees BGR is the one that sees RGB with its first filters swapped."""
-    model = a_model("bn_inception").eval()
-    images = a_batch(model)
-    with torch.no_grad():
-        expected = model(images)
-        first = model.trunk.conv1_7x7_s2.weight
-        first.copy_(first.flip(1))
-        assert not torch.allclose(model(images), expected, atol=1e-3)
-        red_first_less_mean = images.float() - torch.tensor([128.0, 117, 104]).view(3, 1, 1)
-        features = model.pooling(model.trunk(red_first_less_mean))
-        found = torch.nn.functional.normalize(model.head(features))
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-
-
 def test_options_arrive():
     model = make_backbone(
         "small", 7, pooling="gem", head="relu", freeze_bn="statistics", channels=3, widths=(4, 6)

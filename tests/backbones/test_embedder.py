@@ -191,11 +191,6 @@ BAD = {
     "head": (lambda: small(head="mlp"), ValueError, "head must be one of 'linear', 'relu' .*'mlp'"),
     "freeze": (lambda: small(freeze_bn="statistic"), ValueError, "freeze_bn .* mean 'statistics'"),
     "size": (lambda: Embedder(SmallNetwork(), 0), ValueError, "embedding_size must be at least 1"),
-    "pooled twice": (
-        lambda: Embedder(Vectors(4), pooling="max"),
-        ValueError,
-        "pooling must be None for Embedder: features returns vectors",
-    ),
 }
 
 

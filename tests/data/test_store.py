@@ -79,17 +79,6 @@ def test_a_long_list_of_bad_images_is_cut_but_counted():
     assert caught.value.errors == errors
 
 
-def test_an_interrupted_store_on_disk_is_made_again(tmp_path, monkeypatch):
-    table, cache = table_of(tmp_path), tmp_path / "cache"
-    with monkeypatch.context() as patch:
-        patch.setattr(json, "dumps", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            on_disk(table, cache, num_workers=0)
-    store, errors = on_disk(table, cache)
-    assert errors == {}
-    assert_decoded(store, table)
-
-
 def test_a_store_without_a_readable_image_is_empty(tmp_path):
     table = toy_table([0], 1, source=Files(tmp_path, ["none.jpg"]))
     store, errors = build_store(table, Storage("memory", ""))
@@ -203,6 +192,7 @@ def test_a_broken_row_of_a_hub_data_set_is_a_bad_image(keep):
 DAMAGE = {
     "cut pixels": lambda pixels, index: os.truncate(pixels, 1000),
     "no pixels": lambda pixels, index: pixels.unlink(),
+    "no index": lambda pixels, index: index.unlink(),  # which is written last
     "cut index": lambda pixels, index: os.truncate(index, 100),
     **{
         f"index with {changed}": lambda pixels, index, changed=changed: index.write_text(
