@@ -84,25 +84,6 @@ def test_embeddings_have_unit_length_and_gradients_reach_every_parameter(name):
         assert parameter.grad.any(), key
 
 
-@every_backbone(A_FEW)
-def test_floats_single_images_layout_and_mixed_precision_give_the_same_embeddings(name):
-    model = a_model(name).eval()
-    images = a_batch(model)
-    with torch.no_grad():
-        expected = model(images)
-        assert torch.equal(model(images.float()), expected)
-        torch.testing.assert_close(model(images[1:2]), expected[1:2], rtol=1e-3, atol=1e-4)
-        with torch.autocast("cpu", torch.bfloat16):
-            mixed = model(images)
-        assert mixed.dtype == torch.float32
-        torch.testing.assert_close(mixed.norm(dim=1), torch.ones(4), rtol=0, atol=1e-5)
-        assert (mixed - expected).norm(dim=1).max() < 0.05
-        if images.ndim == 4:
-            model = model.to(memory_format=torch.channels_last)
-            found = model(images.to(memory_format=torch.channels_last))
-            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
-
-
 @pytest.mark.slow
 @every_backbone(["bn_inception", "resnet18", "small", "features"])
 def test_the_whole_model_is_one_graph(name):

@@ -21,12 +21,11 @@ from weiss.data.table import Table
 
 @dataclass(frozen=True)
 class Archive:
-    """A file that a data set is made of."""
+    """A file that a data set is made of; one of MATLAB is used as it is, others are unpacked."""
 
     name: str  # its file name, in the folder that `prepare` is given
     url: str | None = None  # where to download it; None if it must be fetched by hand
     checksum: Checksum | None = None  # the published one, if there is one
-    unpacks: bool = True  # otherwise it is used as it is
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ BENCHMARKER = "powerful-benchmarker (its datasets/{}.py)"
 
 
 def _archive(name: str, md5: str, source: str, url: str | None = None) -> Archive:
-    return Archive(name, url, Checksum("md5", md5, source), unpacks=not name.endswith(".mat"))
+    return Archive(name, url, Checksum("md5", md5, source))
 
 
 def _table(name: str, folder: Path, paths: list[str], classes: Array, splits: list[str]) -> Table:

@@ -116,6 +116,6 @@ def _download(official: OfficialSet, root: Path, say: Callable[[str], None]) -> 
 
 
 def _unpack(archive: Archive, root: Path, say: Callable[[str], None]) -> None:
-    if archive.unpacks:
+    if not archive.name.endswith(".mat"):
         say(f"Unpacking {root / archive.name}; it may be deleted afterwards.")
         unpack(root / archive.name, root)
