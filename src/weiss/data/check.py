@@ -21,7 +21,6 @@ from weiss.data.resample import resample
 from weiss.data.sources import Vectors
 from weiss.data.store import Storage, Store
 from weiss.data.table import TESTING, Table
-from weiss.evaluation.neighbours import default_budget, nearest_neighbours
 
 THUMBNAIL = 16
 """Images are compared as grey thumbnails of this side."""
@@ -31,8 +30,8 @@ NEARLY_SAME = 0.98
 """Correlation of two thumbnails from which they count as nearly the same image. Between the halves
 of CUB-200-2011 one photograph is there twice, at 1.00; the next most alike pair, at 0.94, are two
 birds."""
-AT_ONCE = 4096
-"""Images whose thumbnails are computed together."""
+AT_ONCE = 1024
+"""Images whose thumbnails are computed, or compared with all others, together."""
 
 
 @dataclass
@@ -164,21 +163,11 @@ def nearly_same(
     flips images. `train` ``(n, 256)`` and `test` ``(m, 256)`` are the `thumbnails` of these items.
     """
     mirrored = test.view(-1, THUMBNAIL, THUMBNAIL).flip(2).flatten(1)
-    both = torch.cat([test, mirrored])
-    nearest = torch.zeros(len(both), dtype=torch.long)
-    for rows, found in nearest_neighbours(
-        both,
-        train,
-        np.ones(len(both), dtype=np.int64),
-        distance="cosine",
-        leave_one_out=False,
-        device=train.device,
-        budget=default_budget(train.device),
-        rows=np.arange(len(both)),
-    ):
-        nearest[torch.from_numpy(rows)] = found[:, 0].cpu()
-    correlation, side = (both * train[nearest]).sum(dim=1).view(2, -1).max(dim=0)
-    nearest = nearest.view(2, -1).gather(0, side[None])[0]
+    parts = torch.split(torch.cat([test, mirrored]), AT_ONCE)
+    best = [(part @ train.T).max(dim=1) for part in parts]
+    correlation, nearest = (torch.cat(each).view(2, -1) for each in zip(*best, strict=True))
+    correlation, side = correlation.max(dim=0)
+    nearest = nearest.gather(0, side[None])[0]
     order = torch.argsort(correlation, descending=True, stable=True)
     return [
         (table.source.name(train_items[nearest[at]]), table.source.name(test_items[at]))

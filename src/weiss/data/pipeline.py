@@ -215,20 +215,23 @@ class Pipeline:
             )
 
     def _serve(self, parts: list[Array], crops: Sequence[Crop]) -> Iterator[Batch]:
+        source = self.table.source
         if self._vectors is not None:
             for items in parts:
                 yield self._batch(self._vectors[torch.from_numpy(items).to(self.device)], items)
-        elif self._store is None:
-            yield from self._stream(parts, crops)
+        elif self._store is None and isinstance(source, Files):
+            yield from self._stream(source, parts, crops)
         else:
-            store = self._store
-            elsewhere = store.pixels.device != self.device
+            yield from self._prepared(map(partial, repeat(self._prepare), parts, crops))
 
-            def prepare(items: Array, crop: Crop) -> Batch:
-                of_items = store.gather(items) if elsewhere else store.take(items)
-                return self._cropped(of_items, items, crop)
-
-            yield from self._prepared(map(partial, repeat(prepare), parts, crops))
+    def _prepare(self, items: Array, crop: Crop) -> Batch:
+        """Crop items from the store, or read them now if they fit nowhere and are no files."""
+        store, source = self._store, self.table.source
+        if store is None:
+            read = [images.reduced(source.read(item), self._short_side) for item in items]
+            return self._cropped(store_of(read), items, crop)
+        elsewhere = store.pixels.device != self.device
+        return self._cropped(store.gather(items) if elsewhere else store.take(items), items, crop)
 
     def _prepared(self, jobs: Iterator[Callable[[], Batch]]) -> Iterator[Batch]:
         """Yield the batches of jobs, in order; for a GPU a thread does some of them ahead."""
@@ -250,17 +253,8 @@ class Pipeline:
             finally:
                 thread.shutdown(cancel_futures=True)
 
-    def _stream(self, parts: list[Array], crops: Sequence[Crop]) -> Iterator[Batch]:
+    def _stream(self, source: Files, parts: list[Array], crops: Sequence[Crop]) -> Iterator[Batch]:
         """Serve from files: worker processes decode the next batches meanwhile."""
-        source = self.table.source
-        if not isinstance(source, Files):
-
-            def read(items: Array, crop: Crop) -> Batch:
-                pixels = [images.reduced(source.read(i), self._short_side) for i in items]
-                return self._cropped(store_of(pixels), items, crop)
-
-            yield from self._prepared(map(partial, repeat(read), parts, crops))
-            return
         num_workers = self._stream_workers()
         # Every worker decodes one chunk and has one in its queue.
         ahead = AHEAD + -(-2 * num_workers * CHUNK // max(len(parts[0]), 1)) if parts else 0
