@@ -47,15 +47,6 @@ def test_heads_start_by_kaiming_with_fan_out_and_without_bias():
         assert not layer.bias.any()
 
 
-def test_pooling_and_head_train_apart_from_the_trunk():
-    model = small(pooling="gem", head="relu")
-    head, trunk = list(model.head_parameters()), list(model.trunk_parameters())
-    ids = [[id(p) for p in listed] for listed in (head, trunk, model.parameters())]
-    assert set(ids[0]) == {id(p) for p in (model.pooling.p, *model.head.parameters())}
-    assert set(ids[1]) == {id(p) for p in model.trunk.parameters()}
-    assert set(ids[0] + ids[1]) == set(ids[2])
-
-
 def batch_norms(model):
     return [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
 

@@ -101,11 +101,6 @@ class Embedder(nn.Module):
         pooled: Tensor = self.pooling(self.trunk(self.conversion(images)))
         return pooled
 
-    def head_parameters(self) -> Iterator[nn.Parameter]:
-        """Yield the new parameters, which a warm-up trains alone: those of head and pooling."""
-        yield from self.pooling.parameters()
-        yield from self.head.parameters()
-
     def trunk_parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters of the trunk that may train.
 

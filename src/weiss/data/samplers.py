@@ -23,10 +23,6 @@ class Sampler(Protocol):
     def num_items(self) -> int:
         """How many items there are to choose from."""
 
-    @property
-    def batch_size(self) -> int:
-        """Items in a batch, all processes together."""
-
     def batches(self, epoch: int) -> Array:
         """Return the epoch's batches, ``(steps, batch_size)`` item indices."""
 
