@@ -52,9 +52,10 @@ def write_parquet(path, /, **columns):
     return path
 
 
-def test_a_folder_has_one_class_a_subfolder_and_a_fifth_of_them_tests(photos):
+def test_a_folder_has_one_class_a_subfolder_and_a_fifth_of_them_tests(photos, monkeypatch):
     table = from_folder(photos)
-    assert table.name == "photos"
+    monkeypatch.chdir(photos)
+    assert table.name == from_folder(".").name == "photos"
     assert table.class_names == ("a", "b10", "b2", "e", "ä")
     assert table.sizes() == {"train": (9, 3), "test": (6, 2)}
     assert table.shared_classes() == []

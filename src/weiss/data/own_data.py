@@ -299,7 +299,8 @@ def from_folder(folder: str | Path, how: Assembly | None = None) -> Table:
         law = f"every class of {folder} must have images"
         remedy = f"Remove them, or add images ({', '.join(images.SUFFIXES)})."
         how.leave_out(empty, len(classes), EMPTY, law, remedy)
-    return how.table(folder.name, Files(folder, paths), labels, splits if is_split else None)
+    name = os.path.basename(os.path.abspath(folder))  # also of "."
+    return how.table(name, Files(folder, paths), labels, splits if is_split else None)
 
 
 def from_list(
