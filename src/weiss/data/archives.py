@@ -38,6 +38,7 @@ DEEPEST, LONGEST = 64, 255
 """Folders inside each other, and bytes of a name, that an entry may have."""
 LONGEST_HEADER = 2**20
 """Bytes of a long name, or of attributes, in a tar; tarfile reads them into memory."""
+SPECIAL = "is neither a file nor a folder"
 # Errors of the standard library for a file that is no archive, or an incomplete one.
 DAMAGE = (
     tarfile.TarError,
@@ -54,13 +55,12 @@ DAMAGE = (
 
 @dataclass(frozen=True)
 class _Entry:
-    """A folder, a file with its content, or a link to another entry."""
+    """A file with its content, a link to another entry, or else a folder."""
 
     name: str
-    kind: Literal["folder", "file", "link", "other"]
     size: int = 0
     content: IO[bytes] | None = None
-    link: str = ""
+    link: str | None = None
 
 
 def unpack(archive: Path, folder: Path) -> None:
@@ -91,21 +91,20 @@ def unpack(archive: Path, folder: Path) -> None:
 
 def _extract(archive: Path, folder: Path) -> None:
     room = _Room(archive, folder)
-    links: dict[Path, _Entry] = {}
+    links: dict[Path, tuple[str, str]] = {}
     files: set[Path] = set()
     for entry in track(_entries(archive), archive.stat().st_size, f"unpacking {archive.name}"):
-        place = _inside(folder, entry.name, entry, archive)
+        place = _inside(folder, entry.name, entry.name, archive)
         room.take(entry.size)
-        if place in files or place in links or (entry.kind != "folder" and place.is_dir()):
-            _refuse(archive, entry, "is there twice")
+        is_folder = entry.content is None and entry.link is None
+        if place in files or place in links or (place.is_dir() and not is_folder):
+            _refuse(archive, entry.name, "is there twice")
         if not files.isdisjoint(place.parents):
-            _refuse(archive, entry, "is below a file")
-        if entry.kind == "folder":
+            _refuse(archive, entry.name, "is below a file")
+        if entry.link is not None:
+            links[place] = entry.name, entry.link
+        elif entry.content is None:
             place.mkdir(parents=True, exist_ok=True)
-        elif entry.kind == "link":
-            links[place] = entry
-        elif entry.kind == "other" or entry.content is None or place == folder:
-            _refuse(archive, entry, "is neither a file nor a folder")
         else:
             files.add(place)
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -113,12 +112,12 @@ def _extract(archive: Path, folder: Path) -> None:
                 for block in _blocks(archive, entry.content):
                     file.write(block)
     # Links come last, when the files they point to are complete.
-    for place, entry in links.items():
-        origin = _inside(folder, entry.link, entry, archive)
+    for place, (name, link) in links.items():
+        origin = _inside(folder, link, name, archive)
         if not origin.is_file():
-            _refuse(archive, entry, f"is a link to {entry.link!r}, no file of the archive")
+            _refuse(archive, name, f"is a link to {link!r}, no file of the archive")
         if place.is_dir() or not files.isdisjoint(place.parents):
-            _refuse(archive, entry, "is a link in the place of a folder, or below a file")
+            _refuse(archive, name, "is a link in the place of a folder, or below a file")
         room.take(origin.stat().st_size)
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(origin, place)
@@ -148,8 +147,8 @@ class _Room:
             )
 
 
-def _inside(folder: Path, name: str, entry: _Entry, archive: Path) -> Path:
-    """Return the path of a name, which must be below the folder on every operating system."""
+def _inside(folder: Path, name: str, entry: str, archive: Path) -> Path:
+    """Return the path of a name, of an entry or its link: below the folder on every system."""
     if PurePosixPath(name).is_absolute() or PureWindowsPath(name).anchor or "\0" in name:
         _refuse(archive, entry, f"would land outside: {name!r} is absolute")
     if ".." in name.replace("\\", "/").split("/"):
@@ -160,10 +159,10 @@ def _inside(folder: Path, name: str, entry: _Entry, archive: Path) -> Path:
     return folder.joinpath(*parts)
 
 
-def _refuse(archive: Path, entry: _Entry, why: str) -> NoReturn:
+def _refuse(archive: Path, entry: str, why: str) -> NoReturn:
     raise ValueError(
         f"an archive must hold nothing but files and folders below its own; in {archive} the entry "
-        f"{entry.name[:LONGEST]!r} {why}. Nothing was unpacked; get the archive from its official "
+        f"{entry[:LONGEST]!r} {why}. Nothing was unpacked; get the archive from its official "
         "address, or unpack it by hand."
     )
 
@@ -202,15 +201,15 @@ def _of_tar(archive: Path, file: IO[bytes], start: bytes) -> Iterator[tuple[int,
                 worth, read = file.tell() - read, file.tell()
             name = member.name
             if member.isdir():
-                yield worth, _Entry(name, "folder")
+                yield worth, _Entry(name)
             elif member.isfile():
-                yield worth, _Entry(name, "file", member.size, tar.extractfile(member))
+                yield worth, _Entry(name, member.size, tar.extractfile(member))
             elif member.islnk():
-                yield worth, _Entry(name, "link", link=member.linkname)
+                yield worth, _Entry(name, link=member.linkname)
             elif member.issym():
-                yield worth, _Entry(name, "link", link=_beside(name, member.linkname))
+                yield worth, _Entry(name, link=_beside(name, member.linkname))
             else:
-                yield worth, _Entry(name, "other")
+                _refuse(archive, name, SPECIAL)
 
 
 def _end_of_tar(tar: tarfile.TarFile) -> None:
@@ -236,18 +235,18 @@ def _of_zip(archive: Path, file: IO[bytes]) -> Iterator[tuple[int, _Entry]]:
                     "Unpack it by hand with the password of its owners."
                 )
             if info.is_dir():
-                yield worth, _Entry(name, "folder")
+                yield worth, _Entry(name)
             elif kind == stat.S_IFLNK:
                 with _reading(archive), zipped.open(info) as content:
                     link = os.fsdecode(content.read(LONGEST_HEADER))
-                yield worth, _Entry(name, "link", link=_beside(name, link))
+                yield worth, _Entry(name, link=_beside(name, link))
             elif kind in (0, stat.S_IFREG):
                 with _reading(archive):
                     content = zipped.open(info)
                 with content:
-                    yield worth, _Entry(name, "file", info.file_size, content)
+                    yield worth, _Entry(name, info.file_size, content)
             else:
-                yield worth, _Entry(name, "other")
+                _refuse(archive, name, SPECIAL)
 
 
 def _beside(name: str, link: str) -> str:
