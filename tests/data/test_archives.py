@@ -57,9 +57,11 @@ def test_every_kind_unpacks_to_the_same(tmp_path, suffix):
 
 def test_empty_folders_are_made_and_dots_mean_nothing(tmp_path):
     folders = [entry("./", tarfile.DIRTYPE), entry("./empty", tarfile.DIRTYPE)]
-    unpack(write(tmp_path / "birds.tar", {"./x//y": b"y"}, folders), tmp_path / "here")
-    assert (tmp_path / "here" / "empty").is_dir()
-    assert contents(tmp_path / "here") == {"x/y": b"y"}
+    unpack(write(tmp_path / "birds.tar", {"./x//y": b"y"}, folders), tmp_path / "tar")
+    unpack(write(tmp_path / "birds.zip", {"./x//y": b"y", "empty/": b""}), tmp_path / "zip")
+    for here in (tmp_path / "tar", tmp_path / "zip"):
+        assert (here / "empty").is_dir()
+        assert contents(here) == {"x/y": b"y"}
 
 
 def test_unpacking_again_repairs_and_spares_what_is_not_of_the_archive(tmp_path):
@@ -112,6 +114,7 @@ EVIL_ENTRIES = [
     ("a/l", tarfile.SYMTYPE, "../../x", "outside: '../x' leads upwards"),
     ("l", tarfile.SYMTYPE, "/etc/passwd", "'/etc/passwd' is absolute"),
     ("birds", tarfile.SYMTYPE, "/outside", "is absolute"),  # nothing is written through it
+    ("birds", tarfile.SYMTYPE, "c.txt", "a link in the place of a folder"),
     ("l", tarfile.LNKTYPE, "../outside", "leads upwards"),
     ("l", tarfile.LNKTYPE, "/etc/passwd", "is absolute"),
     ("l", tarfile.SYMTYPE, "none", "link to 'none', no file"),

@@ -16,12 +16,13 @@ from miniature import (
     write_sop,
 )
 
+from weiss.data import open_table
 from weiss.data.official import missing_files
 from weiss.data.official_sets import CARS, CUB, INSHOP, INSHOP_JOINED, OFFICIAL, SOP
 
 
 def test_cub_trains_on_the_first_half_of_the_classes(tmp_path):
-    table = CUB.read(write_cub(tmp_path, num_classes=4, per_class=3).parent)
+    table = open_table("cub", root=write_cub(tmp_path, num_classes=4, per_class=3).parent)
     assert table.name == "cub"
     assert table.class_names == tuple(f"00{c + 1}.Bird_{c}" for c in range(4))
     assert table.labels.tolist() == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
