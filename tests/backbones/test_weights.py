@@ -38,6 +38,11 @@ def saved(tmp_path, weights, name="weights.pth", **options):
     return path
 
 
+def before_2020(tmp_path, weights):
+    """Save weights in the older form of PyTorch files."""
+    return saved(tmp_path, weights, _use_new_zipfile_serialization=False)
+
+
 def same(network, weights):
     found = network.state_dict()
     return all(
@@ -77,7 +82,7 @@ FORMS = {
     "safetensors": lambda path, w: saved(path, w, "a.safetensors"),
     "like a web page": with_header_like_a_web_page,
     "pth": saved,
-    "before 2020": lambda path, w: saved(path, w, _use_new_zipfile_serialization=False),
+    "before 2020": before_2020,
     "a misleading name": lambda path, w: saved(path, w, "a.bin").rename(path / "a.safetensors"),
     **{name: lambda path, w, f=form: saved(path, f(w)) for name, form in CONTENTS.items()},
 }
@@ -216,49 +221,33 @@ def inside_itself():
 
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0"
+CUT, OTHERS_INSIDE = "is damaged or cut off", "these are no dense tensors: "
 BAD = {
-    "missing": (lambda p: p / "a.pth", FileNotFoundError, "an existing file; there is no"),
-    "folder": (lambda p: p, ValueError, "is a folder. Pass a file inside it"),
-    "empty": (lambda p: written(p / "a.pth", b""), ValueError, "a.pth has zero bytes"),
-    "web page": (lambda p: written(p / "a.pth", b"\n<!DOCTYPE"), ValueError, "a.pth is a web page"),
-    "pointer": (lambda p: written(p / "a.pth", LFS), ValueError, "a.pth is a Git LFS pointer"),
-    "picture": (lambda p: written(p / "a.pth", b"\x89PNG\r\n"), ValueError, "a.pth is neither"),
-    "cut safetensors": (
-        lambda p: cut(saved(p, state(small()), "a.safetensors")),
-        ValueError,
-        "a.safetensors is damaged or cut off",
-    ),
-    "cut pth": (lambda p: cut(saved(p, state(small()))), ValueError, "is damaged or cut off"),
-    "cut old pth": (
-        lambda p: cut(saved(p, state(small()), _use_new_zipfile_serialization=False)),
-        ValueError,
-        "is damaged or cut off",
-    ),
-    "forgetful": (
-        lambda p: forgetting(saved(p, state(small()), _use_new_zipfile_serialization=False)),
-        ValueError,
-        "is damaged or cut off",
-    ),
-    "cut pickle": (lambda p: written(p / "a.pth", b"\x80\x02}q"), ValueError, "damaged or cut off"),
-    "a module": (lambda p: saved(p, small()), ValueError, "holds code, or .*SmallNetwork"),
-    "a list": (lambda p: saved(p, [torch.ones(2)]), ValueError, "tensors by name; .* holds list"),
-    "nothing": (lambda p: saved(p, {}), ValueError, "holds an empty one"),
-    "numbers": (lambda p: saved(p, {"lr": 0.1}), ValueError, "these are no dense tensors: lr"),
-    "itself": (lambda p: saved(p, inside_itself()), ValueError, "no dense tensors: state_dict"),
-    **{
-        kind: (lambda p, v=value: saved(p, {"weight": v}), ValueError, "no dense tensors: weight")
-        for kind, value in {
-            "sparse": torch.ones(2, 2).to_sparse(),
-            "without numbers": torch.empty(2, 2, device="meta"),
-        }.items()
-    },
+    "missing": (lambda p: p / "a.pth", "an existing file; there is no"),
+    "folder": (lambda p: p, "is a folder. Pass a file inside it"),
+    "empty": (lambda p: written(p / "a.pth", b""), "a.pth has zero bytes"),
+    "web page": (lambda p: written(p / "a.pth", b"\n<!DOCTYPE"), "a.pth is a web page"),
+    "pointer": (lambda p: written(p / "a.pth", LFS), "a.pth is a Git LFS pointer"),
+    "picture": (lambda p: written(p / "a.pth", b"\x89PNG\r\n"), "a.pth is neither"),
+    "cut safetensors": (lambda p: cut(saved(p, state(small()), "a.safetensors")), CUT),
+    "cut pth": (lambda p: cut(saved(p, state(small()))), CUT),
+    "cut old pth": (lambda p: cut(before_2020(p, state(small()))), CUT),
+    "forgetful": (lambda p: forgetting(before_2020(p, state(small()))), CUT),
+    "cut pickle": (lambda p: written(p / "a.pth", b"\x80\x02}q"), CUT),
+    "a module": (lambda p: saved(p, small()), "holds code, or .*SmallNetwork"),
+    "a list": (lambda p: saved(p, [torch.ones(2)]), "tensors by name; .* holds list"),
+    "nothing": (lambda p: saved(p, {}), "holds an empty one"),
+    "numbers": (lambda p: saved(p, {"lr": 0.1}), f"{OTHERS_INSIDE}lr"),
+    "itself": (lambda p: saved(p, inside_itself()), f"{OTHERS_INSIDE}state_dict"),
+    "sparse": (lambda p: saved(p, {"weight": torch.eye(2).to_sparse()}), f"{OTHERS_INSIDE}weight"),
+    "no numbers": (lambda p: saved(p, {"a": torch.eye(2, device="meta")}), f"{OTHERS_INSIDE}a"),
 }
 
 
-@pytest.mark.parametrize(("make", "error", "message"), BAD.values(), ids=BAD)
-def test_a_file_that_holds_no_weights_is_refused_by_name(tmp_path, make, error, message):
+@pytest.mark.parametrize(("make", "message"), BAD.values(), ids=BAD)
+def test_a_file_that_holds_no_weights_is_refused_by_name(tmp_path, make, message):
     path = make(tmp_path)
-    with pytest.raises(error, match=message) as caught:
+    with pytest.raises((ValueError, FileNotFoundError), match=message) as caught:
         load_weights(nn.Linear(2, 2), path)
     assert str(path) in str(caught.value)
 
