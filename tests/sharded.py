@@ -280,7 +280,10 @@ def what_cannot_be_is_refused(processes):
     loss.impl = "reference"
     with pytest.raises(ValueError, match="must be whole for impl='reference'"):
         loss(x, labels)
-    loss.impl = "auto"
+    loss.impl, loss.fluctuations = "auto", "second"
+    with pytest.raises(ValueError, match="fluctuations must be 'none' .* share the classes"):
+        loss(x, labels)
+    loss.fluctuations = "none"
     loss.interactions = WithAnotherLink()
     with pytest.raises(ValueError, match="must be whole for links other than"):
         loss(x, labels)

@@ -11,7 +11,7 @@ import torch
 
 from weiss.kernels import cuda_graphs
 from weiss.kernels.cuda_graphs import CapturedCounts, CudaGraphs
-from weiss.kernels.dispatch import differentiable, scale_in_place
+from weiss.kernels.dispatch import _KnownGradients, scale_in_place
 from weiss.kernels.problem import BorrowedBuffers, BufferOwner, Found, Problem, Shard, Task
 
 
@@ -166,7 +166,7 @@ def borrowing_loss(x, owner, buffer):
             buffer.copy_(2 * x_BD)
         return Found((x_BD**2).sum(), buffer, None, None, borrowed)
 
-    return differentiable(kernel, scale_in_place, x, torch.zeros(1, 3))
+    return _KnownGradients.apply(kernel, scale_in_place, x, torch.zeros(1, 3), True, None)
 
 
 def test_borrowed_gradients_are_copied_and_computed_again_if_overwritten():
