@@ -52,12 +52,11 @@ def with_fields(name, fields, **arguments):
 
 
 def found(loss, embeddings, labels, factor=1.0):
-    """Return the value and the gradients of embeddings and fields, of a factor times the loss."""
+    """Return the value, and the gradients of embeddings and fields of a factor times the loss."""
     x = embeddings.detach().clone().requires_grad_()
     value = loss(x, labels)
-    (value * factor).backward()
-    gradient, loss.fields.grad = loss.fields.grad, None
-    return [value.detach(), x.grad, gradient]
+    gradients = torch.autograd.grad(value * factor, [x, *loss.parameters()])
+    return [value.detach(), *gradients]
 
 
 def found_alone(loss, embeddings, labels, wanted):
@@ -92,7 +91,8 @@ def same_bits(results, expected):
 
 def assert_equal_to(results, expected, relative=1e-10):
     """Hold each number to a share of the largest of its tensor."""
-    for name, a, b in zip(("value", "embeddings", "fields"), results, expected, strict=True):
+    names = ("value", "embeddings", "fields")
+    for name, a, b in zip(names, results, expected, strict=True):
         assert a.dtype == b.dtype, name
         assert a.shape == b.shape, name
         largest = b.abs().max().item()

@@ -75,7 +75,6 @@ def _cases():
         yield f"{name}, {dtype}", {**a_few, "dtype": dtype}
     yield "factor", {**a_few, "path": "large", "factor": -2.5}
     yield "constraint", {**a_few, "more": {"reg_weight": 0.7}}
-    yield "int32 labels", {**a_few, "labels": torch.int32}
     yield "unchecked", {**a_few, "more": {"check": False}}
 
 
@@ -130,7 +129,6 @@ def computed(
     average="classes",
     factor=1.0,
     dtype=torch.float32,
-    labels=torch.int64,
     more=None,
     precision=None,
 ):
@@ -140,7 +138,7 @@ def computed(
     if precision is not None:
         embeddings, fields = embeddings.to(precision), fields.to(precision)
     settings = {**GENTLE[name], "average": average, "impl": impl, **(more or {})}
-    return found(with_fields(name, fields, **settings), embeddings, classes.to(labels), factor)
+    return found(with_fields(name, fields, **settings), embeddings, classes, factor)
 
 
 def narrow(impl, name, batch, average, precision=torch.float32, **options):
