@@ -27,10 +27,11 @@ def soft(name):
     return {"alpha": 2.0, "beta": 5.0, "delta": 0.6} if name in RATED else {}
 
 
-def clustered(batch, num_classes, size, seed=0, same=0):
+def clustered(batch, num_classes, size, seed=0, same=0, all_classes=False, zeros=False):
     """Return float32 embeddings near their fields, labels, and fields of which some are close.
 
-    The first `same` samples are of one class.
+    The first `same` samples are of one class. With `all_classes` there is one sample of each; with
+    `zeros` a sample and two fields, one of a class that is present, have length 0.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -41,7 +42,12 @@ def clustered(batch, num_classes, size, seed=0, same=0):
     fields = centres[torch.arange(num_classes) % len(centres)] + 0.6 * normal(num_classes, size)
     labels = torch.randint(num_classes, (batch,), generator=generator)
     labels[:same] = labels[0]
-    return fields[labels] + 0.4 * normal(batch, size), labels, fields
+    embeddings = fields[labels] + 0.4 * normal(batch, size)
+    if all_classes:
+        labels = torch.arange(batch).flip(0)
+    if zeros:
+        embeddings[2], fields[labels[3]], fields[-1] = 0.0, 0.0, 0.0
+    return embeddings, labels, fields
 
 
 def with_fields(name, fields, **arguments):

@@ -37,17 +37,11 @@ BATCHES = {
 }
 
 
-def batch_of(shape, same=0, all_classes=False, zeros=False, each=0):
-    embeddings, labels, fields = clustered(*shape, same=same)
+def batch_of(shape, each=0, **more):
+    embeddings, labels, fields = clustered(*shape, **more)
     if each:
         labels = torch.arange(len(labels)) // each
         embeddings = embeddings + fields[labels]
-    if all_classes:
-        labels = torch.arange(len(labels)).flip(0)
-    if zeros:
-        embeddings[2] = 0.0
-        fields[labels[3]] = 0.0
-        fields[-1] = 0.0
     return embeddings, labels, fields
 
 

@@ -44,14 +44,8 @@ ON = {"impl": "triton", "skip": "on", "neg_margin": MARGIN}
 
 
 def batch_of(name):
-    embeddings, labels, fields = clustered(*SHAPES[name], same=SHAPES[name][0] // 3)
-    if name == "all classes":
-        labels = torch.arange(len(labels)).flip(0)
-    if name == "zero vectors":
-        embeddings[2] = 0.0
-        fields[labels[3]] = 0.0
-        fields[-1] = 0.0
-    return embeddings, labels, fields
+    special = {"all classes": {"all_classes": True}, "zero vectors": {"zeros": True}}
+    return clustered(*SHAPES[name], same=SHAPES[name][0] // 3, **special.get(name, {}))
 
 
 def computed(batch, precision=torch.float32, broken=False, **options):

@@ -35,13 +35,11 @@ def one_seed():
 
 def means_by_loops(embeddings, labels, num_classes):
     """Return the mean of each class in float32, and how many samples it has."""
-    members = [[] for _ in range(num_classes)]
-    for row, classes in zip(embeddings.double(), loops.classes_of(labels), strict=True):
-        for c in classes:
-            members[c].append(row)
-    none = torch.zeros(embeddings.shape[1])
-    means = [sum(rows) / len(rows) if rows else none for rows in members]
-    return torch.stack([mean.float() for mean in means]), [len(rows) for rows in members]
+    members = loops.members_of(labels)
+    means = torch.zeros(num_classes, embeddings.shape[1])
+    for c, samples in members.items():
+        means[c] = sum(embeddings[i].double() for i in samples) / len(samples)
+    return means, [len(members.get(c, [])) for c in range(num_classes)]
 
 
 def quantiles(values):

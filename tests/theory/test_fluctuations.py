@@ -40,8 +40,8 @@ def gaussian_hinge(x, var):
 def corrected_by_loops(family, embeddings, labels, fields):
     """The corrected loss without absent classes, one average after the other, over plain floats."""
     s, size = FAMILIES[family], embeddings.shape[1]
-    classes = sorted(set(labels.tolist()))
-    members = {c: [i for i, y in enumerate(labels.tolist()) if y == c] for c in classes}
+    members = loops.members_of(labels)
+    classes = sorted(members)
 
     def sim(x, y):
         return float(x @ y / (x.norm() * y.norm()))
