@@ -20,12 +20,12 @@ from budgets import (
     found_alone,
     with_fields,
 )
-from torch.nn.functional import one_hot, relu
+from torch.nn.functional import one_hot
 
 from weiss import MeanFieldLoss
 from weiss.kernels import constraint, dispatch, plan, streaming
 from weiss.losses import BinomialDeviance, ClassWiseMultiSimilarity, Contrastive
-from weiss.theory.interactions import Interactions, LogLink, closed_form_of, rate
+from weiss.theory.interactions import Interactions, closed_form_of
 
 KINDS = ["cosine", "euclidean"]
 PAPER = {"reg_weight": 0.7}
@@ -158,94 +158,7 @@ def test_errors_are_those_of_the_plain_formula(name, dtype, shape, kind, monkeyp
         assert_within_budget(results, plain, truth, slack)
 
 
-# Any loss of the derivation
-
-
-@dataclass(frozen=True)
-class SquaredHinge(Interactions):
-    margin: float = 0.6
-
-    def attraction(self, dist):
-        return dist.square()
-
-    def repulsion(self, dist):
-        return relu(self.margin - dist).square()
-
-
-@dataclass(frozen=True)
-class Gauss(Interactions):
-    """Attraction without a logarithm, repulsion of Gaussians within one."""
-
-    gamma: float = rate(3.0)
-
-    @property
-    def repulsion_link(self):
-        return LogLink(self.gamma)
-
-    def attraction(self, dist):
-        return dist.exp()
-
-    def repulsion(self, dist):
-        return -self.gamma * dist.square()
-
-
-@dataclass(frozen=True)
-class Inverted(Interactions):
-    """A logarithm of attractions, repulsion without one."""
-
-    @property
-    def attraction_link(self):
-        return LogLink(0.5)
-
-    def attraction(self, dist):
-        return dist.sin()
-
-    def repulsion(self, dist):
-        return 1 / (0.1 + dist)
-
-
-@dataclass(frozen=True)
-class Indifferent(Interactions):
-    """Its repulsion does not look at the distance, and so has no slope."""
-
-    def attraction(self, dist):
-        return dist
-
-    def repulsion(self, dist):
-        return torch.ones_like(dist)
-
-
-class Doubled:
-    def repulsion(self, dist):
-        return 2 * super().repulsion(dist)
-
-
-@dataclass(frozen=True)
-class Mixed(Doubled, Contrastive):
-    """What changes the energy is not in the class itself."""
-
-
-def of_description(interactions, embeddings, labels, fields, **more):
-    """Return what the streaming kernel and the plain formula find for a description."""
-    results = []
-    for impl in ("streaming", "reference"):
-        loss = MeanFieldLoss(interactions, *fields.shape, impl=impl, **more).to(fields.dtype)
-        loss.load_state_dict({"fields": fields})
-        results.append(found(loss, embeddings, labels))
-    return results
-
-
-CUSTOM = [SquaredHinge(), Gauss(), Inverted(), Indifferent(), Mixed(neg_margin=0.5)]
-
-
-@pytest.mark.parametrize("interactions", CUSTOM, ids=lambda given: type(given).__name__)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("labels_each", [None, 3])
-def test_any_loss_of_the_derivation_streams(interactions, kind, labels_each, small_blocks):
-    embeddings, labels, fields = double_batch(13, 11, 5, labels_each, same=4)
-    for average, reg in (("classes", RELEASED), ("samples", PAPER)):
-        more = {"average": average, "distance": kind, **reg}
-        assert_equal_to(*of_description(interactions, embeddings, labels, fields, **more))
+# Closed forms
 
 
 @pytest.mark.parametrize("known", [Contrastive, ClassWiseMultiSimilarity, BinomialDeviance])
@@ -262,7 +175,6 @@ def test_who_changes_an_energy_or_a_link_has_no_closed_form(known, changed):
 def test_who_changes_something_else_keeps_the_closed_form():
     child = type("Child", (Contrastive,), {"repulsion_range": 1.0})
     assert closed_form_of(child(0.1, 0.4)) == closed_form_of(Contrastive(0.1, 0.4))
-    assert closed_form_of(Mixed()) is None
 
 
 # What autograd may do with it
