@@ -103,15 +103,11 @@ def batch(multi_hot=False):
 def test_the_device_gives_the_value_and_gradient_of_the_cpu(name, kind, multi_hot):
     embeddings, labels = batch(multi_hot)
     loss = weiss.make_loss(name, 50, 32, distance=kind).double()
-    results = []
-    for device in ("cpu", "cuda"):
-        loss = loss.to(device)
-        x = embeddings.double().to(device).requires_grad_()
-        value = loss(x, labels.to(device))
-        gradients = torch.autograd.grad(value, [x, *loss.parameters()])
-        results.append([value.cpu(), *(gradient.cpu() for gradient in gradients)])
-    for a, b in zip(*results, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+    results = [
+        found(loss.to(device), embeddings.double().to(device), labels.to(device))
+        for device in ("cpu", "cuda")
+    ]
+    torch.testing.assert_close(*results, rtol=1e-9, atol=1e-12, check_device=False)
 
 
 @pytest.mark.parametrize("name", MEAN_FIELD)
@@ -216,14 +212,9 @@ def test_a_compiled_loss_gives_the_same_value_and_gradient(name):
     embeddings, labels = batch()
     loss = weiss.make_loss(name, 50, 32, check=False).cuda()
     compiled = torch.compile(loss, fullgraph=True)
-    results = []
     with warnings.catch_warnings(action="ignore"):  # the compiler recommends TF32
-        for function in (loss, compiled):
-            x = embeddings.clone().requires_grad_()
-            value = function(x, labels)
-            results.append([value, *torch.autograd.grad(value, [x, *loss.parameters()])])
-    for a, b in zip(*results, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+        results = [found(each, embeddings, labels) for each in (loss, compiled)]
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["cosine", "euclidean"])
@@ -317,14 +308,8 @@ def test_fused_kernels_round_gradients_once(name, dtype):
     embeddings = embeddings.to(dtype)
     exact = with_fields(name, fields.double(), impl="reference", **GENTLE[name])
     truth = found(exact, embeddings.double(), labels)
-    results, plain = (
-        found(
-            with_fields(name, fields, impl=impl, **GENTLE[name]).cuda(),
-            embeddings.cuda(),
-            labels.cuda(),
-        )
-        for impl in ("triton", "reference")
-    )
+    losses = [with_fields(name, fields, impl=i, **GENTLE[name]) for i in ("triton", "reference")]
+    results, plain = (found(loss.cuda(), embeddings.cuda(), labels.cuda()) for loss in losses)
     assert results[1].dtype == dtype
     assert_within_budget(results, plain, truth, slack=5e-6)
 
