@@ -17,7 +17,7 @@ from weiss.theory.interactions import Interactions, LogLink, rate
 
 CASES = [
     (seed, kind, average)
-    for seed, average in enumerate(["classes", "samples"] * 2)
+    for seed, average in enumerate(["classes", "samples"])
     for kind in ("cosine", "euclidean")
 ]
 
