@@ -27,10 +27,11 @@ def soft(name):
     return {"alpha": 2.0, "beta": 5.0, "delta": 0.6} if name in RATED else {}
 
 
-def clustered(batch, num_classes, size, seed=0, same=0):
+def clustered(batch, num_classes, size, seed=0, same=0, all_classes=False, zeros=False):
     """Return float32 embeddings near their fields, labels, and fields of which some are close.
 
-    The first `same` samples are of one class.
+    The first `same` samples are of one class. With `all_classes` there is one sample of each; with
+    `zeros` a sample and two fields, one of a class that is present, have length 0.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -41,7 +42,12 @@ def clustered(batch, num_classes, size, seed=0, same=0):
     fields = centres[torch.arange(num_classes) % len(centres)] + 0.6 * normal(num_classes, size)
     labels = torch.randint(num_classes, (batch,), generator=generator)
     labels[:same] = labels[0]
-    return fields[labels] + 0.4 * normal(batch, size), labels, fields
+    embeddings = fields[labels] + 0.4 * normal(batch, size)
+    if all_classes:
+        labels = torch.arange(batch).flip(0)
+    if zeros:
+        embeddings[2], fields[labels[3]], fields[-1] = 0.0, 0.0, 0.0
+    return embeddings, labels, fields
 
 
 def with_fields(name, fields, **arguments):
@@ -52,12 +58,11 @@ def with_fields(name, fields, **arguments):
 
 
 def found(loss, embeddings, labels, factor=1.0):
-    """Return the value and the gradients of embeddings and fields, of a factor times the loss."""
+    """Return the value, and the gradients of embeddings and fields of a factor times the loss."""
     x = embeddings.detach().clone().requires_grad_()
     value = loss(x, labels)
-    (value * factor).backward()
-    gradient, loss.fields.grad = loss.fields.grad, None
-    return [value.detach(), x.grad, gradient]
+    gradients = torch.autograd.grad(value * factor, [x, *loss.parameters()])
+    return [value.detach(), *gradients]
 
 
 def found_alone(loss, embeddings, labels, wanted):
@@ -92,7 +97,8 @@ def same_bits(results, expected):
 
 def assert_equal_to(results, expected, relative=1e-10):
     """Hold each number to a share of the largest of its tensor."""
-    for name, a, b in zip(("value", "embeddings", "fields"), results, expected, strict=True):
+    names = ("value", "embeddings", "fields")
+    for name, a, b in zip(names, results, expected, strict=True):
         assert a.dtype == b.dtype, name
         assert a.shape == b.shape, name
         largest = b.abs().max().item()
@@ -102,11 +108,12 @@ def assert_equal_to(results, expected, relative=1e-10):
 
 
 def errors(results, truth):
-    """Return how far each is from the truth, over its size."""
+    """Return how far each is from the truth, over its size; over 1 where it is only rounding."""
     far = []
     for result, true in zip(results, truth, strict=True):
+        size = true.norm().item()
         gap = (result.double().cpu() - true.cpu()).norm().item()
-        far.append(gap / max(true.norm().item(), 1e-300))
+        far.append(gap / (size if size > 1e-6 else 1.0))
     return far
 
 

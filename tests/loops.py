@@ -25,19 +25,35 @@ def classes_of(labels: Tensor) -> list[set[int]]:
     return [{c for c, hot in enumerate(row) if hot} for row in labels.tolist()]
 
 
-def pair_loss(attraction, repulsion, attraction_link, repulsion_link, kind, embeddings, labels):
-    """The pair loss from plain (not logarithmic) energies and links, all pairs one by one."""
+def members_of(labels: Tensor) -> dict[int, list[int]]:
+    """The samples of each class that is present."""
     classes = classes_of(labels)
-    present = sorted(set().union(*classes))
-    members = {c: [i for i, of in enumerate(classes) if c in of] for c in present}
+    return {c: [i for i, of in enumerate(classes) if c in of] for c in set().union(*classes)}
+
+
+def class_sizes(members, average):
+    """What the sum over a class is divided by: its size, or the mean size of those present."""
+    sizes = {c: len(samples) for c, samples in members.items()}
+    if average == "samples":
+        return dict.fromkeys(sizes, sum(sizes.values()) / len(sizes))
+    return sizes
+
+
+def pair_loss(
+    attraction, repulsion, attraction_link, repulsion_link, kind, embeddings, labels,
+    average="classes",
+):  # fmt: skip
+    """The pair loss from plain (not logarithmic) energies and links, all pairs one by one."""
+    classes, members = classes_of(labels), members_of(labels)
+    size = class_sizes(members, average)
     total = embeddings.new_zeros(())
-    for c in present:
+    for c in members:
         inside = embeddings.new_zeros(())
         for i in members[c]:
             for j in members[c]:
                 inside = inside + attraction(distance(kind, embeddings[i], embeddings[j]))
-        total = total + attraction_link(inside / (2 * len(members[c]) ** 2))
-        for other in present:
+        total = total + attraction_link(inside / (2 * size[c] ** 2))
+        for other in members:
             if other == c:
                 continue
             between = embeddings.new_zeros(())
@@ -45,51 +61,38 @@ def pair_loss(attraction, repulsion, attraction_link, repulsion_link, kind, embe
                 for j in members[other]:
                     if classes[i].isdisjoint(classes[j]):
                         between = between + repulsion(distance(kind, embeddings[i], embeddings[j]))
-            between = between / (len(members[c]) * len(members[other]))
-            total = total + repulsion_link(between) / 2
-    return total / len(present)
+            total = total + repulsion_link(between / (size[c] * size[other])) / 2
+    return total / len(members)
 
 
 def mean_field_loss(
-    attraction,
-    repulsion,
-    attraction_link,
-    repulsion_link,
-    kind,
-    embeddings,
-    labels,
-    fields,
+    attraction, repulsion, attraction_link, repulsion_link, kind, embeddings, labels, fields,
     average="classes",
-):
+):  # fmt: skip
     """The mean-field loss without constraint, over all ordered pairs of all classes."""
-    classes = classes_of(labels)
-    present = sorted(set().union(*classes))
-    members = {c: [i for i, of in enumerate(classes) if c in of] for c in range(len(fields))}
-
-    def size(c):
-        total = sum(len(members[present_class]) for present_class in present)
-        return len(members[c]) if average == "classes" else total / len(present)
+    classes, members = classes_of(labels), members_of(labels)
+    size = class_sizes(members, average)
 
     def push(c, other):
-        if not members[c]:
-            return embeddings.new_zeros(())
         between = embeddings.new_zeros(())
+        if c not in members:
+            return between
         for i in members[c]:
             if other not in classes[i]:
                 between = between + repulsion(distance(kind, embeddings[i], fields[other]))
-        return between / size(c)
+        return between / size[c]
 
     total = embeddings.new_zeros(())
     for c in range(len(fields)):
-        if members[c]:
+        if c in members:
             inside = embeddings.new_zeros(())
             for i in members[c]:
                 inside = inside + attraction(distance(kind, embeddings[i], fields[c]))
-            total = total + attraction_link(inside / size(c))
+            total = total + attraction_link(inside / size[c])
         for other in range(len(fields)):
             if other != c:
                 total = total + repulsion_link(push(c, other) + push(other, c)) / 2
-    return total / len(present)
+    return total / len(members)
 
 
 def soft_constraint(repulsion, repulsion_link, kind, fields):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 import together
 import torch
-from budgets import FUSED, MEAN_FIELD
+from budgets import FUSED, MEAN_FIELD, found
 
 import weiss
 from weiss._base.processes import gather_batch
@@ -75,14 +75,6 @@ def cases(world):
         yield Case("mf_contrastive", some, sizes, options={"skip": "on"})
 
 
-def found(loss, x, labels):
-    x = x.clone().requires_grad_()
-    loss.zero_grad()
-    value = loss(x, labels)
-    (3 * value).backward()
-    return value.detach(), x.grad, loss.fields.grad
-
-
 def compute(rank, world, path):
     """Compute every case whole and in shards, and compare; then all else that shards can do."""
     processes = together.meet(rank, world, path)
@@ -95,12 +87,12 @@ def compute(rank, world, path):
         )
         constraint.WIDTH, streaming.ELEMENTS = small if number % 2 else whole_blocks
         loss, x = case.make()
-        value, by_x, by_fields = found(loss, x, case.labels)
+        value, by_x, by_fields = found(loss, x, case.labels, 3)
         start, sizes = loss.fields.detach().clone(), case.sizes or even_sizes(case.classes, world)
         shard_classes(loss, sizes=case.sizes)
         here = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
         assert loss.fields.equal(start[here]), case
-        parts = found(loss, x, case.labels)
+        parts = found(loss, x, case.labels, 3)
         for part, whole in zip(parts, (value, by_x, by_fields[here]), strict=True):
             message = f"process {rank} of {world}, {case}"
             torch.testing.assert_close(
@@ -203,7 +195,8 @@ def steps_are_those_of_one_process(processes):
             shard_classes(shared, sizes=sizes)
             for step in range(4):
                 for loss, optimizer in zip((one, shared), optimizers, strict=True):
-                    found(loss, x.roll(step, 0), some)
+                    optimizer.zero_grad()
+                    loss(x.roll(step, 0), some).backward()
                     optimizer.step()
             torch.testing.assert_close(whole_fields(shared), one.fields, rtol=1e-9, atol=1e-9)
 
@@ -280,7 +273,10 @@ def what_cannot_be_is_refused(processes):
     loss.impl = "reference"
     with pytest.raises(ValueError, match="must be whole for impl='reference'"):
         loss(x, labels)
-    loss.impl = "auto"
+    loss.impl, loss.fluctuations = "auto", "second"
+    with pytest.raises(ValueError, match="fluctuations must be 'none' .* share the classes"):
+        loss(x, labels)
+    loss.fluctuations = "none"
     loss.interactions = WithAnotherLink()
     with pytest.raises(ValueError, match="must be whole for links other than"):
         loss(x, labels)

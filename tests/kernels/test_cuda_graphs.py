@@ -11,7 +11,7 @@ import torch
 
 from weiss.kernels import cuda_graphs
 from weiss.kernels.cuda_graphs import CapturedCounts, CudaGraphs
-from weiss.kernels.dispatch import differentiable, scale_in_place
+from weiss.kernels.dispatch import _KnownGradients, scale_in_place
 from weiss.kernels.problem import BorrowedBuffers, BufferOwner, Found, Problem, Shard, Task
 
 
@@ -46,24 +46,21 @@ def asked(monkeypatch):
     return ask, captured, graphs
 
 
-def test_a_problem_is_captured_when_it_has_come_back(asked):
+@pytest.mark.parametrize(
+    ("places", "plain", "graphs"),
+    [
+        ([0] * 6, cuda_graphs.BEFORE, [(4, 3)]),
+        ([0, 1] * 6, 2 * cuda_graphs.BEFORE, [(4, 3), (4, 3)]),
+        (range(9), cuda_graphs.BEFORE_COPIES, [(4, 3, "copied")]),
+    ],
+    ids=["one place", "two places in turns", "ever new places"],
+)
+def test_a_problem_is_captured_when_it_has_come_back(asked, places, plain, graphs):
+    """It is read where it comes back; batches in ever new memory are copied."""
     ask, captured, _ = asked
-    assert [ask() for _ in range(6)] == ["plain"] * 3 + ["replayed"] * 3
-    assert captured == [(4, 3)]
-
-
-def test_batches_in_ever_new_memory_are_copied(asked):
-    ask, captured, _ = asked
-    answers = [ask(place=place) for place in range(9)]
-    assert answers == ["plain"] * cuda_graphs.BEFORE_COPIES + ["replayed"] * 3
-    assert captured == [(4, 3, "copied")]
-
-
-def test_batches_that_take_turns_in_two_places_are_read_there(asked):
-    ask, captured, _ = asked
-    answers = [ask(place=turn % 2) for turn in range(12)]
-    assert answers[-4:] == ["replayed"] * 4
-    assert captured == [(4, 3), (4, 3)]
+    answers = [ask(place=place) for place in places]
+    assert answers == ["plain"] * plain + ["replayed"] * (len(places) - plain)
+    assert captured == graphs
 
 
 def test_labels_with_gaps_are_not_read_as_those_without(asked):
@@ -166,7 +163,7 @@ def borrowing_loss(x, owner, buffer):
             buffer.copy_(2 * x_BD)
         return Found((x_BD**2).sum(), buffer, None, None, borrowed)
 
-    return differentiable(kernel, scale_in_place, x, torch.zeros(1, 3))
+    return _KnownGradients.apply(kernel, scale_in_place, x, torch.zeros(1, 3), True, None)
 
 
 def test_borrowed_gradients_are_copied_and_computed_again_if_overwritten():

@@ -37,17 +37,11 @@ BATCHES = {
 }
 
 
-def batch_of(shape, same=0, all_classes=False, zeros=False, each=0):
-    embeddings, labels, fields = clustered(*shape, same=same)
+def batch_of(shape, each=0, **more):
+    embeddings, labels, fields = clustered(*shape, **more)
     if each:
         labels = torch.arange(len(labels)) // each
         embeddings = embeddings + fields[labels]
-    if all_classes:
-        labels = torch.arange(len(labels)).flip(0)
-    if zeros:
-        embeddings[2] = 0.0
-        fields[labels[3]] = 0.0
-        fields[-1] = 0.0
     return embeddings, labels, fields
 
 
@@ -75,7 +69,6 @@ def _cases():
         yield f"{name}, {dtype}", {**a_few, "dtype": dtype}
     yield "factor", {**a_few, "path": "large", "factor": -2.5}
     yield "constraint", {**a_few, "more": {"reg_weight": 0.7}}
-    yield "int32 labels", {**a_few, "labels": torch.int32}
     yield "unchecked", {**a_few, "more": {"check": False}}
 
 
@@ -130,7 +123,6 @@ def computed(
     average="classes",
     factor=1.0,
     dtype=torch.float32,
-    labels=torch.int64,
     more=None,
     precision=None,
 ):
@@ -140,7 +132,7 @@ def computed(
     if precision is not None:
         embeddings, fields = embeddings.to(precision), fields.to(precision)
     settings = {**GENTLE[name], "average": average, "impl": impl, **(more or {})}
-    return found(with_fields(name, fields, **settings), embeddings, classes.to(labels), factor)
+    return found(with_fields(name, fields, **settings), embeddings, classes, factor)
 
 
 def narrow(impl, name, batch, average, precision=torch.float32, **options):
@@ -153,16 +145,19 @@ def narrow(impl, name, batch, average, precision=torch.float32, **options):
     return found(with_fields(name, fields, **settings), embeddings, classes)
 
 
+def a_few(impl, name):
+    """Return a loss and its batch."""
+    embeddings, labels, fields = batch_of(**BATCHES["a few"])
+    return with_fields(name, fields, impl=impl, **GENTLE[name]), embeddings, labels
+
+
 def one_wanted(impl, name, wanted):
     """Compute with one of two gradients wanted, or none."""
-    embeddings, labels, fields = batch_of(**BATCHES["a few"])
-    loss = with_fields(name, fields, impl=impl, **GENTLE[name])
-    return found_alone(loss, embeddings, labels, wanted)
+    return found_alone(*a_few(impl, name), wanted)
 
 
 def strided(impl, name, how):
-    embeddings, labels, fields = batch_of(**BATCHES["a few"])
-    loss = with_fields(name, fields, impl=impl, **GENTLE[name])
+    loss, embeddings, labels = a_few(impl, name)
     x = STRIDES[how](embeddings).detach().requires_grad_()
     assert x.stride() != embeddings.stride()
     value = loss(x, labels)
@@ -170,14 +165,13 @@ def strided(impl, name, how):
 
 
 def refused(impl, name, what):
-    embeddings, labels, fields = batch_of(**BATCHES["a few"])
-    return refusal(with_fields(name, fields, impl=impl), *WRONG[what](embeddings, labels))
+    loss, *batch = a_few(impl, name)
+    return refusal(loss, *WRONG[what](*batch))
 
 
 def overwritten():
     """Go back again after somebody has written to the labels."""
-    embeddings, labels, fields = batch_of(**BATCHES["a few"])
-    loss = with_fields("mf_contrastive", fields, impl="triton")
+    loss, embeddings, labels = a_few("triton", "mf_contrastive")
     value = loss(embeddings.requires_grad_(), labels)
     value.backward(retain_graph=True)
     labels += 1
@@ -188,8 +182,7 @@ def overwritten():
 
 def again(name):
     """Go back twice through one graph."""
-    embeddings, labels, fields = batch_of(**BATCHES["a few"])
-    loss = with_fields(name, fields, impl="triton", **GENTLE[name])
+    loss, embeddings, labels = a_few("triton", name)
     x = embeddings.requires_grad_()
     value = loss(x, labels)
     factors = (torch.ones(()), torch.full((), 3.0))
@@ -255,10 +248,6 @@ def test_errors_are_those_of_the_plain_formula(interpreted, case):
     plain = computed("reference", **settings)
     assert [a.dtype for a in interpreted[case]] == [a.dtype for a in plain]
     assert all(tensor.isfinite().all() for tensor in interpreted[case])
-    if truth[1].norm() < 1e-6:  # the only class there is, and a sample close to it
-        truth[1:], plain[1:], interpreted[case][1:] = (
-            [t + 1 for t in tensors] for tensors in (truth[1:], plain[1:], interpreted[case][1:])
-        )
     # The interpreter cuts bits off a bfloat16, where a GPU rounds.
     cut = torch.finfo(torch.bfloat16).eps / 2 if plain[1].dtype == torch.bfloat16 else 0.0
     assert_within_budget(interpreted[case], plain, truth, slack=5e-6 + cut)
@@ -269,8 +258,6 @@ def test_narrow_products_lose_no_more_than_half_precision_does(interpreted, name
     truth = narrow("reference", name, batch, average, torch.float64)
     results = interpreted[name, batch, average]
     assert all(tensor.isfinite().all() for tensor in results)
-    if truth[1].norm() < 1e-6:
-        truth[1:], results[1:] = ([t + 1 for t in tensors[1:]] for tensors in (truth, results))
     # A direction, a slope and, where classes have several samples, an exponential are rounded.
     assert max(errors(results, truth)) < 4 * torch.finfo(torch.float16).eps
 

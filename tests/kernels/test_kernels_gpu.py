@@ -71,6 +71,12 @@ def near_pairs_do_not_pay(monkeypatch):
     monkeypatch.setattr(near_pairs, "PAYS", dict.fromkeys(near_pairs.PAYS, -1.0))
 
 
+def placed(name="mf_contrastive", shape=(180, 300, 64), **options):
+    """A loss with the fields of a clustered batch, and the batch, on the device."""
+    embeddings, labels, fields = clustered(*shape, same=9)
+    return with_fields(name, fields, **options).cuda(), embeddings.cuda(), labels.cuda()
+
+
 def warmed_up(step):
     """Take a step three times on another stream, as torch asks before it is captured."""
     stream = torch.cuda.Stream()
@@ -97,15 +103,11 @@ def batch(multi_hot=False):
 def test_the_device_gives_the_value_and_gradient_of_the_cpu(name, kind, multi_hot):
     embeddings, labels = batch(multi_hot)
     loss = weiss.make_loss(name, 50, 32, distance=kind).double()
-    results = []
-    for device in ("cpu", "cuda"):
-        loss = loss.to(device)
-        x = embeddings.double().to(device).requires_grad_()
-        value = loss(x, labels.to(device))
-        gradients = torch.autograd.grad(value, [x, *loss.parameters()])
-        results.append([value.cpu(), *(gradient.cpu() for gradient in gradients)])
-    for a, b in zip(*results, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+    results = [
+        found(loss.to(device), embeddings.double().to(device), labels.to(device))
+        for device in ("cpu", "cuda")
+    ]
+    torch.testing.assert_close(*results, rtol=1e-9, atol=1e-12, check_device=False)
 
 
 @pytest.mark.parametrize("name", MEAN_FIELD)
@@ -168,14 +170,6 @@ def test_a_cuda_graph_captures_forward_and_backward(name, kind, way, monkeypatch
             torch.testing.assert_close(a, b)
 
 
-@pytest.mark.parametrize("name", MEAN_FIELD)
-def test_every_run_gives_the_same_bits(name):
-    embeddings, labels = batch()
-    loss = weiss.make_loss(name, 50, 32).cuda()
-    first, *others = (found(loss, embeddings, labels) for _ in range(5))
-    assert all(same_bits(other, first) for other in others)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", OURS)
 def test_autocast_is_within_a_thousandth_of_float64(name, dtype):
@@ -218,14 +212,9 @@ def test_a_compiled_loss_gives_the_same_value_and_gradient(name):
     embeddings, labels = batch()
     loss = weiss.make_loss(name, 50, 32, check=False).cuda()
     compiled = torch.compile(loss, fullgraph=True)
-    results = []
     with warnings.catch_warnings(action="ignore"):  # the compiler recommends TF32
-        for function in (loss, compiled):
-            x = embeddings.clone().requires_grad_()
-            value = function(x, labels)
-            results.append([value, *torch.autograd.grad(value, [x, *loss.parameters()])])
-    for a, b in zip(*results, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+        results = [found(each, embeddings, labels) for each in (loss, compiled)]
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["cosine", "euclidean"])
@@ -319,46 +308,36 @@ def test_fused_kernels_round_gradients_once(name, dtype):
     embeddings = embeddings.to(dtype)
     exact = with_fields(name, fields.double(), impl="reference", **GENTLE[name])
     truth = found(exact, embeddings.double(), labels)
-    results, plain = (
-        found(
-            with_fields(name, fields, impl=impl, **GENTLE[name]).cuda(),
-            embeddings.cuda(),
-            labels.cuda(),
-        )
-        for impl in ("triton", "reference")
-    )
+    losses = [with_fields(name, fields, impl=i, **GENTLE[name]) for i in ("triton", "reference")]
+    results, plain = (found(loss.cuda(), embeddings.cuda(), labels.cuda()) for loss in losses)
     assert results[1].dtype == dtype
     assert_within_budget(results, plain, truth, slack=5e-6)
 
 
 @pytest.mark.parametrize(("name", "way"), EVERY_WAY)
 def test_fused_kernels_give_the_same_bits_on_every_run(name, way, monkeypatch):
-    embeddings, labels, fields = clustered(180, 300, 64, same=9)
     if way in ("large", "bfloat16"):
         take_the_large_path(monkeypatch)
     near_pairs_pay(monkeypatch)
-    loss = with_fields(name, fields, impl="triton", **WAYS[way], **GENTLE[name]).cuda()
-    first, *others = (found(loss, embeddings.cuda(), labels.cuda()) for _ in range(5))
+    loss, x, labels = placed(name, impl="triton", **WAYS[way], **GENTLE[name])
+    first, *others = (found(loss, x, labels) for _ in range(5))
     assert all(same_bits(other, first) for other in others)
 
 
 def test_a_hinge_loses_no_bit_of_its_gradients_to_skipping(monkeypatch):
     near_pairs_pay(monkeypatch)
-    embeddings, labels, fields = clustered(180, 300, 64, same=9)
-    loss = with_fields("mf_contrastive", fields, impl="triton", skip="on").cuda()
-    few = found(loss, embeddings.cuda(), labels.cuda())
+    loss, x, labels = placed(impl="triton", skip="on")
+    few = found(loss, x, labels)
     assert 0.5 < loss.skipped_share < 1
     monkeypatch.setattr(Problem, "reach", math.inf)
-    every = found(loss, embeddings.cuda(), labels.cuda())
+    every = found(loss, x, labels)
     assert loss.skipped_share == 0.0
     assert same_bits(few, every)
 
 
 def test_by_itself_a_hinge_of_many_pairs_skips(monkeypatch):
     near_pairs_pay(monkeypatch)
-    embeddings, labels, fields = clustered(180, 300, 64, same=9)
-    x, labels = embeddings.cuda(), labels.cuda()
-    plain = with_fields("mf_contrastive", fields).cuda()
+    plain, x, labels = placed()
     expected = found(plain, x, labels)
     assert plain.skipped_share is None
     monkeypatch.setattr(plan, "SKIPPED_PAIRS_GPU", 180 * 300)
@@ -367,7 +346,7 @@ def test_by_itself_a_hinge_of_many_pairs_skips(monkeypatch):
         ("mf_contrastive", False, True),
         ("mf_cwms", True, False),
     ):
-        loss = with_fields(name, fields, check=check).cuda()
+        loss, _, _ = placed(name, check=check)
         results = found(loss, x, labels)
         assert (loss.skipped_share is not None) == skips
         if skips:
@@ -377,10 +356,9 @@ def test_by_itself_a_hinge_of_many_pairs_skips(monkeypatch):
 def test_near_pairs_fit_in_a_cuda_graph(monkeypatch):
     """Which cannot ask how many there are, and so takes them however many."""
     near_pairs_pay(monkeypatch)
-    embeddings, labels, fields = clustered(180, 300, 64, same=9)
-    loss = with_fields("mf_contrastive", fields, impl="triton", skip="on", check=False).cuda()
-    x, labels = embeddings.cuda().requires_grad_(), labels.cuda()
-    expected = found(loss, x.detach(), labels)  # compiles
+    loss, x, labels = placed(impl="triton", skip="on", check=False)
+    expected = found(loss, x, labels)  # compiles
+    x.requires_grad_()
     near_pairs_do_not_pay(monkeypatch)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -393,11 +371,10 @@ def test_near_pairs_fit_in_a_cuda_graph(monkeypatch):
 
 def test_by_itself_nothing_is_skipped_in_a_cuda_graph(monkeypatch):
     monkeypatch.setattr(plan, "SKIPPED_PAIRS_GPU", 1)
-    embeddings, labels, fields = clustered(180, 300, 64, same=9)
-    loss = with_fields("mf_contrastive", fields, check=False).cuda()
-    x, labels = embeddings.cuda().requires_grad_(), labels.cuda()
-    found(loss, x.detach(), labels)
-    found(with_fields("mf_contrastive", fields, skip="off").cuda(), x.detach(), labels)  # compiles
+    loss, x, labels = placed(check=False)
+    found(loss, x, labels)
+    found(placed(skip="off")[0], x, labels)  # compiles
+    x.requires_grad_()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         value = loss(x, labels)
@@ -407,21 +384,18 @@ def test_by_itself_nothing_is_skipped_in_a_cuda_graph(monkeypatch):
 
 def test_where_too_many_pairs_are_near_all_are_computed(monkeypatch):
     near_pairs_do_not_pay(monkeypatch)
-    embeddings, labels, fields = clustered(180, 300, 64, same=9)
     results = {}
     for skip in ("on", "off"):
-        loss = with_fields("mf_contrastive", fields, impl="triton", skip=skip).cuda()
-        results[skip] = found(loss, embeddings.cuda(), labels.cuda())
+        loss, x, labels = placed(impl="triton", skip=skip)
+        results[skip] = found(loss, x, labels)
         assert loss.skipped_share == (0.0 if skip == "on" else None)
     assert same_bits(*results.values())
 
 
 @pytest.mark.parametrize("name", FUSED)
 def test_with_many_classes_little_is_needed_beyond_the_gradient_of_the_fields(name):
-    embeddings, labels, fields = clustered(256, 200_000, 256)
-    loss = with_fields(name, fields, impl="triton", **GENTLE[name]).cuda()
-    x, labels = embeddings.cuda().requires_grad_(), labels.cuda()
-    loss(x, labels).backward()  # compiles, and loads the library
+    loss, x, labels = placed(name, (256, 200_000, 256), impl="triton", **GENTLE[name])
+    loss(x.requires_grad_(), labels).backward()  # compiles, and loads the library
     x.grad = loss.fields.grad = None
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
@@ -438,9 +412,7 @@ def test_with_many_classes_little_is_needed_beyond_the_gradient_of_the_fields(na
 
 def captured_loss(name="mf_cwms", times=6, **options):
     """A loss that was computed so often that it is replayed; its batch."""
-    embeddings, labels, fields = clustered(48, 70, 32, same=9)
-    loss = with_fields(name, fields, impl="triton", **GENTLE[name], **options).cuda()
-    x, labels = embeddings.cuda(), labels.cuda()
+    loss, x, labels = placed(name, (48, 70, 32), impl="triton", **GENTLE[name], **options)
     for _ in range(times):
         found(loss, x, labels)
     return loss, x, labels

@@ -35,34 +35,31 @@ SHAPES = {
     "zero vectors": (9, 20, 5),
 }
 CASES = [
-    *((shape, "classes") for shape in SHAPES),
-    ("a few", "samples"),
-    ("more samples than classes", "samples"),
+    *((shape, "classes", torch.float32) for shape in SHAPES),
+    ("a few", "samples", torch.float32),
+    ("more samples than classes", "samples", torch.float32),
+    ("a few", "classes", torch.float16),
+    ("a few", "classes", torch.bfloat16),
 ]
 MARGIN = 0.45
 ON = {"impl": "triton", "skip": "on", "neg_margin": MARGIN}
 
 
 def batch_of(name):
-    embeddings, labels, fields = clustered(*SHAPES[name], same=SHAPES[name][0] // 3)
-    if name == "all classes":
-        labels = torch.arange(len(labels)).flip(0)
-    if name == "zero vectors":
-        embeddings[2] = 0.0
-        fields[labels[3]] = 0.0
-        fields[-1] = 0.0
-    return embeddings, labels, fields
+    special = {"all classes": {"all_classes": True}, "zero vectors": {"zeros": True}}
+    return clustered(*SHAPES[name], same=SHAPES[name][0] // 3, **special.get(name, {}))
 
 
-def computed(batch, precision=torch.float32, broken=False, **options):
-    """Value and gradients, and the share that was skipped."""
+def computed(batch, dtype=torch.float32, exactly=False, broken=False, **options):
+    """Value and gradients of embeddings of a dtype, and the share that was skipped."""
     embeddings, labels, fields = batch_of(batch)
+    embeddings = embeddings.to(dtype)
     if broken:
         fields[next(c for c in range(len(fields)) if c not in labels), 1] = math.nan
-    if precision == torch.float64:
-        fields = fields.double()
+    if exactly:
+        embeddings, fields = embeddings.double(), fields.double()
     loss = with_fields("mf_contrastive", fields, **options)
-    return [*found(loss, embeddings.to(precision), labels), loss.skipped_share]
+    return [*found(loss, embeddings, labels), loss.skipped_share]
 
 
 def wanted_alone(which, **options):
@@ -92,11 +89,9 @@ def _interpret(path):
     pays = near_pairs.PAYS
     near_pairs.PAYS = dict.fromkeys(pays, math.inf)
     results = {}
-    for batch, average in CASES:
-        results[batch, average] = computed(batch, average=average, **ON)
+    for batch, average, dtype in CASES:
+        results[batch, average, dtype] = computed(batch, dtype, average=average, **ON)
     batch = "a few"
-    for dtype in (torch.float16, torch.bfloat16):
-        results[str(dtype)] = computed(batch, dtype, **ON)
     results["narrow products"] = computed(batch, matmul_dtype="bfloat16", **ON)
     results["no number"] = computed(batch, broken=True, check=False, **ON)
     for which in ("embeddings", "fields"):
@@ -116,17 +111,18 @@ def _interpret(path):
     torch.save(results, path)
 
 
-@pytest.mark.parametrize(("batch", "average"), CASES)
-def test_errors_are_those_of_the_plain_formula(interpreted, batch, average):
+@pytest.mark.parametrize(("batch", "average", "dtype"), CASES)
+def test_errors_are_those_of_the_plain_formula(interpreted, batch, average, dtype):
     plainly = {"impl": "reference", "neg_margin": MARGIN, "average": average}
-    *results, skipped = interpreted[batch, average]
-    truth = computed(batch, torch.float64, **plainly)[:3]
-    plain = computed(batch, **plainly)[:3]
+    *results, skipped = interpreted[batch, average, dtype]
+    truth = computed(batch, dtype, exactly=True, **plainly)[:3]
+    plain = computed(batch, dtype, **plainly)[:3]
     # Nothing is computed with length 0 in float64 either: its gradient is no number to err from.
     assert all(tensor.isfinite().all() for tensor in results)
-    if batch == "one of everything":  # a cosine of one: the gradient is rounding, in all of them
-        results, plain, truth = ([t + 1 for t in some] for some in (results, plain, truth))
-    assert_within_budget(results, plain, truth, slack=5e-6)
+    assert [a.dtype for a in results] == [a.dtype for a in plain]
+    # The interpreter cuts bits off a bfloat16, where a GPU rounds.
+    cut = torch.finfo(dtype).eps / 2 if dtype == torch.bfloat16 else 0.0
+    assert_within_budget(results, plain, truth, slack=5e-6 + cut)
     assert 0.0 <= skipped < 1.0
 
 
@@ -137,12 +133,12 @@ def test_few_pairs_are_visited_that_are_out_of_reach(interpreted, batch):
     dist_BC = cosine_distance(embeddings.double(), fields.double())
     own = torch.nn.functional.one_hot(labels, len(fields)).bool()
     reached, blurred = ((dist_BC < MARGIN + more) | own for more in (0.0, 2e-3))
-    visited = (1 - interpreted[batch, "classes"][3]) * dist_BC.numel()
+    visited = (1 - interpreted[batch, "classes", torch.float32][3]) * dist_BC.numel()
     assert reached.sum() - 0.5 < visited < blurred.sum() + 0.5
 
 
 def test_a_mark_too_many_changes_no_bit(interpreted):
-    few, every = interpreted["a few", "classes"], interpreted["every pair"]
+    few, every = interpreted["a few", "classes", torch.float32], interpreted["every pair"]
     assert few[3] > 0.4
     assert every[3] == 0.0
     assert same_bits(few[:3], every[:3])
@@ -154,21 +150,9 @@ def test_a_field_that_is_no_number_is_not_hidden(interpreted):
     assert interpreted["no number"][1].isnan().all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_embeddings_in_half_precision(interpreted, dtype):
-    results = interpreted[str(dtype)]
-    embeddings, labels, fields = batch_of("a few")
-    exact = with_fields("mf_contrastive", fields.double(), impl="reference", neg_margin=MARGIN)
-    truth = found(exact, embeddings.to(dtype).double(), labels)
-    assert results[1].dtype == dtype
-    torch.testing.assert_close(results[0].double(), truth[0], rtol=1e-5, atol=1e-7)
-    scale = truth[1].abs().max().item()
-    torch.testing.assert_close(results[1].double(), truth[1], rtol=1e-2, atol=1e-2 * scale)
-
-
 @pytest.mark.parametrize("which", ["embeddings", "fields"])
 def test_either_gradient_may_be_wanted_alone(interpreted, which):
-    both = interpreted["a few", "classes"]
+    both = interpreted["a few", "classes", torch.float32]
     assert interpreted[which].equal(both[1 if which == "embeddings" else 2])
 
 

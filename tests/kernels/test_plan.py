@@ -55,21 +55,25 @@ def planned(
     interactions=None,
     batch=64,
     num_classes=1000,
+    size=2,
     multi_hot=False,
     dtype=torch.float32,
     device="cpu",
     parts=1,
     distance="cosine",
     reg_weight=0.0,
+    by_columns=False,
     **asked,
 ):
     problem = Problem(interactions or Contrastive(), distance, "classes", reg_weight)
     embeddings, fields = (
-        torch.empty(rows, 2, dtype=dtype, device=device) for rows in (batch, num_classes)
+        torch.empty(rows, size, dtype=dtype, device=device) for rows in (batch, num_classes)
     )
     labels = torch.zeros(batch, dtype=torch.long, device=device)
     if multi_hot:
         labels = one_hot(labels, num_classes)
+    if by_columns:
+        fields = fields.T.contiguous().T
     shard = replace(Shard(0, parts * num_classes), parts=parts)
     task = Task(problem, embeddings, fields, labels, shard)
     return make_plan(task, "TheLoss", impl=impl, **asked)
@@ -84,7 +88,7 @@ def refused(match, **arguments):
         planned(**arguments)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def not_interpreted(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
 
@@ -96,7 +100,6 @@ def interpreted(monkeypatch):
     monkeypatch.setattr(plan, "_has_triton", lambda: True)
 
 
-@pytest.mark.usefixtures("not_interpreted")
 @pytest.mark.parametrize("interactions", [*KNOWN, Cubic()], ids=lambda i: type(i).__name__)
 @pytest.mark.parametrize("distance", ["cosine", "euclidean"])
 def test_on_a_cpu_small_problems_are_the_plain_formula_and_others_stream(interactions, distance):
@@ -109,7 +112,6 @@ def test_on_a_cpu_small_problems_are_the_plain_formula_and_others_stream(interac
     assert kernel(batch=1, num_classes=1024, reg_weight=0.1, **case) == "streaming"
 
 
-@pytest.mark.usefixtures("not_interpreted")
 def test_what_is_asked_for_is_taken_whatever_the_size():
     for impl in ("reference", "streaming"):
         assert kernel(impl, batch=1, num_classes=1) == impl
@@ -155,14 +157,11 @@ def test_small_problems_of_a_gpu_are_captured(on_cuda):
     assert planned(num_classes=100, matmul_dtype="bfloat16", **here) == Plan("bfloat16")
 
 
-def test_fields_of_many_numbers_are_not_captured(on_cuda):
-    problem, labels = Problem(Contrastive(), "cosine", "classes"), torch.zeros(1).long()
-    for rows, captured in ((2**14, True), (2**14 + 1, False)):
-        x, fields = (torch.empty(number, 512, device="meta") for number in (1, rows))
-        task = Task(problem, x, fields, labels, Shard(0, rows))
-        assert make_plan(task, "TheLoss") == Plan("small", captured=captured)
-        by_columns = task._replace(fields_CD=torch.empty(512, rows, device="meta").T)
-        assert make_plan(by_columns, "TheLoss") == Plan("small")
+def test_fields_of_many_numbers_or_in_columns_are_not_captured(on_cuda):
+    here = {"device": "meta", "batch": 1, "size": 512}
+    assert planned(num_classes=2**14, **here) == Plan("small", captured=True)
+    assert planned(num_classes=2**14 + 1, **here) == Plan("small")
+    assert planned(num_classes=2**14, **here, by_columns=True) == Plan("small")
 
 
 UNKNOWN = {
@@ -200,16 +199,11 @@ def test_without_triton_nothing_is_fused(monkeypatch):
 
 
 @has_triton
-@pytest.mark.usefixtures("not_interpreted")
 def test_fused_kernels_are_refused_on_a_cpu():
     words = "impl='triton' cannot be used for .*: the fields are on cpu, not on a CUDA device"
     refused(words, impl="triton")
-    loss = weiss.make_loss("mf_contrastive", 5, 3, impl="triton")
-    with pytest.raises(ValueError, match=words):
-        loss(torch.ones(2, 3), torch.tensor([0, 1]))
 
 
-@pytest.mark.usefixtures("not_interpreted")
 @pytest.mark.parametrize("impl", ["auto", "reference", "streaming"])
 def test_products_in_bfloat16_are_refused_where_no_kernel_is_fused(impl):
     loss = weiss.make_loss("mf_cwms", 5, 3, impl=impl, matmul_dtype="bfloat16")
@@ -217,7 +211,6 @@ def test_products_in_bfloat16_are_refused_where_no_kernel_is_fused(impl):
         loss(torch.ones(2, 3), torch.tensor([0, 1]))
 
 
-@pytest.mark.usefixtures("not_interpreted")
 def test_a_compiler_gets_the_plain_formula_unless_it_is_too_large(monkeypatch):
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     assert kernel(batch=64, num_classes=1000) == "reference"
@@ -258,7 +251,6 @@ def test_pair_losses_know_the_plain_formula_alone():
             PairLoss(Contrastive(), **{option: "auto"})
 
 
-@pytest.mark.usefixtures("not_interpreted")
 def test_shards_of_any_size_choose_alike(monkeypatch):
     for batch, num_classes in ((1, 1), (64, 1000)):
         size = {"batch": batch, "num_classes": num_classes, "parts": 2}
@@ -293,7 +285,6 @@ def test_old_gpus_stream(monkeypatch):
 # Which plans skip far pairs
 
 
-@pytest.mark.usefixtures("not_interpreted")
 def test_hinges_of_many_pairs_skip_far_ones_on_a_cpu():
     assert planned(batch=64, num_classes=4096) == Plan("streaming", skips=True)
     assert planned(batch=63, num_classes=4096) == Plan("streaming")
@@ -324,7 +315,6 @@ NEVER = {
 }
 
 
-@pytest.mark.usefixtures("not_interpreted")
 @pytest.mark.parametrize("why", NEVER)
 def test_other_losses_never_skip(why):
     case, words = NEVER[why]
@@ -333,13 +323,11 @@ def test_other_losses_never_skip(why):
     assert not planned(**case, **many).skips
 
 
-@pytest.mark.usefixtures("not_interpreted")
 def test_skipping_can_be_asked_for_and_forbidden():
     assert planned(skip="on", batch=2, num_classes=3) == Plan("streaming", skips=True)
     assert planned(skip="off", batch=64, num_classes=4096) == Plan("streaming")
 
 
-@pytest.mark.usefixtures("not_interpreted")
 @pytest.mark.parametrize("check", [True, False])
 def test_far_pairs_are_skipped_with_and_without_checks(check):
     """The trainer turns checks off."""

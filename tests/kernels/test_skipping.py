@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 from budgets import assert_equal_to, clustered, found, with_fields
-from torch.nn.functional import one_hot
 
 from weiss.kernels import streaming
 from weiss.kernels.problem import Problem
@@ -137,17 +136,3 @@ def test_skipping_keeps_what_gradients_may_be_asked_for(lists):
     loss.fields.requires_grad_(False)
     (2 * loss(x, labels)).backward()
     assert x.grad.equal(2 * by_embeddings)
-
-
-def test_exponentials_and_multi_hot_labels_skip_nothing():
-    embeddings, labels, fields = clustered(64, 4096, 4)
-    for name in ("mf_cwms", "mf_binomial"):
-        loss = with_fields(name, fields)
-        loss(embeddings, labels)
-        assert loss.skipped_share is None
-        loss.skip = "on"
-        with pytest.raises(ValueError, match="skip='on' cannot be used.*only .* hinge"):
-            loss(embeddings, labels)
-    loss = hinge(fields)
-    loss(embeddings, one_hot(labels, 4096))
-    assert loss.skipped_share is None

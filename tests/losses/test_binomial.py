@@ -6,6 +6,7 @@ import inspect
 import loops
 import pytest
 import torch
+from budgets import with_fields
 
 from weiss import (
     BinomialDevianceLoss,
@@ -41,8 +42,7 @@ def test_both_forms_match_the_nested_loop_of_the_definition(seed, kind):
     expected = loops.pair_loss(*DEFINITION, kind, embeddings, labels)
     assert pair(embeddings, labels).item() == pytest.approx(expected.item(), rel=1e-12)
 
-    child = MeanFieldBinomialDevianceLoss(6, 3, A, B, DELTA, distance=kind).double()
-    child.load_state_dict({"fields": fields})
+    child = with_fields("mf_binomial", fields, alpha=A, beta=B, delta=DELTA, distance=kind)
     expected = loops.mean_field_loss(*DEFINITION, kind, embeddings, labels, fields)
     assert child(embeddings, labels).item() == pytest.approx(expected.item(), rel=1e-12)
 

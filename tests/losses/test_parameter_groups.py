@@ -36,6 +36,15 @@ def test_a_model_that_holds_its_loss_does_not_train_the_fields_twice():
     torch.optim.AdamW(groups)  # refuses parameters that stand in two groups
 
 
+def test_a_field_that_other_modules_of_the_loss_hold_too_is_in_one_group():
+    loss = nn.Module()
+    loss.inner, loss.after_it = MeanFieldContrastiveLoss(9, 4), nn.Module()
+    loss.same = loss.after_it.same = loss.inner.fields
+    groups = parameter_groups(nn.Linear(8, 4), loss, lr=1e-4)
+    assert rates(groups) == pytest.approx({"network": 1e-4, "fields": 0.2})
+    torch.optim.AdamW(groups)
+
+
 def test_frozen_parameters_are_left_out():
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
     model[0].requires_grad_(False)

@@ -5,10 +5,10 @@ import math
 import loops
 import pytest
 import torch
+from budgets import with_fields
 
 import weiss
 from weiss.comparing.breakdown import draw_classes
-from weiss.runs import recipe_from
 from weiss.theory import fluctuations as beyond
 from weiss.theory.distances import unit
 from weiss.theory.fluctuations import log_mean_exp, rounded_hinge, spread_products
@@ -20,10 +20,8 @@ FAMILIES = {
 every_family = pytest.mark.parametrize("family", FAMILIES)
 
 
-def child(family, num_classes, size, **options):
-    torch.manual_seed(0)
-    settings = FAMILIES[family] | options
-    return weiss.make_loss(f"mf_{family}", num_classes, size, **settings).double()
+def child(family, fields, **options):
+    return with_fields(f"mf_{family}", fields, **(FAMILIES[family] | options))
 
 
 def gaussian_hinge(x, var):
@@ -42,8 +40,8 @@ def gaussian_hinge(x, var):
 def corrected_by_loops(family, embeddings, labels, fields):
     """The corrected loss without absent classes, one average after the other, over plain floats."""
     s, size = FAMILIES[family], embeddings.shape[1]
-    classes = sorted(set(labels.tolist()))
-    members = {c: [i for i, y in enumerate(labels.tolist()) if y == c] for c in classes}
+    members = loops.members_of(labels)
+    classes = sorted(members)
 
     def sim(x, y):
         return float(x @ y / (x.norm() * y.norm()))
@@ -131,50 +129,59 @@ def corrected_by_loops(family, embeddings, labels, fields):
 def test_the_corrected_loss_is_the_one_of_the_loops(family):
     embeddings, _, fields = loops.random_batch(5, batch=10, num_classes=4, size=4)
     labels = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1, 0, 3])  # classes of 4, 3, 2 and 1
-    loss = child(family, 4, 4, fluctuations="second")
-    loss.load_state_dict({"fields": fields})
+    loss = child(family, fields, fluctuations="second")
     wanted = corrected_by_loops(family, embeddings, labels, fields)
     assert loss(embeddings, labels).item() == pytest.approx(wanted, rel=1e-5)
+
+
+def added(family, embeddings, labels, fields, dtype=torch.float64, **options):
+    """What the correction adds to the loss, and the gradient of that by the embeddings."""
+    samples = embeddings.to(dtype).clone().requires_grad_()
+    values = []
+    for fluctuations in ("none", "second"):
+        loss = child(family, fields.to(dtype), fluctuations=fluctuations, **options)
+        values.append(loss(samples, labels))
+    value = values[1] - values[0]
+    (gradient,) = torch.autograd.grad(value, samples)
+    return value.detach(), gradient
 
 
 @every_family
 def test_absent_classes_repel_as_in_the_mean_field_loss(family):
     embeddings, _, fields = loops.random_batch(6, batch=6, num_classes=5, size=4)
     labels = torch.tensor([0, 0, 0, 1, 1, 1])
-    values = []
-    for number in (2, 5):
-        pair = []
-        for fluctuations in ("none", "second"):
-            loss = child(family, number, 4, fluctuations=fluctuations)
-            loss.load_state_dict({"fields": fields[:number]})
-            pair.append(loss(embeddings, labels).item())
-        values.append(pair[1] - pair[0])
-    assert values[0] == pytest.approx(values[1], rel=1e-12)
+    few, all_of_them = (added(family, embeddings, labels, fields[:number]) for number in (2, 5))
+    torch.testing.assert_close(few, all_of_them, rtol=1e-11, atol=1e-13)
 
 
 @every_family
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("check", [True, False])
-def test_without_spread_it_is_the_mean_field_loss(family, check):
+def test_without_spread_it_is_the_mean_field_loss(family, dtype, check):
     _, labels, fields = loops.random_batch(7, batch=11, size=6)
-    values = []
-    for fluctuations in ("none", "second"):
-        loss = child(family, 5, 6, fluctuations=fluctuations, check=check)
-        loss.load_state_dict({"fields": fields})
-        values.append(loss(fields[labels], labels).item())
-    assert values[1] == pytest.approx(values[0], rel=1e-13)
+    at_the_kink = {"pos_margin": 0.0} if family == "contrastive" else {}
+    value, gradient = added(
+        family, fields[labels], labels, fields, dtype, check=check, **at_the_kink
+    )
+    assert value.abs() < 4 * torch.finfo(dtype).eps
+    assert gradient.abs().max() < 100  # and is finite
 
 
-def added_by_the_correction(family, embeddings, labels, fields):
-    """What the correction adds to the loss, and the gradient of that by the embeddings."""
-    samples = embeddings.clone().requires_grad_()
-    values = []
-    for fluctuations in ("none", "second"):
-        loss = child(family, *fields.shape, fluctuations=fluctuations)
-        loss.load_state_dict({"fields": fields})
-        values.append(loss(samples, labels))
-    added = values[1] - values[0]
-    (gradient,) = torch.autograd.grad(added, samples)
-    return added.detach(), gradient
+@every_family
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_without_checks_value_and_gradient_are_the_same(family, dtype):
+    batch = loops.random_batch(8, batch=9, size=4)
+    unchecked, checked = (added(family, *batch, dtype, check=check) for check in (False, True))
+    torch.testing.assert_close(unchecked, checked)
+
+
+@every_family
+def test_in_one_dimension_nothing_is_divided_by_zero(family):
+    embeddings = torch.tensor([[1.0], [0.5], [-1.0], [2.0]])
+    fields = torch.tensor([[1.0], [-0.3]])
+    value, gradient = added(family, embeddings, torch.tensor([0, 0, 1, 1]), fields)
+    assert value.isfinite()
+    assert gradient.isfinite().all()
 
 
 @every_family
@@ -182,10 +189,10 @@ def test_a_class_of_one_sample_does_not_change_the_correction_of_the_others(fami
     """But for the 1/K before the sum over the classes of the batch."""
     embeddings, _, fields = loops.random_batch(10, batch=8, size=6)
     labels = torch.tensor([0, 0, 1, 1, 1, 2, 3, 4])  # 5 classes, three of them of one sample
-    added, gradient = added_by_the_correction(family, embeddings, labels, fields)
-    alone, of_alone = added_by_the_correction(family, embeddings[:5], labels[:5], fields)
+    value, gradient = added(family, embeddings, labels, fields)
+    alone, of_alone = added(family, embeddings[:5], labels[:5], fields)
     assert alone.abs() > 1e-3
-    torch.testing.assert_close(5 * added, 2 * alone, rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(5 * value, 2 * alone, rtol=1e-12, atol=1e-13)
     torch.testing.assert_close(5 * gradient[:5], 2 * of_alone, rtol=1e-12, atol=1e-13)
     assert gradient[5:].abs().max() < 1e-14
 
@@ -193,41 +200,12 @@ def test_a_class_of_one_sample_does_not_change_the_correction_of_the_others(fami
 @every_family
 def test_gradients_of_samples_are_those_of_the_value_and_fields_feel_the_mean_field_loss(family):
     embeddings, labels, fields = loops.random_batch(3, batch=8)
-    corrected, plain = (child(family, 5, 3, fluctuations=f) for f in ("second", "none"))
+    corrected, plain = (child(family, fields, fluctuations=f) for f in ("second", "none"))
     embeddings.requires_grad_()
-    for loss in (corrected, plain):
-        loss.load_state_dict({"fields": fields})
     assert torch.autograd.gradcheck(lambda x: corrected(x, labels), [embeddings])
     for loss in (corrected, plain):
         loss(embeddings, labels).backward()
     torch.testing.assert_close(corrected.fields.grad, plain.fields.grad, rtol=1e-12, atol=1e-14)
-
-
-@every_family
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_gradients_are_finite_without_spread(family, dtype):
-    at_the_kink = {"pos_margin": 0.0} if family == "contrastive" else {}
-    loss = child(family, 3, 4, fluctuations="second", **at_the_kink).to(dtype)
-    labels = torch.tensor([0, 0, 1, 2])
-    embeddings = loss.fields.detach()[labels].clone().requires_grad_()
-    loss(embeddings, labels).backward()
-    assert embeddings.grad.isfinite().all()
-    assert embeddings.grad.abs().max() < 100
-
-
-@every_family
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_without_checks_value_and_gradient_are_the_same(family, dtype):
-    embeddings, labels, fields = loops.random_batch(8, batch=9, size=4)
-    found = []
-    for check in (True, False):
-        loss = child(family, 5, 4, fluctuations="second", check=check).to(dtype)
-        loss.load_state_dict({"fields": fields})
-        samples = embeddings.to(dtype).requires_grad_()
-        value = loss(samples, labels)
-        value.backward()
-        found.append((value.detach(), samples.grad))
-    torch.testing.assert_close(found[0], found[1])
 
 
 def rises(family, fluctuation, settings, per_class=9, num_classes=4, seed=0, size=8):
@@ -237,10 +215,7 @@ def rises(family, fluctuation, settings, per_class=9, num_classes=4, seed=0, siz
     fields = unit(torch.zeros(shape, dtype=torch.float64).index_add(0, labels, samples))
     losses = [weiss.make_loss(family, *shape, **settings)]
     for fluctuations in ("none", "second"):
-        options = settings | {"fluctuations": fluctuations}
-        loss = weiss.make_loss(f"mf_{family}", *shape, **options).double()
-        loss.load_state_dict({"fields": fields})
-        losses.append(loss)
+        losses.append(with_fields(f"mf_{family}", fields, fluctuations=fluctuations, **settings))
     with torch.no_grad():
         return torch.stack(
             [loss(samples, labels) - loss(fields[labels], labels) for loss in losses]
@@ -370,16 +345,6 @@ def test_the_product_of_two_spreads_is_the_trace_of_their_covariances(size, cosi
             assert found[c, other].item() == pytest.approx(wanted, rel=1e-12, abs=1e-15)
 
 
-@every_family
-def test_in_one_dimension_nothing_is_divided_by_zero(family):
-    loss = child(family, 2, 1, fluctuations="second")
-    embeddings = torch.tensor([[1.0], [0.5], [-1.0], [2.0]]).double().requires_grad_()
-    value = loss(embeddings, torch.tensor([0, 0, 1, 1]))
-    value.backward()
-    assert value.isfinite()
-    assert embeddings.grad.isfinite().all()
-
-
 def test_a_rounded_hinge_is_the_average_of_a_hinge_over_a_gaussian():
     for x in (-1.0, -0.1, 0.0, 0.2, 3.0):
         for var in (0.0, 1e-3, 0.5):
@@ -418,14 +383,9 @@ def test_what_cannot_be_corrected_is_refused(name, options, words):
 
 
 def test_samples_of_several_classes_are_refused():
-    loss = child("cwms", 3, 4, fluctuations="second")
+    loss = weiss.make_loss("mf_cwms", 3, 4, fluctuations="second")
     with pytest.raises(ValueError, match="labels must be class indices"):
         loss(torch.randn(2, 4), torch.tensor([[1, 1, 0], [0, 0, 1]]))
-
-
-def test_a_recipe_can_ask_for_it():
-    recipe = recipe_from("glyphs", ["loss.fluctuations=second"])
-    assert recipe.as_dict()["loss"]["fluctuations"] == "second"
 
 
 def test_a_corrected_loss_skips_no_pair():

@@ -2,17 +2,14 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
-from budgets import PAIR, RATED
+from budgets import PAIR, RATED, with_fields
 
 import weiss
-from weiss import (
-    ClassWiseMultiSimilarityLoss,
-    ContrastiveLoss,
-    MeanFieldClassWiseMultiSimilarityLoss,
-    MeanFieldContrastiveLoss,
-)
+from weiss import ClassWiseMultiSimilarityLoss, ContrastiveLoss, MeanFieldContrastiveLoss
+from weiss.losses.self_consistency import solve_fields
 from weiss.theory.distances import cosine_distance, unit
 from weiss.theory.interactions import LogLink
 
@@ -78,8 +75,7 @@ def test_between_two_clusters_the_child_rests_where_its_parent_still_pulls():
     clusters = torch.stack([angle.cos(), angle.sin()]).repeat(2, 1)
     clusters[1, 1] *= -1
     labels = torch.zeros(2, dtype=torch.long)
-    child = MeanFieldContrastiveLoss(1, 2, pos_margin=0.1).double()
-    child.load_state_dict({"fields": torch.tensor([[1.0, 0.0]])})
+    child = with_fields("mf_contrastive", torch.eye(2).double()[:1], pos_margin=0.1)
     assert child(clusters, labels).item() == 0.0
     assert ContrastiveLoss(pos_margin=0.1)(clusters, labels).item() > 0.01
 
@@ -94,13 +90,20 @@ def two_tight_classes(spread):
     return centres[labels] + spread * noise, labels, centres
 
 
+STEEP = {"alpha": 0.7, "beta": 30.0, "delta": 0.1}
+
+
+def gap_of_cwms(spread):
+    """By how much the mean-field loss of two classes is larger than the pair loss."""
+    embeddings, labels, centres = two_tight_classes(spread)
+    child, pair = with_fields("mf_cwms", centres, **STEEP), ClassWiseMultiSimilarityLoss(**STEEP)
+    return (child(embeddings, labels) - pair(embeddings, labels)).item()
+
+
 def test_at_zero_spread_cwms_and_its_child_differ_by_a_known_constant():
-    alpha, beta, delta = 0.7, 30.0, 0.1
-    embeddings, labels, centres = two_tight_classes(0.0)
-    pair = ClassWiseMultiSimilarityLoss(alpha, beta, delta)(embeddings, labels)
-    child = MeanFieldClassWiseMultiSimilarityLoss(2, 5, alpha, beta, delta).double()
-    child.load_state_dict({"fields": centres})
-    gap = (child(embeddings, labels) - pair).item()
+    alpha, beta, delta = STEEP.values()
+    _, _, centres = two_tight_classes(0.0)
+    gap = gap_of_cwms(0.0)
     pull = math.exp(-alpha * delta)
     inside = math.log((1 + pull) / (1 + pull / 2)) / alpha
     push = math.exp(-beta * (cosine_distance(centres[:1], centres[1:]).item() - delta))
@@ -111,35 +114,22 @@ def test_at_zero_spread_cwms_and_its_child_differ_by_a_known_constant():
 
 def test_at_zero_spread_contrastive_and_its_child_agree_once_the_constraint_holds():
     embeddings, labels, centres = two_tight_classes(0.0)
-    child = MeanFieldContrastiveLoss(2, 5).double()
-    child.load_state_dict({"fields": centres})
+    child = with_fields("mf_contrastive", centres)
     assert child(embeddings, labels).item() == 0.0
     # 1 - cos of a vector with itself is not exactly 0 in floating point, but below the margin.
     assert ContrastiveLoss()(embeddings, labels).item() == 0.0
 
 
 def test_the_gap_beyond_the_constant_vanishes_with_the_spread():
-    alpha, beta, delta = 0.7, 30.0, 0.1
-    gaps = []
-    for spread in (0.0, 0.05, 0.1, 0.2):
-        embeddings, labels, centres = two_tight_classes(spread)
-        child = MeanFieldClassWiseMultiSimilarityLoss(2, 5, alpha, beta, delta).double()
-        child.load_state_dict({"fields": centres})
-        pair = ClassWiseMultiSimilarityLoss(alpha, beta, delta)
-        gaps.append((child(embeddings, labels) - pair(embeddings, labels)).item())
+    gaps = [gap_of_cwms(spread) for spread in (0.0, 0.05, 0.1, 0.2)]
     beyond = [abs(gap - gaps[0]) for gap in gaps[1:]]
     assert beyond[0] < beyond[1] < beyond[2]
     assert beyond[0] < 1e-3
 
 
-def settle(loss, embeddings, labels, steps=400, lr=0.02):
-    optimizer = torch.optim.Adam(loss.parameters(), lr=lr)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss(embeddings, labels).backward()
-        optimizer.step()
-        schedule.step()
+def settled(loss, embeddings, labels, steps):
+    """Return the field that minimises the loss of these samples."""
+    solve_fields(loss, embeddings, labels, [np.arange(len(labels))] * steps, lr=0.1)
     return loss.fields.detach()
 
 
@@ -153,7 +143,7 @@ def test_under_cosine_the_best_field_is_the_direction_of_the_class_mean():
     torch.manual_seed(0)
     embeddings, labels = one_cloud(), torch.zeros(11, dtype=torch.long)
     loss = MeanFieldContrastiveLoss(1, 4, pos_margin=-0.5).double()
-    field = settle(loss, embeddings, labels)
+    field = settled(loss, embeddings, labels, steps=200)
     mean = unit(embeddings).mean(0, keepdim=True)
     assert cosine_distance(field, mean).item() < 1e-6
     loss.load_state_dict({"fields": 3.0 * mean})
@@ -166,7 +156,7 @@ def test_under_euclidean_distance_the_best_field_is_the_geometric_median():
     torch.manual_seed(0)
     embeddings, labels = one_cloud(), torch.zeros(11, dtype=torch.long)
     loss = MeanFieldContrastiveLoss(1, 4, pos_margin=-0.5, distance="euclidean").double()
-    field = settle(loss, embeddings, labels, steps=800)
+    field = settled(loss, embeddings, labels, steps=200)
     median = embeddings.mean(0)
     for _ in range(500):  # Weiszfeld's iteration
         weight = 1 / (embeddings - median).norm(dim=1, keepdim=True)

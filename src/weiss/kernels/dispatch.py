@@ -40,9 +40,8 @@ def compute(
         graphs: the CUDA graphs of this loss.
 
     Returns:
-        The loss, as ``shard.sum_parts`` makes it of the shards' parts. The counts of wrong values
-        that a fused kernel made, else None. How many pairs of this shard were computed, if far
-        ones were skipped, else None.
+        The loss of all shards. The counts of wrong values that a fused kernel made, else None. How
+        many pairs of this shard were computed, if far ones were skipped, else None.
     """
     if torch.compiler.is_compiling():
         # A compiler cannot trace it: it works on blocks, in place.
@@ -73,14 +72,14 @@ def _compute(
             if problem.reg_weight:
                 soft = constraint(problem, y_CD, shard, found.fields_CD)
                 found = found._replace(value=found.value + soft)
-            if shard.parts == 1:
-                return found
             part_BD = found.embeddings_BD
-            whole_BD = None if part_BD is None else shard.sum_parts(part_BD)
-            return found._replace(value=shard.sum_parts(found.value), embeddings_BD=whole_BD)
+            whole_BD = None if part_BD is None else shard.add_up(part_BD)
+            return found._replace(value=shard.add_up(found.value), embeddings_BD=whole_BD)
 
+    # The kernel reads the labels too: autograd notices if they are overwritten in between.
     labels = classes if isinstance(classes, Tensor) else None
-    value = differentiable(run, scale, embeddings_BD, fields_CD, labels)
+    apply: Callable[..., Tensor] = _KnownGradients.apply
+    value = apply(run, scale, embeddings_BD, fields_CD, torch.is_grad_enabled(), labels)
     return value, counts, visited
 
 
@@ -117,18 +116,6 @@ def _empty_shard(plan: Plan, task: Task) -> Found:
     )
 
 
-def differentiable(
-    kernel: Kernel, scale: Scale, embeddings: Tensor, fields: Tensor, labels: Tensor | None = None
-) -> Tensor:
-    """Return the loss as autograd sees it.
-
-    The kernel reads the labels too: autograd notices if they are overwritten in between.
-    """
-    apply: Callable[..., Tensor] = _KnownGradients.apply
-    value = apply(kernel, scale, embeddings, fields, torch.is_grad_enabled(), labels)
-    return value
-
-
 def scale_in_place(gradients: list[Tensor], factor: Tensor) -> None:
     """Multiply by a factor. On a CPU, where reading it is free, a factor of 1 is skipped."""
     if factor.device.type != "cpu" or factor.item() != 1.0:
@@ -138,6 +125,8 @@ def scale_in_place(gradients: list[Tensor], factor: Tensor) -> None:
 
 
 class _KnownGradients(torch.autograd.Function):
+    """The loss as autograd sees it: a kernel's value, and the gradients that came with it."""
+
     @staticmethod
     def forward(
         ctx: Any, kernel: Kernel, scale: Scale, x_BD: Tensor, fields_CD: Tensor, learns: bool,

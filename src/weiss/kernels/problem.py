@@ -14,8 +14,8 @@ from weiss.theory.interactions import ClosedForm, Interactions, LinearLink, LogL
 from weiss.theory.membership import Membership
 
 
-def _itself(table_KK: Tensor) -> Tensor:
-    return table_KK
+def _itself(part: Tensor) -> Tensor:
+    return part
 
 
 def _own_blocks(fields_CD: Tensor, width: int) -> Iterator[tuple[int, Tensor]]:
@@ -30,10 +30,9 @@ class Shard:
     Attributes:
         first: the class of the first field.
         num_classes: C, of all shards together.
-        add_up: returns the sum over all shards of a ``(K, K)`` table.
+        add_up: returns the sum over all shards of a part of a table, of the loss or of a gradient.
         all_blocks: from the fields of this process and a number of rows, the fields of every shard
             in blocks of at most so many rows, each with the class of its first row.
-        sum_parts: returns the sum over all shards of a part of the loss or of a gradient.
         parts: how many shards there are.
     """
 
@@ -41,7 +40,6 @@ class Shard:
     num_classes: int
     add_up: Callable[[Tensor], Tensor] = _itself
     all_blocks: Callable[[Tensor, int], Iterator[tuple[int, Tensor]]] = _own_blocks
-    sum_parts: Callable[[Tensor], Tensor] = _itself
     parts: int = 1
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Shard":

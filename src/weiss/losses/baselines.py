@@ -23,10 +23,15 @@ from weiss.losses.parameter_groups import PROXY_LR_SCALE
 
 
 class Baseline(nn.Module):
-    """A PML loss, with its miner if it has one; sizes only for a loss with class vectors.
+    """A PML loss, with its miner if it has one.
 
-    ``check`` is that of `weiss.losses.PairOptions`; without it, embeddings that are not finite make
-    the value NaN.
+    Args:
+        loss: a loss of `pytorch_metric_learning.losses`.
+        miner: a miner of `pytorch_metric_learning.miners`, or None.
+        num_classes: C for a loss with class vectors, whose labels must lie in [0, C); else None.
+        embedding_size: D for a loss with class vectors; else None.
+        check: as in `weiss.losses.PairOptions`; if False, embeddings that are not finite make the
+            value NaN.
     """
 
     class_lr_scale = PROXY_LR_SCALE
@@ -64,6 +69,9 @@ class Baseline(nn.Module):
             indices_tuple: what a PML miner returned; refused by a baseline with its own miner.
             ref_emb: ``(N, D)`` a second batch, for the losses that take one.
             ref_labels: ``(N,)`` its class indices.
+
+        Returns:
+            The loss, a scalar.
         """
         owner = type(self.loss).__name__
         embeddings = self._as_class_vectors(embeddings)
@@ -147,50 +155,28 @@ class Baseline(nn.Module):
 
 
 def from_pml(
-    name: str, **defaults: Any
+    name: str, miner: Callable[[Any, dict[str, Any]], Any] | None = None, **defaults: Any
 ) -> tuple[Callable[..., Baseline], Callable[[], dict[str, Any]]]:
     """Return what builds the PML loss of this name, and what returns its default numbers.
 
     The builder takes ``num_classes, embedding_size`` for a loss that holds vectors of classes, and
-    only arguments of the loss for one over the samples of a batch; both also ``check``.
+    only arguments of the loss for one over the samples of a batch; both also ``check``. ``miner``
+    makes a miner of PML's module of miners and these arguments, and removes its own from them.
     """
 
     def build(*sizes: int, check: bool = True, **arguments: Any) -> Baseline:
-        from pytorch_metric_learning import losses
+        from pytorch_metric_learning import losses, miners
 
         for what, size in zip(("num_classes", "embedding_size"), sizes, strict=False):
             checks.count(what, size, name)
+        given = defaults | arguments
+        for what in defaults:
+            checks.number(what, given[what], name)
+        mines = None if miner is None else miner(miners, given)
         kind = getattr(losses, name)
-        loss = kind(*sizes, **defaults | _checked(kind, arguments))
-        return Baseline(loss, None, *sizes, check=check)
+        return Baseline(kind(*sizes, **_checked(kind, given)), mines, *sizes, check=check)
 
     return build, lambda: _numbers_of(name) | defaults
-
-
-def multi_similarity_with_miner(
-    epsilon: float = 0.1, alpha: float = 2, beta: float = 50, base: float = 0.5, **arguments: Any
-) -> Baseline:
-    """Build PML's multi-similarity loss behind its miner of margin ``epsilon``."""
-    from pytorch_metric_learning import losses, miners
-
-    checks.number("epsilon", epsilon, "MultiSimilarityMiner")
-    kind = losses.MultiSimilarityLoss
-    own = {"alpha": alpha, "beta": beta, "base": base}
-    check = arguments.pop("check", True)  # not among the settings that `by_name` reads here
-    loss = kind(**_checked(kind, {**own, **arguments}))
-    return Baseline(loss, miners.MultiSimilarityMiner(epsilon), check=check)
-
-
-def semihard_triplet(margin: float = 0.1, **arguments: Any) -> Baseline:
-    """Build PML's triplet margin loss over semi-hard triplets of the same margin."""
-    from pytorch_metric_learning import losses, miners
-
-    checks.number("margin", margin, "TripletMarginLoss")
-    check = arguments.pop("check", True)
-    kind = losses.TripletMarginLoss
-    loss = kind(margin=margin, **_checked(kind, arguments))
-    miner = miners.TripletMarginMiner(margin, type_of_triplets="semihard")
-    return Baseline(loss, miner, check=check)
 
 
 def _checked(kind: type, arguments: dict[str, Any]) -> dict[str, Any]:

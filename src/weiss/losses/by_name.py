@@ -8,7 +8,7 @@ from typing import Any, Literal
 from torch import nn
 
 from weiss._base import checks
-from weiss.losses import baselines
+from weiss.losses.baselines import from_pml
 from weiss.losses.binomial import BinomialDevianceLoss, MeanFieldBinomialDevianceLoss
 from weiss.losses.contrastive import ContrastiveLoss, MeanFieldContrastiveLoss
 from weiss.losses.multi_similarity import (
@@ -50,14 +50,12 @@ def _declared(build: Callable[..., nn.Module]) -> dict[str, Any]:
 
 
 def _over_pairs(
-    title: str,
-    build: Callable[..., nn.Module],
-    settings: Callable[[], dict[str, Any]] | None = None,
+    title: str, build: Callable[..., nn.Module], settings: Callable[[], dict[str, Any]]
 ) -> LossEntry:
     def build_alike(num_classes: int, embedding_size: int, **arguments: Any) -> nn.Module:
         return build(**arguments)
 
-    return LossEntry(title, build_alike, "pairs", None, settings or (lambda: _declared(build)))
+    return LossEntry(title, build_alike, "pairs", None, settings)
 
 
 def _without_fields(title: str, build: Callable[..., nn.Module]) -> LossEntry:
@@ -71,7 +69,7 @@ def _with_fields(title: str, build: Callable[..., nn.Module]) -> LossEntry:
 
 
 def _with_proxies(title: str, name: str, **defaults: Any) -> LossEntry:
-    build, settings = baselines.from_pml(name, **defaults)
+    build, settings = from_pml(name, **defaults)
     return LossEntry(title, build, "classes", PROXY_LR_SCALE, settings)
 
 
@@ -92,11 +90,27 @@ DERIVED: dict[str, LossEntry] = {
 # With the settings of the paper's released program; what it does not set is PML's default.
 # ProxyNCA's softmax underflows at this scale, to NaN, for a sample opposite to its proxy; in
 # hundreds of dimensions no sample starts there.
+MS: dict[str, Any] = {"alpha": 2, "beta": 50, "base": 0.5}
 BASELINES: dict[str, LossEntry] = {
-    "contrastive_pml": _over_pairs("Contrastive (PML)", *baselines.from_pml("ContrastiveLoss")),
-    "ms": _over_pairs("MS", *baselines.from_pml("MultiSimilarityLoss", alpha=2, beta=50, base=0.5)),
-    "ms_miner": _over_pairs("MS+Miner", baselines.multi_similarity_with_miner),
-    "triplet": _over_pairs("Triplet", baselines.semihard_triplet),
+    "contrastive_pml": _over_pairs("Contrastive (PML)", *from_pml("ContrastiveLoss")),
+    "ms": _over_pairs("MS", *from_pml("MultiSimilarityLoss", **MS)),
+    "ms_miner": _over_pairs(
+        "MS+Miner",
+        *from_pml(
+            "MultiSimilarityLoss",
+            lambda miners, given: miners.MultiSimilarityMiner(given.pop("epsilon")),
+            epsilon=0.1,
+            **MS,
+        ),
+    ),
+    "triplet": _over_pairs(
+        "Triplet",
+        *from_pml(
+            "TripletMarginLoss",
+            lambda miners, given: miners.TripletMarginMiner(given["margin"], "semihard"),
+            margin=0.1,
+        ),
+    ),
     "arcface": _with_proxies("ArcFace", "ArcFaceLoss"),
     "cosface": _with_proxies("CosFace", "CosFaceLoss"),
     "proxy_nca": _with_proxies("ProxyNCA", "ProxyNCALoss", softmax_scale=32),
@@ -112,6 +126,10 @@ def loss_settings(name: str, given: dict[str, Any]) -> dict[str, Any]:
     """Return all arguments of a loss: those given, and its defaults for the rest.
 
     They build the same loss again, even if defaults change later.
+
+    Args:
+        name: a key of `LOSSES`.
+        given: arguments of the loss.
 
     Example:
         >>> from weiss.losses import loss_settings
@@ -130,6 +148,9 @@ def make_loss(name: str, num_classes: int, embedding_size: int, **arguments: Any
         num_classes: C, the number of training classes; pair losses do not use it.
         embedding_size: D; pair losses do not use it.
         **arguments: further arguments of the loss, as its class takes them.
+
+    Returns:
+        A module called as ``loss(embeddings, labels)``.
 
     Example:
         >>> from weiss import make_loss

@@ -103,16 +103,13 @@ class _DerivedLoss(nn.Module, ABC):
         self,
         interactions: Interactions,
         distance: str = "cosine",
-        average: str = "classes",
-        check: bool = True,
-        impl: str = "auto",
-        **unknown: object,
+        **options: Unpack[PairOptions],
     ) -> None:
         super().__init__()
-        for name in unknown:
-            options = MeanFieldArgs if isinstance(self, MeanFieldLoss) else PairArgs
-            known = {*signature(type(self)).parameters, *options.__annotations__}
-            known -= {"options", "rest", "unknown"}
+        for name in options.keys() - PairOptions.__annotations__.keys():
+            all_options = MeanFieldArgs if isinstance(self, MeanFieldLoss) else PairArgs
+            known = {*signature(type(self)).parameters, *all_options.__annotations__}
+            known -= {"options", "rest"}
             hint = " Mean-field losses have it." if name in MeanFieldArgs.__annotations__ else ""
             hint = hint or checks.suggestion(name, known)
             raise TypeError(f"{self._owner} has no argument {name!r}.{hint}")
@@ -124,8 +121,9 @@ class _DerivedLoss(nn.Module, ABC):
             )
         self.interactions = interactions
         self.distance = checks.one_of("distance", distance, DISTANCES, self._owner)
+        average, impl = options.get("average", "classes"), options.get("impl", "auto")
         self.average = checks.one_of("average", average, AVERAGES, self._owner)
-        self.check = checks.flag("check", check, self._owner)
+        self.check = checks.flag("check", options.get("check", True), self._owner)
         self.impl = checks.one_of("impl", impl, self._implementations, self._owner)
 
     def forward(
@@ -144,6 +142,9 @@ class _DerivedLoss(nn.Module, ABC):
             indices_tuple: must be None; part of the common signature.
             ref_emb: must be None; part of the common signature.
             ref_labels: must be None; part of the common signature.
+
+        Returns:
+            The loss, a scalar.
         """
         if not (indices_tuple is ref_emb is ref_labels is None):
             unused = {"indices_tuple": indices_tuple, "ref_emb": ref_emb, "ref_labels": ref_labels}
@@ -198,10 +199,7 @@ class PairLoss(_DerivedLoss):
     Args:
         interactions: attraction, repulsion and their links.
         distance: ``"cosine"`` or ``"euclidean"``.
-        average: see `PairOptions`.
-        check: see `PairOptions`.
-        impl: see `PairOptions`.
-        **unknown: refused, with a hint.
+        **options: see `PairOptions`.
     """
 
     def _value(self, embeddings: Tensor, labels: Tensor) -> Tensor:
@@ -345,10 +343,14 @@ class MeanFieldLoss(_DerivedLoss):
         return self.fields
 
     def get_logits(self, embeddings: Tensor) -> Tensor:
-        """Return ``(B, C)`` how close each sample is to each class: the cosine, or minus distance.
+        """Return how close each sample is to each class: the cosine, or minus the distance.
 
-        Where processes share the classes, all must call it, each with any samples, and the result
-        has no gradient.
+        Args:
+            embeddings: ``(B, D)`` floating point.
+
+        Returns:
+            ``(B, C)``; larger is closer. Where processes share the classes, all must call it, each
+            with any samples, and the result has no gradient.
         """
         embeddings = self._checked(embeddings)
         with torch.autocast(embeddings.device.type, enabled=False):

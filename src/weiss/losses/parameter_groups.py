@@ -26,10 +26,12 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Return the groups to build an optimiser from: the network, and the loss's class vectors.
 
-    Mean fields get ``2000 * lr``, proxies ``100 * lr``, any other parameter of a loss ``lr``. Those
-    that do not require a gradient are left out; one that model and loss share counts with the loss.
-    The scales are for AdamW at an ``lr`` around 1e-4. With SGD, or a much larger ``lr``, set
-    ``class_lr``.
+    Mean fields get ``2000 * lr``, proxies (the class vectors of pytorch-metric-learning's losses)
+    ``100 * lr``, any other parameter of a loss ``lr``. Those that do not require a gradient are
+    left out. One that model and loss share, or two modules of the loss, is in one group.
+
+    The scales are the paper's, for AdamW at an ``lr`` around 1e-4, where a step is about as long as
+    the rate whatever the gradient. With SGD, or a much larger ``lr``, set ``class_lr``.
 
     Args:
         model: the network.
@@ -67,29 +69,28 @@ def parameter_groups(
     if class_lr is not None:
         class_lr = checks.number("class_lr", class_lr, owner, above=0.0)
 
-    found: dict[tuple[str, float], dict[int, nn.Parameter]] = {}
-    of_loss: set[int] = set()
+    kinds: dict[int, tuple[str, float]] = {}
     # The module that owns a parameter decides, so that losses can be nested in others.
     for module in loss.modules():
         for parameter_name, parameter in module.named_parameters(recurse=False):
             name, scale = _kind(module, parameter_name)
             rate = class_lr if class_lr is not None and name != "loss" else lr * scale
-            found.setdefault((name, rate), {})[id(parameter)] = parameter
-            of_loss.add(id(parameter))
-    network = {id(p): p for p in model.parameters() if id(p) not in of_loss}
+            if name != "loss" or id(parameter) not in kinds:
+                kinds[id(parameter)] = name, rate
+    network = [p for p in model.parameters() if id(p) not in kinds]
 
-    groups = []
-    for (name, rate), parameters in {("network", lr): network, **found}.items():
-        trainable = [p for p in parameters.values() if p.requires_grad]
-        if trainable:
-            group = {"name": name, "params": trainable, "lr": rate, "weight_decay": weight_decay}
-            groups.append(group)
+    groups: dict[tuple[str, float], dict[str, Any]] = {}
+    for parameter in [*network, *loss.parameters()]:
+        if parameter.requires_grad:
+            name, rate = kinds.get(id(parameter), ("network", lr))
+            group = {"name": name, "params": [], "lr": rate, "weight_decay": weight_decay}
+            groups.setdefault((name, rate), group)["params"].append(parameter)
     if not groups:
         raise ValueError(
             f"model or loss must have a parameter that requires a gradient for {owner}; "
             "got none. Unfreeze a part of the network."
         )
-    return groups
+    return list(groups.values())
 
 
 def _kind(module: nn.Module, parameter_name: str) -> tuple[str, float]:

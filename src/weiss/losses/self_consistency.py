@@ -27,7 +27,13 @@ DISTANCE_ROWS = 2048
 
 
 class ClassMeans:
-    """Sums of the embeddings of each class, added up batch by batch."""
+    """Sums of the embeddings of each class, added up batch by batch, in float32.
+
+    Args:
+        num_classes: C.
+        embedding_size: D.
+        device: where the embeddings are.
+    """
 
     def __init__(self, num_classes: int, embedding_size: int, device: torch.device) -> None:
         self.sums_CD = torch.zeros(num_classes, embedding_size, device=device)
@@ -38,7 +44,8 @@ class ClassMeans:
         rows_BD = embeddings.detach().to(self.sums_CD.dtype)
         if labels.ndim == 2:
             hot_BC = labels.to(self.sums_CD.dtype)
-            self.sums_CD += hot_BC.T @ rows_BD
+            with torch.autocast(hot_BC.device.type, enabled=False):
+                self.sums_CD += hot_BC.T @ rows_BD
             self.counts_C += hot_BC.sum(dim=0)
         else:
             self.sums_CD.index_add_(0, labels.long(), rows_BD)
@@ -83,7 +90,7 @@ def order_parameters(means: ClassMeans, loss: nn.Module) -> dict[str, Any]:
         return {}
     found: dict[str, Any] = {"class_mean_length": _quantiles(means_CD.norm(dim=1))}
     vectors_CD = getattr(loss, "class_vectors", None)
-    if isinstance(loss, MeanFieldLoss) and is_sharded(loss):
+    if is_sharded(loss):
         vectors_CD = whole_fields(loss)
     if vectors_CD is None or len(vectors_CD) != len(seen):
         return found
@@ -98,7 +105,13 @@ def order_parameters(means: ClassMeans, loss: nn.Module) -> dict[str, Any]:
 
 
 def class_means_of(embeddings: Tensor, labels: Tensor, num_classes: int) -> Tensor:
-    """Return the mean embedding ``(C, D)`` of each class of ``(N, D)`` embeddings."""
+    """Return the mean embedding ``(C, D)`` of each class; zero for a class without a sample.
+
+    Args:
+        embeddings: ``(N, D)``.
+        labels: ``(N,)`` classes or ``(N, C)`` multi-hot.
+        num_classes: C.
+    """
     means = ClassMeans(num_classes, embeddings.shape[1], embeddings.device)
     means.add(embeddings, labels)
     return means.means()
@@ -111,6 +124,12 @@ def follow_class_means(
     """Move the fields of the classes in a batch towards the batch's class means.
 
     ``M_c <- momentum * M_c + (1 - momentum) * <F_i>_{i in c}``
+
+    Args:
+        loss: whose fields move.
+        embeddings: ``(B, D)``.
+        labels: ``(B,)`` classes or ``(B, C)`` multi-hot.
+        momentum: the share of the old field that stays.
     """
     batch = ClassMeans(loss.shard.num_classes, embeddings.shape[1], embeddings.device)
     batch.add(embeddings, labels)
@@ -126,9 +145,14 @@ def solve_fields(
     batches: Iterable[np.ndarray[Any, Any]],
     lr: float,
 ) -> None:
-    """Minimise the loss over the fields alone, the embeddings ``(N, D)`` held still.
+    """Minimise the loss over the fields alone, the embeddings held still.
 
-    ``batches`` are rows of the embeddings. The learning rate of Adam falls to zero over them.
+    Args:
+        loss: whose fields are solved for.
+        embeddings: ``(N, D)`` of the training items.
+        labels: ``(N,)`` classes or ``(N, C)`` multi-hot.
+        batches: rows of the embeddings, batch by batch.
+        lr: learning rate of Adam at the start; it falls to zero over the batches.
     """
     batches = list(batches)
     fixed = embeddings.detach()
@@ -157,7 +181,8 @@ def _violating_share(distance: Distance, fields_CD: Tensor, reach: float) -> flo
     number = len(fields_CD)
     closer = fields_CD.new_zeros((), dtype=torch.int64)
     for start in range(0, number, DISTANCE_ROWS):
-        dist_bC = distance(fields_CD[start : start + DISTANCE_ROWS], fields_CD)
+        with torch.autocast(fields_CD.device.type, enabled=False):
+            dist_bC = distance(fields_CD[start : start + DISTANCE_ROWS], fields_CD)
         row_b = torch.arange(start, start + len(dist_bC), device=fields_CD.device)
         column_C = torch.arange(number, device=fields_CD.device)
         closer += ((dist_bC < reach) & (column_C > row_b[:, None])).sum()

@@ -15,7 +15,7 @@ Dimensions: C classes, c those of this process, D embedding size.
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -88,7 +88,7 @@ def shard_classes(
     return loss
 
 
-def is_sharded(loss: nn.Module) -> bool:
+def is_sharded(loss: nn.Module) -> TypeGuard[MeanFieldLoss]:
     """Return whether processes share the classes of a loss."""
     return isinstance(loss, MeanFieldLoss) and loss.shard.parts > 1
 
@@ -127,7 +127,7 @@ def whole_rows(
 def whole_state(loss: nn.Module, *, wanted: bool = True) -> dict[str, Tensor]:
     """Return any loss's state as one process would have it, shards put together in main memory."""
     state: dict[str, Tensor] = loss.state_dict()
-    if isinstance(loss, MeanFieldLoss) and is_sharded(loss):
+    if is_sharded(loss):
         state["fields"] = whole_rows(loss, state["fields"], "cpu", wanted=wanted)
     return state
 
@@ -140,7 +140,7 @@ def _shard(first: int, counts: list[int], group: Any) -> Shard:
     def show(rows: Tensor, width: int) -> Iterator[tuple[int, Tensor]]:
         return blocks_of_all(rows, counts, width, group)
 
-    return Shard(first, sum(counts), add, show, sum_parts=add, parts=len(counts))
+    return Shard(first, sum(counts), add, show, len(counts))
 
 
 def _refuse_different(loss: MeanFieldLoss, counts: list[int], group: Any) -> None:

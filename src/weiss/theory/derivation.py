@@ -45,6 +45,9 @@ def pair_loss(
             between the samples.
         members: the classes of the samples.
         average: ``"classes"``, or ``"samples"`` replaces every ``n_c`` by the mean class size.
+
+    Returns:
+        The loss, a scalar.
     """
     weight_K, num_present = _weights(members, dist_PP.dtype, average)
 
@@ -71,7 +74,7 @@ def pair_loss(
 def mean_field_loss(
     interactions: Interactions, dist_BC: Tensor, members: Membership, average: str
 ) -> Tensor:
-    """Every sample against every class's field: line (fields) above, without its constraint.
+    """Every sample against every class's field: line (fields) above.
 
     Nothing of size C x C is formed. An ordered pair of classes of which only one is in the batch
     contributes ``phi(N_cc')``, and there are two such orders, which cancel the 1/2; only the small
@@ -82,6 +85,9 @@ def mean_field_loss(
         dist_BC: ``(B, C)`` distances from the samples to the fields.
         members: the classes of the samples.
         average: ``"classes"``, or ``"samples"`` replaces every ``n_c`` by the mean class size.
+
+    Returns:
+        The loss without its soft constraint, a scalar.
     """
     num_classes = dist_BC.shape[1]
     weight_K, num_present = _weights(members, dist_BC.dtype, average)
@@ -125,7 +131,7 @@ def _push(
 
 
 def soft_constraint(interactions: Interactions, dist_CC: Tensor, reg_scale: str) -> Tensor:
-    """Keep the fields apart, so that the dropped term ``g(M_c, M_c')`` is small; without lambda.
+    """Keep the fields apart, so that the dropped term ``g(M_c, M_c')`` is small.
 
     ``1/C sum_{c != c'} psi_r(r(d(M_c, M_c')))^2``, where ``psi_r`` is the link without its division
     by beta (``reg_scale="paper"``) or with it (``"released"``, smaller by ``beta^2``); for losses
@@ -135,6 +141,9 @@ def soft_constraint(interactions: Interactions, dist_CC: Tensor, reg_scale: str)
         interactions: attraction, repulsion and their links.
         dist_CC: ``(C, C)`` distances between the fields.
         reg_scale: ``"paper"`` or ``"released"``.
+
+    Returns:
+        The constraint without its factor lambda, a scalar.
     """
     link = interactions.repulsion_link
     push_CC = interactions.repulsion(dist_CC)

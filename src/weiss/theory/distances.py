@@ -22,7 +22,7 @@ def working_dtype(x_ND: Tensor, y_MD: Tensor) -> torch.dtype:
 
 
 def unit(x_ND: Tensor) -> Tensor:
-    """Scale every row to length one; a row of zeros stays zero and gets no gradient."""
+    """Scale every row of ``(N, D)`` to length one; one of zeros stays zero, without a gradient."""
     return x_ND * inverse_length(x_ND)[:, None]
 
 
@@ -36,8 +36,12 @@ def inverse_length(x_ND: Tensor) -> Tensor:
 def cosine_distance(x_ND: Tensor, y_MD: Tensor) -> Tensor:
     """One minus the cosine of the angle, ``d(x, y) = 1 - x.y / (|x| |y|)``, in [0, 2].
 
-    From ``(N, D)`` and ``(M, D)`` vectors, normalised or not, to ``(N, M)``; a zero vector
-    has no direction and is at distance 1 from everything.
+    Args:
+        x_ND: ``(N, D)`` vectors, normalised or not.
+        y_MD: ``(M, D)`` vectors, normalised or not.
+
+    Returns:
+        ``(N, M)`` distances; a zero vector has no direction and is at distance 1 from everything.
     """
     # The second argument holds the fields, which may be many: no normalised copy of them is made.
     return 1.0 - (unit(x_ND) @ y_MD.T) * inverse_length(y_MD)
@@ -48,7 +52,14 @@ def euclidean_distance(x_ND: Tensor, y_MD: Tensor) -> Tensor:
 
     Formed from differences, not from a matrix product: ``|x|^2 + |y|^2 - 2 x.y`` loses half of
     the digits where points are close, which is where the losses look. It can be differentiated
-    once, not twice; between equal points the gradient is zero.
+    once, not twice.
+
+    Args:
+        x_ND: ``(N, D)`` vectors.
+        y_MD: ``(M, D)`` vectors.
+
+    Returns:
+        ``(N, M)`` distances; between equal points the gradient is zero.
     """
     return torch.cdist(x_ND, y_MD, compute_mode="donot_use_mm_for_euclid_dist")
 

@@ -36,7 +36,6 @@ Dimensions: B batch, K slots (classes present), D embedding size.
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -55,22 +54,6 @@ NEEDED = {
     "matmul_dtype": ("float32",),
 }
 """Settings that the correction allows: it is a plain formula over all pairs."""
-
-
-class _Spread(NamedTuple):
-    """Order and spread of the classes of a batch.
-
-    Attributes:
-        order_K: ``l_c``.
-        across_K: ``t_c``.
-        num_across: D - 1, the directions across a field.
-        along_KK: ``<(dF_j . M_c)^2>_{j in c'}`` at row c, column c'.
-    """
-
-    order_K: Tensor
-    across_K: Tensor
-    num_across: int
-    along_KK: Tensor
 
 
 def checked(
@@ -136,26 +119,21 @@ def correction(
     fields_KD = fields.detach().index_select(0, members.class_K).to(dtype)
     dist_BK = cosine_distance(embeddings.to(dtype), fields_KD)
     dist_KK = cosine_distance(fields_KD, fields_KD)
-    slots = _Slots(members, dtype)
-    spread = _spread(dist_BK, slots, fields.shape[1])
-    # Distances to the class means, which are shorter than the fields.
-    near_BK = 1.0 - spread.order_K * (1.0 - dist_BK)
-    near_KK = 1.0 - spread.order_K[:, None] * spread.order_K * (1.0 - dist_KK)
+    classes = _Classes(members, dist_BK, dist_KK, fields.shape[1])
     form = closed_form_of(interactions)
     assert form is not None
-    pairs_K = _inside_classes(interactions, form, near_BK, near_KK, spread, slots)
-    across_KK = spread_products(spread.across_K, 1.0 - dist_KK, spread.num_across)
-    pairs_KK = _between_classes(interactions, form, near_BK, near_KK, across_KK, spread, slots)
+    pairs_K = _inside_classes(interactions, form, classes)
+    pairs_KK = _between_classes(interactions, form, classes)
 
     link = interactions.attraction_link
     half, two = dist_BK.new_tensor(0.5), dist_BK.new_tensor(2.0)
-    pull_K = slots.mean(link, interactions.attraction(slots.own(dist_BK)))
+    pull_K = classes.mean(link, interactions.attraction(classes.own(dist_BK)))
     none_K = interactions.attraction(torch.zeros_like(pull_K))
     inside_K = link.apply(link.times(pairs_K, half)) - link.apply(pull_K)
     inside_K = inside_K + link.apply(none_K) - link.apply(link.times(none_K, half))
 
     link = interactions.repulsion_link
-    push_KK = slots.mean(link, interactions.repulsion(dist_BK))
+    push_KK = classes.mean(link, interactions.repulsion(dist_BK))
     none_KK = interactions.repulsion(dist_KK)
     between_KK = link.apply(pairs_KK) - link.apply(link.add(push_KK, push_KK.T))
     between_KK = between_KK + link.apply(link.times(none_KK, two)) - link.apply(none_KK)
@@ -168,89 +146,88 @@ def correction(
     return (inside + between) / members.used_K.sum()
 
 
-class _Slots:
-    """Averages over the samples of each class present."""
+class _Classes:
+    """The classes of a batch: averages over the samples of each, order and spread.
 
-    def __init__(self, members: Membership, dtype: torch.dtype) -> None:
-        self.slot_B, self.number = members.slot_P, members.num_slots
-        self.count_K = members.count_K.to(dtype)
-        self.weight_K = self.count_K.reciprocal()
+    Attributes:
+        count_K: n_c.
+        order_K: ``l_c``.
+        across_K: ``t_c``.
+        across_KK: ``w_cc'``.
+        num_across: D - 1, the directions across a field.
+        along_KK: ``<(dF_j . M_c)^2>_{j in c'}`` at row c, column c'.
+        near_BK: distances of samples from class means, which are shorter than the fields.
+        near_KK: distances of class means from each other.
+    """
+
+    def __init__(
+        self, members: Membership, dist_BK: Tensor, dist_KK: Tensor, embedding_size: int
+    ) -> None:
+        self._slot_B, self._number = members.slot_P, members.num_slots
+        self.count_K = members.count_K.to(dist_BK.dtype)
+        self.num_across = max(embedding_size - 1, 1)
+        sim_BK, sim_KK, plain = 1.0 - dist_BK, 1.0 - dist_KK, LinearLink()
+        mean_KK = self.mean(plain, sim_BK)
+        self.order_K = mean_KK.diagonal()
+        self.across_K = self.mean(plain, 1.0 - self.own(sim_BK).square()).clamp_min(0.0)
+        self.across_KK = spread_products(self.across_K, sim_KK, self.num_across)
+        self.along_KK = self.mean(plain, (sim_BK - self.of_samples(mean_KK)).square()).T
+        self.near_BK = 1.0 - self.order_K * sim_BK
+        self.near_KK = 1.0 - self.order_K[:, None] * self.order_K * sim_KK
 
     def mean(self, link: Link, x_B: Tensor) -> Tensor:
         """Average the rows ``(B, ...)`` of each class on a link's scale: ``(K, ...)``."""
-        sum_K = link.segment_sum(x_B, self.slot_B, self.number)
-        return link.times(sum_K, self.weight_K.view(-1, *[1] * (x_B.ndim - 1)))
+        sum_K = link.segment_sum(x_B, self._slot_B, self._number)
+        weight_K = self.count_K.reciprocal()
+        return link.times(sum_K, weight_K.view(-1, *[1] * (x_B.ndim - 1)))
 
     def own(self, x_BK: Tensor) -> Tensor:
         """Return ``(B,)``, of each sample the entry of its own class."""
-        return x_BK.gather(1, self.slot_B[:, None]).squeeze(1)
+        return x_BK.gather(1, self._slot_B[:, None]).squeeze(1)
 
     def of_samples(self, x_K: Tensor) -> Tensor:
         """Return the rows ``(B, ...)`` of the samples' classes."""
-        return x_K.index_select(0, self.slot_B)
+        return x_K.index_select(0, self._slot_B)
 
 
-def _spread(dist_BK: Tensor, slots: _Slots, embedding_size: int) -> _Spread:
-    """Measure order and spread of each class from distances to fields."""
-    sim_BK, plain = 1.0 - dist_BK, LinearLink()
-    mean_KK = slots.mean(plain, sim_BK)
-    along_KK = slots.mean(plain, (sim_BK - slots.of_samples(mean_KK)).square()).T
-    across_K = slots.mean(plain, 1.0 - slots.own(sim_BK).square()).clamp_min(0.0)
-    return _Spread(mean_KK.diagonal(), across_K, max(embedding_size - 1, 1), along_KK)
-
-
-def _inside_classes(
-    interactions: Interactions,
-    form: ClosedForm,
-    near_BK: Tensor,
-    near_KK: Tensor,
-    spread: _Spread,
-    slots: _Slots,
-) -> Tensor:
+def _inside_classes(interactions: Interactions, form: ClosedForm, classes: _Classes) -> Tensor:
     """Return the averages over all pairs of a class ``(K,)``, on the scale of the link."""
-    link, num_across = interactions.attraction_link, spread.num_across
-    count_K = slots.count_K.clamp_min(2)  # one sample has no other: not used
+    link, num_across = interactions.attraction_link, classes.num_across
+    count_K = classes.count_K.clamp_min(2)  # one sample has no other: not used
     others_K = count_K - 1
     # Two samples are at the same distance from their mean: they need no factor.
     stretch_K = (count_K > 2) * count_K / (others_K * (count_K - 2).clamp_min(1)).sqrt()
     free_K = count_K.square() * (count_K - 3).clamp_min(0) / others_K.square()
-    across_K = spread.across_K.square() * free_K / (others_K * num_across + 2)
+    across_K = classes.across_K.square() * free_K / (others_K * num_across + 2)
 
-    near_K = near_KK.diagonal()
+    near_K, near_B = classes.near_KK.diagonal(), classes.own(classes.near_BK)
     far_K = near_K * count_K / others_K
-    swing_B = slots.of_samples(stretch_K) * (slots.own(near_BK) - slots.of_samples(near_K))
-    far_B = slots.of_samples(far_K) + swing_B
+    swing_B = classes.of_samples(stretch_K) * (near_B - classes.of_samples(near_K))
+    far_B = classes.of_samples(far_K) + swing_B
     if form.kind == "exp":
-        single_K = slots.mean(link, interactions.attraction(far_B))
+        single_K = classes.mean(link, interactions.attraction(far_B))
         distinct_K = 2 * single_K - interactions.attraction(far_K)
         square_K = form.pull_rate**2 * across_K * num_across
         distinct_K = distinct_K + log_mean_exp(square_K, num_across)
     else:
-        var_K = slots.mean(link, swing_B.square()) + across_K
-        distinct_K = slots.mean(link, rounded_hinge(far_B - form.pull_at, slots.of_samples(var_K)))
+        var_K = classes.mean(link, swing_B.square()) + across_K
+        pull_B = rounded_hinge(far_B - form.pull_at, classes.of_samples(var_K))
+        distinct_K = classes.mean(link, pull_B)
     itself_K = interactions.attraction(torch.zeros_like(far_K))
     return link.add(link.times(itself_K, 1 / count_K), link.times(distinct_K, others_K / count_K))
 
 
-def _between_classes(
-    interactions: Interactions,
-    form: ClosedForm,
-    near_BK: Tensor,
-    near_KK: Tensor,
-    across_KK: Tensor,
-    spread: _Spread,
-    slots: _Slots,
-) -> Tensor:
+def _between_classes(interactions: Interactions, form: ClosedForm, classes: _Classes) -> Tensor:
     """Return the averages over pairs of two classes ``(K, K)``, on the scale of the link."""
-    link, num_across = interactions.repulsion_link, spread.num_across
+    link, num_across = interactions.repulsion_link, classes.num_across
     if form.kind == "exp":
-        push_KK = slots.mean(link, interactions.repulsion(near_BK))
-        push_KK = push_KK + push_KK.T - interactions.repulsion(near_KK)
-        square_KK = form.push_rate**2 * across_KK * num_across
+        push_KK = classes.mean(link, interactions.repulsion(classes.near_BK))
+        push_KK = push_KK + push_KK.T - interactions.repulsion(classes.near_KK)
+        square_KK = form.push_rate**2 * classes.across_KK * num_across
         return push_KK + log_mean_exp(square_KK, num_across)
-    var_KK = spread.order_K.square()[:, None] * spread.along_KK + across_KK
-    push_BK = rounded_hinge(form.push_at - near_BK, slots.of_samples(var_KK))
-    push_KK = slots.mean(link, push_BK)
+    var_KK = classes.order_K.square()[:, None] * classes.along_KK + classes.across_KK
+    push_BK = rounded_hinge(form.push_at - classes.near_BK, classes.of_samples(var_KK))
+    push_KK = classes.mean(link, push_BK)
     # Either class's samples among the other's spread: two estimates of one average.
     return (push_KK + push_KK.T) / 2
 

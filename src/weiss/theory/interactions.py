@@ -93,6 +93,9 @@ class LogLink(Link):
     The interaction gives the *exponent*; sums are log-sum-exps and the link is a softplus, so
     nothing overflows for any rate. An empty sum is a very negative finite number rather than minus
     infinity: it vanishes in every sum and its gradient is exactly zero, never ``inf - inf``.
+
+    Args:
+        rate: what the link divides its result by, greater than 0.
     """
 
     def __init__(self, rate: float) -> None:
