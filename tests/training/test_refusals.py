@@ -326,8 +326,11 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_read(finished)
             evaluate_run(finished, device=asked)
 
 
-def test_fewer_epochs_than_are_done_are_refused_and_the_recipe_stays(run):
+@pytest.mark.parametrize("has_state", [True, False])
+def test_fewer_epochs_than_are_done_are_refused_and_the_recipe_stays(run, has_state):
     folder = run(train__epochs=3)
+    if not has_state:  # a comparison removes the states of finished runs
+        shutil.rmtree(folder / "state")
     before = (folder / "recipe.toml").read_bytes()
     with pytest.raises(ValueError, match="train.epochs must be at least the 3 that the run has"):
         run(train__epochs=2, resume=True)

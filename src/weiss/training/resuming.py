@@ -139,12 +139,11 @@ def refuse_other_data(state: State, now: dict[str, Any], run: Run) -> None:
         )
 
 
-def refuse_fewer_epochs(state: State, recipe: Recipe) -> None:
+def refuse_fewer_epochs(at: Position, recipe: Recipe) -> None:
     """Refuse fewer epochs than are done."""
-    done = int(state.facts["position"]["epoch"])
-    if recipe.train.epochs < done:
+    if recipe.train.epochs < at.epoch:
         raise ValueError(
-            f"train.epochs must be at least the {done} that the run has done; got "
+            f"train.epochs must be at least the {at.epoch} that the run has done; got "
             f"{recipe.train.epochs}. Epochs cannot be undone."
         )
 

@@ -124,7 +124,7 @@ class Training:
         self.at = Position()
         self.best: dict[str, Any] | None = None
         self._unwritten: Kept | None = None
-        self._has_tensors = True  # False: only the result of a finished run is written again
+        self._has_tensors = True  # False: a finished run without a state, whose result is lost
         self.watch, self.stop = LossWatch(self.device), stop
 
     def train(self, pictures: bool = True) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class Training:
             self._print(f"{self.run.folder} is finished already.")
             return self.run.result()
         self.processes.wait()
-        if self.processes.is_main:
+        if self.processes.is_main and self._has_tensors:
             self.run.reopen()
         if self.recipe.track.with_:
             settings = {k: str(v) for k, v in _flat(self.recipe.as_dict()).items()}
@@ -149,8 +149,7 @@ class Training:
                 while not self._is_over():
                     self._train_epoch()
                     self._close_epoch()
-                if self._has_tensors:
-                    self._save()
+                self._save()
                 return self._finish(pictures)
             except NotFiniteError as error:
                 with suppress(OSError):  # a full disk is not what ended this run
@@ -283,7 +282,7 @@ class Training:
         settings = self.recipe.train
         if self.at.epoch >= settings.epochs:
             return True
-        if not settings.patience or not self.at.history or self.best is None:
+        if not settings.patience or self.best is None or not self.best["metrics"]:
             return False
         # Patience counts from the end of warm-up, whose epochs need not improve.
         since = max(self.best["epoch"], settings.warmup_epochs)
@@ -312,7 +311,9 @@ class Training:
         return self.processes.any(wants, self.device)
 
     def _save(self) -> None:
-        """Save the state, if it is finite."""
+        """Save the state, if it is finite; nothing if only a result is written again."""
+        if not self._has_tensors:
+            return
         self.watch.finish()
         self._add_time()
         self.at.note(self.watch, self.loss)
@@ -339,23 +340,21 @@ class Training:
                 self._write_recipe(made_with(self.device, self.processes.size))
             self.processes.wait()
             return
+        metric = self.recipe.evaluate.metric
         state = newest_state(self.run, self.processes, self.device)
         changed = changes_since(self.run, self.recipe, state)
         if state is not None:
             refuse_other_data(state, self.data, self.run)
-            refuse_fewer_epochs(state, self.recipe)
+            self.at = self.parts.unpack(state)
+        elif self.run.is_finished() and (end := position_at_the_end(self.run, metric)):
+            self.at, self.best, self._has_tensors = end, self.run.model_facts(), False
+        refuse_fewer_epochs(self.at, self.recipe)
         if changed and self.processes.is_main:
             self._write_recipe(self.run.recipe().get("made_with", {}))
-        metric = self.recipe.evaluate.metric
         if state is None:
-            at = position_at_the_end(self.run, metric) if self.run.is_finished() else None
-            if at is not None:
-                self.at, self.best, self._has_tensors = at, self.run.model_facts(), False
-            if at is None or not self._is_over():
-                self.at, self.best, self._has_tensors = Position(), None, True
-                self._print("No state was saved yet; the run begins again.")
+            if self._has_tensors or not self._is_over():
+                self._begin_again()
             return
-        self.at = self.parts.unpack(state)
         # The model's file is the one record of the best network that cannot disagree with it.
         self.best, wrong = kept_network(self.run, self.at, metric)
         if wrong:
@@ -363,6 +362,13 @@ class Training:
         self._restore_metrics()
         if not self._is_over():
             self._print(f"Resuming in epoch {self.at.epoch + 1} after step {self.at.step}.")
+
+    def _begin_again(self) -> None:
+        self.at, self.best, self._has_tensors = Position(), None, True
+        if self.processes.is_main:
+            # Its recipe may have been another: a later state must not take it for the best so far.
+            (self.run.folder / MODEL).unlink(missing_ok=True)
+        self._print("No state was saved yet; the run begins again.")
 
     def _replace_network(self, wrong: str, metric: str) -> None:
         """Keep the network of the state in place of a lost one, if it has been evaluated."""
@@ -381,20 +387,23 @@ class Training:
 
     def _restore_metrics(self) -> None:
         """Write the metrics of the state again if the file has others, or is damaged."""
+        history = self.at.history
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
-                is_same = self.run.metrics()[: len(self.at.history)] == self.at.history
+                there = self.run.metrics()
         except (ValueError, UserWarning):
-            is_same = False
-        if not is_same and self.processes.is_main:
+            there = []
+        if there == history or not self.processes.is_main:
+            return
+        if there[: len(history)] != history:
             path = self.run.folder / METRICS
             warnings.warn(
                 f"{path} did not hold the metrics of the {self.at.epoch} epochs done: it is "
                 "written again from the state.",
                 stacklevel=2,
             )
-            self.run.write_metrics(self.at.history)
+        self.run.write_metrics(history)
 
     def _write_recipe(self, made_with: dict[str, Any]) -> None:
         self.run.write_recipe(to_toml({**self.recipe.as_dict(), "made_with": made_with}))
@@ -414,7 +423,7 @@ class Training:
         self._clock_read = now
 
     def _finish(self, pictures: bool) -> dict[str, Any]:
-        if self.best is None:
+        if self.best is None or not self.best["metrics"]:
             # Nothing was measured: the last network is the run's.
             self._keep(self.at.epoch, {})
             self._write_best()
