@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 import threading
 
 import numpy as np
@@ -146,3 +147,23 @@ def test_ctrl_c_lets_seeds_at_the_same_time_save_and_tells_how_to_resume(stripes
     for run in runs:
         assert run.checkpoints.newest() is not None
         assert not run.is_finished()
+
+
+def test_a_second_ctrl_c_ends_seeds_that_do_not_stop(stripes, tmp_path, monkeypatch):
+    python, told = tmp_path / "python", tmp_path / "told"
+    lines = (f"trap 'touch {told}' TERM", f"touch {tmp_path}/begun-$$", "while :; do sleep 1; done")
+    python.write_text("\n".join(["#!/bin/sh", *lines]))
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+
+    def interrupt():
+        for seen in (lambda: len(list(tmp_path.glob("begun-*"))) == 2, told.exists):
+            wait_until(seen)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        train_seeds(tiny_recipe(stripes), tmp_path / "out", 2, workers=2)
+    thread.join()
+    assert not [c for c in psutil.Process().children() if str(python) in c.cmdline()]
