@@ -2,7 +2,7 @@
 
 import pytest
 
-from weiss.comparing import STUDIES, carry_out, make_study, plan_from
+from weiss.comparing import STUDIES, carry_out, make_study, plan_from, studies
 from weiss.comparing.units import results_on_disk
 from weiss.runs import recipe_from
 
@@ -75,6 +75,14 @@ def test_costs_grow_with_the_classes(recipe, tmp_path):
     for loss in ("mf_cwms", "arcface"):
         assert memory[loss, 500] > 3 * memory[loss, 50]
     assert all(row["scores"]["milliseconds"]["mean"] > 0 for row in found["rows"])
+
+
+def test_a_cost_names_the_machine_it_was_measured_on_whatever_its_device(
+    recipe, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(studies, "measure_cost", lambda *_, **__: {"device": "mps"})
+    unit, *_ = make_study("classes", recipe).ready({})
+    assert unit.work(tmp_path)["made_with"]["device"] == "CPU"
 
 
 def test_a_cost_that_could_not_be_measured_is_a_failed_row_without_scores(recipe):

@@ -331,8 +331,9 @@ def reality_check(
         prune: skip further folds of a trial whose first ones are below the median.
         spaces: a TOML file of search spaces; see `weiss.comparing.search_spaces.search_space`.
     """
+    names = plain_losses(losses)
     options = {
-        "losses": plain_losses(losses),
+        "losses": names,
         "trials": trials,
         "repeats": repeats,
         "folds": folds,
@@ -341,7 +342,7 @@ def reality_check(
         "prune": prune,
         "spaces": {
             loss: {key: asdict(each) for key, each in search_space(loss, spaces).items()}
-            for loss in losses
+            for loss in names
         },
     }
     return RealityCheck(recipe, options)

@@ -10,13 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from weiss._base import checks
 from weiss.comparing import units
 from weiss.comparing.breakdown import gap_at, gap_of
 from weiss.comparing.contenders import contenders_of, plain_losses
-from weiss.comparing.costs import measure_cost
+from weiss.comparing.costs import device_of, measure_cost
 from weiss.comparing.plan import Plan, check_count, row_of, settings_of, title_of
 from weiss.comparing.run_table import RunTable
 from weiss.comparing.units import Result, Results, Unit
@@ -185,8 +183,7 @@ class Classes(Measurement):
             device=recipe.train.device,
             seed=recipe.seed,
         )
-        where = torch.device("cpu" if found["device"] == "CPU" else "cuda")
-        return {**found, "made_with": made_with(where)}
+        return {**found, "made_with": made_with(device_of(recipe.train.device))}
 
     def rows(self, done: Results, failures: Mapping[str, str]) -> list[dict[str, Any]]:
         """Return a row for each loss and number of classes."""
