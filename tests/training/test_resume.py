@@ -278,7 +278,7 @@ def test_the_result_of_fewer_epochs_is_not_that_of_more(run, monkeypatch):
     """Killed between the last state and the result of a run that was prolonged."""
     folder = run(train__epochs=2)
     with monkeypatch.context() as patch:
-        patch.setattr("weiss.training.results.write_results", killed)
+        patch.setattr(Run, "write_result", killed)
         with pytest.raises(Killed):
             run(train__epochs=4, resume=True)
     assert not Run(folder).is_finished()

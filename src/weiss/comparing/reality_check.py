@@ -23,6 +23,7 @@ from typing import Any
 from weiss._base import checks
 from weiss.comparing import units
 from weiss.comparing.contenders import plain_losses
+from weiss.comparing.costs import PER_CLASS
 from weiss.comparing.plan import Plan, check_count, row_of, title_of
 from weiss.comparing.search_spaces import (
     CLASS_LR,
@@ -39,8 +40,6 @@ from weiss.runs.experiment import open_data
 from weiss.runs.summaries import SCORES, UNTRAINED, summarised
 
 METRIC = "map_at_r"
-PER_CLASS = {"pairs": 4, "classes": 1}
-"""Images of a class in a batch, by the loss's kind of sampling."""
 TRIALS_BEFORE_PRUNING = 4
 
 

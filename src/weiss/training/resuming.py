@@ -202,18 +202,10 @@ def position_at_the_end(run: Run, metric: str) -> Position | None:
     """
     try:
         history, facts = run.metrics(), run.model_facts()
-        best = best_line(history, metric)
-        agree = (
-            facts
-            and best
-            and (facts["epoch"], facts["metrics"])
-            == (
-                best["epoch"],
-                best["evaluation"],
-            )
-        )
-        numbered = [line["epoch"] for line in history] == list(range(1, len(history) + 1))
-        if not agree or not numbered:
+        best, epochs = best_line(history, metric), [line["epoch"] for line in history]
+        if not facts or best is None or epochs != list(range(1, len(epochs) + 1)):
+            return None
+        if (facts["epoch"], facts["metrics"]) != (best["epoch"], best["evaluation"]):
             return None
         seconds = sum(line["seconds"] for line in history)
         return Position(len(history), 0, history[-1]["steps"], seconds, history=history)

@@ -26,12 +26,13 @@ from weiss.losses import MeanFieldLoss
 from weiss.losses.self_consistency import follow_class_means, order_parameters
 from weiss.losses.shards import is_sharded
 from weiss.runs import Kept, Recipe, Run, to_toml
+from weiss.runs.card import card
 from weiss.runs.evaluator import NotFiniteError
 from weiss.runs.folder import METRICS, MODEL
 from weiss.runs.provenance import made_with
 from weiss.training import console, results
 from weiss.training.fields import place_fields
-from weiss.training.loss_watch import LossWatch, rates_as_text
+from weiss.training.loss_watch import LossWatch
 from weiss.training.preparation import make_accelerator, prepare
 from weiss.training.resuming import (
     best_line,
@@ -154,9 +155,11 @@ class Training:
             except NotFiniteError as error:
                 with suppress(OSError):  # a full disk is not what ended this run
                     self._write_best()
+                rates = ", ".join(f"{name} {rate:g}" for name, rate in self._rates().items())
                 raise NotFiniteError(
-                    f"{error} {last_good_state(self.run)} A resumed run would reach the same step: "
-                    "start a run with lower rates, or with clipping."
+                    f"{error} That is with the learning rates {rates}. {last_good_state(self.run)} "
+                    "A resumed run would reach the same step: start a run with lower rates, or "
+                    "with clipping."
                 ) from error
             except OSError as error:
                 remedy = "Make room" if error.errno in FULL_DISK else "Fix it"
@@ -178,7 +181,7 @@ class Training:
         self.watch = LossWatch(self.device, self.at.loss_total, self.at.loss_count)
         follows = self.recipe.fields.how == "class_mean"
         for images, labels in experiment.batches(epoch, self.at.step):
-            rates = self._set_rates(epoch + (self.at.step + 0.5) / experiment.steps)
+            self._set_rates(epoch + (self.at.step + 0.5) / experiment.steps)
             # Random numbers depend on the step alone, so that dropout needs no saved generator.
             place = (draws.STEPS, self.at.steps, self.processes.rank)
             torch.manual_seed(draws.seed_at(self.recipe.seed, *place))
@@ -188,7 +191,7 @@ class Training:
                 follow_class_means(self.loss, embeddings, joined, self.recipe.fields.momentum)
             self.at.step += 1
             self.at.steps += 1
-            self.watch.add(value, step=self.at.step, epoch=epoch + 1, rates=rates)
+            self.watch.add(value, self.at.step, epoch + 1)
             if not self.quiet:
                 self.bar.advance(self.batch_size, f"epoch {epoch + 1}/{self.recipe.train.epochs}")
             self._stop_or_save()
@@ -235,10 +238,7 @@ class Training:
             return self.experiment.evaluator.evaluate(model, split, **options).summary()
         except NotFiniteError as error:
             self.parts.refuse_not_finite(self.at)
-            raise NotFiniteError(
-                f"{error} That is after epoch {self.at.epoch + 1}, with the learning rates "
-                f"{rates_as_text(self._rates())}."
-            ) from error
+            raise NotFiniteError(f"{error} That is after epoch {self.at.epoch + 1}.") from error
 
     def _embedding_options(self) -> dict[str, Any]:
         # Several processes embed different numbers of batches, and agree between steps.
@@ -433,8 +433,10 @@ class Training:
             # The test set is used once, for the network that the held-out classes chose.
             result["test"] = self._evaluate(self.run.model(self.device), "test")
         if self.processes.is_main:
-            history = self.at.history
-            results.write_results(self.run, self.recipe, result, history, pictures=pictures)
+            if pictures:
+                results.draw(self.run, self.recipe, result, self.at.history)
+            self.run.write_card(card(self.recipe, result))
+            self.run.write_result(result)  # with it the run is finished
             self.run.checkpoints.remove_all_but_the_newest()
         self.processes.wait()  # until the main process has written
         # Not end_training, which would end the process group: another run may follow.
