@@ -172,19 +172,6 @@ def test_a_damaged_state_is_passed_over_and_the_run_ends_the_same(run, stops):
     assert_same_run(folder, whole)
 
 
-def test_a_run_without_a_state_begins_again(run, monkeypatch, capsys):
-    """Killed before the first state: there is a recipe, perhaps metrics, and nothing else."""
-    whole = run("whole", **STEPS)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer.Training, "_save", killed)
-        with pytest.raises(Killed):
-            run("stopped", **STEPS)
-    run("stopped", resume=True, quiet=False, **STEPS)
-    assert "No state was saved yet; the run begins again." in capsys.readouterr().out
-    assert_same_run(whole.parent / "stopped", whole)
-
-
 def start(words):
     return begin([sys.executable, "-m", "weiss", *words], text=True)
 
@@ -274,18 +261,18 @@ def test_a_stop_while_the_test_set_is_looked_at_leaves_the_state_alone(run, stop
     assert all(first[name].equal(second[name]) for name in first)
 
 
-def test_the_result_of_fewer_epochs_is_not_that_of_more(run, monkeypatch):
-    """Killed between the last state and the result of a run that was prolonged."""
-    folder = run(train__epochs=2)
+def test_a_finished_run_can_be_prolonged(run, monkeypatch):
+    """Killed between its last state and its result; the result of fewer epochs is not taken."""
+    folder, more = run(train__epochs=2), {"train__patience": 7, "train__graphs": "false"}
     with monkeypatch.context() as patch:
         patch.setattr(Run, "write_result", killed)
         with pytest.raises(Killed):
-            run(train__epochs=4, resume=True)
+            run(train__epochs=4, resume=True, **more)
     assert not Run(folder).is_finished()
-    run(train__epochs=4, resume=True)
-    whole = run("whole", train__epochs=4)
-    assert Run(folder).result()["epochs"] == 4
-    assert_same_run(folder, whole)
+    run(train__epochs=4, resume=True, **more)
+    recipe = recipe_from(str(folder)).train
+    assert (recipe.epochs, recipe.patience, recipe.graphs) == (4, 7, False)
+    assert_same_run(folder, run("whole", train__epochs=4))
 
 
 def killed(*_, **__):
@@ -367,10 +354,10 @@ def test_a_damaged_result_is_written_again_without_training(run, stops, monkeypa
     assert [path.name for path in Run(folder).checkpoints.files()] == states
 
 
-def test_a_run_that_begins_again_does_not_take_an_older_network_for_its_own(
-    run, stops, monkeypatch
+def test_a_run_without_a_state_begins_again_and_takes_no_older_network_for_its_own(
+    run, stops, monkeypatch, capsys
 ):
-    """Ended by an error before its first state, edited, begun again, and stopped once more."""
+    """Killed before its first state, edited, begun again, and stopped once more."""
     with monkeypatch.context() as patch:
         patch.setattr("weiss.runs.checkpoints.Checkpoints.save", killed)
         with pytest.raises(Killed):
@@ -380,7 +367,8 @@ def test_a_run_that_begins_again_does_not_take_an_older_network_for_its_own(
     folder = whole.parent / "stopped"
     shutil.copy(whole / "recipe.toml", folder)
     with stops(Stepper, "__call__"):
-        run("stopped", resume=True, **slow)
+        run("stopped", resume=True, quiet=False, **slow)
+    assert "No state was saved yet; the run begins again." in capsys.readouterr().out
     run("stopped", resume=True, **slow)
     assert_same_run(folder, whole)
 

@@ -72,6 +72,11 @@ def test_the_recipe_of_a_run_is_complete_and_gives_the_same_run_again(finished, 
     assert resolved.train.precision == "fp32"
     assert resolved.augment.size == resolved.evaluate.size == resolved.evaluate.resize == 32
     assert resolved.made_with["device"] == "CPU"
+    assert resolved.backbone.pooling == "avg"
+    # As every argument of the loss.
+    arguments = {"alpha": 0.01, "beta": 80.0, "delta": 0.2, "delta_as": "distance"}
+    arguments |= {"reg_weight": 0.0, "reg_scale": "paper", "distance": "cosine"}
+    assert resolved.loss.arguments == {**arguments, "average": "classes"}
     # Filling it in again changes nothing.
     again = prepare(resolved, CPU, Processes()).recipe
     assert again.as_dict() == resolved.as_dict()
@@ -334,19 +339,25 @@ def test_a_compiled_network_trains(run):
 
 
 @pytest.mark.parametrize(
-    ("name", "parts"), [("mf_cwms", 2), ("contrastive", 3), ("proxy_anchor", 2)]
+    ("name", "parts", "device"),
+    [
+        ("mf_cwms", 2, "cpu"),
+        ("contrastive", 3, "cpu"),
+        ("proxy_anchor", 2, "cpu"),
+        pytest.param("mf_cwms", 3, "cuda", marks=pytest.mark.gpu),
+    ],
 )
-def test_a_batch_in_parts_has_the_loss_and_gradients_of_the_whole(stripes, name, parts):
+def test_a_batch_in_parts_has_the_loss_and_gradients_of_the_whole(
+    stripes, monkeypatch, name, parts, device
+):
+    # TF32, the default of convolutions, has a thousandth of the digits that this is about.
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     found = []
     for accumulate in (1, parts):
-        changes = {"train__batch_size": 12, "train__per_class": 2, "train__accumulate": accumulate}
-        made = prepared(
-            stripes,
-            loss__name=name,
-            backbone__freeze_bn="statistics",
-            optim__class_lr=0.1,
-            **changes,
-        )
+        changes = {"train__per_class": 2, "train__accumulate": accumulate}
+        changes |= {"backbone__freeze_bn": "statistics", "train__precision": "fp32"}
+        recipe = tiny_recipe(stripes, loss__name=name, optim__class_lr=0.1, **changes)
+        made = prepare(recipe, torch.device(device), Processes())
         made.stepper.set_phase(warming_up=False)
         made.model.train()
         value, _, _ = made.stepper._backward(*next(made.experiment.batches(0)))
@@ -358,7 +369,7 @@ def test_a_batch_in_parts_has_the_loss_and_gradients_of_the_whole(stripes, name,
     for key, gradient in gradients.items():
         off = (gradient - gradients_of_parts[key]).norm() / gradient.norm().clamp_min(1e-12)
         assert gradient.norm() > 0, key
-        assert off < 1e-5, key
+        assert off < (1e-5 if device == "cpu" else 1e-3), key
 
 
 def test_batch_normalisation_sees_an_image_of_a_batch_in_parts_once(stripes):
