@@ -6,16 +6,17 @@ import shutil
 import signal
 import sys
 import threading
+from dataclasses import asdict
 
 import numpy as np
 import psutil
 import pytest
-from scipy import stats
 from tiny import assert_same_run, command, tiny_recipe, wait_until
 from typed import weiss
 from typer.testing import CliRunner
 
 from weiss import cli
+from weiss.evaluation.statistics import t_interval
 from weiss.runs import Run
 from weiss.training import StoppedError, train, train_seeds
 
@@ -38,11 +39,7 @@ def test_seeds_are_runs_whose_mean_and_interval_are_students(stripes, tmp_path, 
     assert sorted(p.name for p in out.iterdir()) == [*found["runs"], "summary.json"]
     for name in ("map_at_r", "r_precision", "precision_at_1"):
         values = [Run(out / each).result()[name] for each in found["runs"]]
-        entry = found[name]
-        assert entry["values"] == values
-        assert entry["mean"] == pytest.approx(np.mean(values), abs=1e-12)
-        ends = stats.t.interval(0.95, 2, loc=np.mean(values), scale=stats.sem(values))
-        assert (entry["low"], entry["high"]) == pytest.approx(ends, abs=1e-9)
+        assert found[name] == {"values": values, **asdict(t_interval(np.array(values)))}
     assert len(set(found["map_at_r"]["values"])) == 3
     assert len({Run(out / each).metrics()[0]["loss"] for each in found["runs"]}) == 3
     # Each is the run that its seed alone would give.
