@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from weiss import cli
 from weiss.evaluation.statistics import t_interval
 from weiss.runs import Run
-from weiss.training import StoppedError, train, train_seeds
+from weiss.training import StoppedError, results, train, train_seeds
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -117,6 +117,16 @@ def test_seeds_are_resumed_by_their_folder_and_number(stripes, tmp_path):
     done = weiss("train", "--resume", "--out", tmp_path / "s", "--seeds", 3)
     assert done.returncode == 0, done.stderr
     assert sorted(p.name for p in (tmp_path / "s").glob("seed-*")) == ["seed-3", "seed-4", "seed-5"]
+
+
+def test_ctrl_c_while_a_seed_writes_its_result_stops_before_the_next(
+    stripes, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(results, "draw", lambda *_: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(StoppedError, match="--resume --out .* --seeds 2"):
+        train_seeds(tiny_recipe(stripes, train__epochs=1), tmp_path, 2, quiet=True)
+    assert Run(tmp_path / "seed-0").is_finished()
+    assert not (tmp_path / "seed-1").exists()
 
 
 @pytest.mark.dist

@@ -79,7 +79,7 @@ def train(
     Raises:
         ValueError: the recipe, the data or the folder cannot be used.
         NotFiniteError: the loss became NaN or infinite; the last good state is kept.
-        StoppedError: Ctrl-C or SIGTERM; the state is saved.
+        StoppedError: Ctrl-C or SIGTERM; the state is saved, or the run was just finished.
     """
     run = Run(out, trust=True)  # it follows the recipe that is given here
     refuse_another_run(run, resume)  # at once, before anything is loaded
@@ -93,9 +93,12 @@ def train(
                 refuse_another_run(run, resume)
             training = Training(recipe, run, accelerator, processes, stop, begun, quiet)
             try:
-                return training.train(pictures)
+                result = training.train(pictures)
             finally:
                 training.stepper.release()
+            if stop.wanted:  # too late for this run, not for those that the caller would begin
+                raise StoppedError(f"after the end of a run; {run.folder} is finished.")
+            return result
     finally:
         with suppress(OSError):
             run.folder.rmdir()  # works only if it is empty, because nothing has begun
