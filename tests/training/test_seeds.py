@@ -171,6 +171,7 @@ def test_a_second_ctrl_c_ends_seeds_that_do_not_stop(stripes, tmp_path, monkeypa
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
-        train_seeds(tiny_recipe(stripes), tmp_path / "out", 2, workers=2)
+        train_seeds(tiny_recipe(stripes), tmp_path / "out", 3, workers=2)
     thread.join()
+    assert len(list(tmp_path.glob("begun-*"))) == 2  # and the third does not begin
     assert not [c for c in psutil.Process().children() if str(python) in c.cmdline()]

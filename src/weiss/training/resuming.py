@@ -24,8 +24,11 @@ from weiss.training.state import Position
 
 MAY_CHANGE = (
     *OF_A_MACHINE,
-    *("train.epochs", "train.patience", "train.checkpoint_seconds", "train.shard_classes"),
     "data.name",
+    "train.epochs",
+    "train.patience",
+    "train.checkpoint_seconds",
+    "train.shard_classes",
 )
 """The keys of a recipe that may change when a run is resumed: those on which no step so far
 depends. (The last epoch is always evaluated, so a run with epochs added has one evaluation more.)
