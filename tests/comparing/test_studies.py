@@ -124,11 +124,13 @@ def test_the_approximation_is_measured_on_drawn_classes_and_on_networks(recipe, 
         ("dimension", {"values": {"loss.beta": [1]}}, "--values must be"),
         ("classes", {"seeds": 3}, "must be left out"),
         ("dimension", {"values": {"backbone.embedding_size": []}}, "at least one value"),
+        ("classes", {"values": {"num_classes": [50, 90, 50.0]}}, "none twice"),
         ("dimension", {"values": {"backbone.embedding_size": [-3]}}, "embedding_size must be"),
         ("classes", {"values": {"num_classes": [1]}}, "at least 2"),
         ("breakdown", {"losses": ["ms"]}, "--losses must be one of"),
+        ("breakdown", {"values": {"spread": ["wide"]}}, "--values spread must be a number"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_anything_begins(recipe, name, options, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         make_study(name, recipe, **options).check()

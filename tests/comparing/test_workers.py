@@ -497,7 +497,7 @@ def test_a_storage_of_another_study_is_refused(recipe, tmp_path):
     join(plan, tmp_path / "b" / "bench", storage=storage, study="mine")
 
 
-def test_a_run_folder_and_a_broken_plan_are_refused(recipe, tmp_path):
+def test_a_run_folder_a_broken_plan_and_torchrun_are_refused(recipe, tmp_path, monkeypatch):
     plan = traditional(recipe, ["mf_cwms"], seeds=1)
     measure_untrained(recipe, tmp_path / "run")
     with pytest.raises(ValueError, match="is a run itself"):
@@ -510,6 +510,9 @@ def test_a_run_folder_and_a_broken_plan_are_refused(recipe, tmp_path):
         current_summary(tmp_path)
     with pytest.raises(ValueError, match="--workers must be"):
         carry_out(plan, tmp_path / "new", workers=0)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="one process; .* without torchrun"):
+        carry_out(plan, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 

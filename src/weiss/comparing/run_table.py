@@ -91,10 +91,7 @@ class RunTable(Plan):
         return sum(len(self._keys(variant)) for variant in self.variants)
 
     def check(self) -> None:
-        """Refuse unknown losses, axes without values, no seeds, and data that cannot be opened."""
-        for axis in self.axes:
-            if not axis["values"]:
-                raise ValueError(f"--values must give {axis['key']} at least one value; got none.")
+        """Refuse unknown losses, no seeds, and data that cannot be opened."""
         self._check_contenders()
         check_count("--seeds", self.options["seeds"])
         variants = self.variants  # checks every recipe

@@ -227,9 +227,11 @@ class Breakdown(Measurement):
         return len(self.options["losses"]) * (len(self.axes[0]["values"]) + 3) + 1
 
     def check(self) -> None:
-        """Refuse losses that have no mean-field form, and data that cannot be opened."""
+        """Refuse losses without a mean-field form, a wrong spread, data that cannot be opened."""
         for loss in plain_losses(self.options["losses"]):
             checks.one_of("--losses", loss, [f"mf_{name}" for name in FAMILIES], "this study")
+        for spread in self.axes[0]["values"]:
+            checks.not_negative("--values spread", spread, "this study")
         open_data(self.recipe)
 
     def ready(self, done: Results) -> list[Unit]:
@@ -324,6 +326,10 @@ def make_study(
     for key, given in (values or {}).items():
         checks.one_of("--values", key, axes, f"the study {name!r}")
         axes[key] = list(given)
+        if not given or any(value in given[:at] for at, value in enumerate(given)):
+            raise ValueError(
+                f"--values must give {key} at least one value, and none twice; got {axes[key]}."
+            )
     wanted = contenders_of(study.default_losses if losses is None else losses)
     options: dict[str, Any] = {"losses": [each.text for each in wanted], "values": axes}
     if issubclass(study, RunTable):
