@@ -173,15 +173,6 @@ def test_trials_never_see_the_test_set_and_leave_no_network(undisturbed):
     assert not list(out.glob("*/*/*/state"))
 
 
-def test_folds_validate_on_classes_that_do_not_train(undisturbed):
-    out, _ = undisturbed
-    first, second = (
-        set(Run(run).model_facts()["class_names"]) for run in out.glob("ms/repeat-00/fold-*")
-    )
-    assert len(first) == len(second) == 6
-    assert not first & second
-
-
 def test_doing_it_again_does_nothing_again(undisturbed, copy, recipe):
     before = attempts(copy)
     assert carry_out(small_check(recipe), copy, quiet=True) == undisturbed[1]

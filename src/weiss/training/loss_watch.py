@@ -25,9 +25,8 @@ class LossWatch:
 
     def __init__(self, device: torch.device, total: float = 0.0, count: int = 0) -> None:
         self.total, self.count = total, count
-        self._is_gpu = device.type == "cuda"
         self._coming: deque[tuple[Tensor, Any, int, int]] = deque()
-        self._slots = torch.zeros(SLOTS, pin_memory=True) if self._is_gpu else None
+        self._slots = torch.zeros(SLOTS, pin_memory=True) if device.type == "cuda" else None
         self._next = 0
 
     def add(self, loss: Tensor, step: int, epoch: int) -> None:

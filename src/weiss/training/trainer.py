@@ -131,7 +131,7 @@ class Training:
         self._has_tensors = True  # False: a finished run without a state, whose result is lost
         self.watch, self.stop = LossWatch(self.device), stop
 
-    def train(self, pictures: bool = True) -> dict[str, Any]:
+    def train(self, pictures: bool) -> dict[str, Any]:
         """Begin or resume the run, finish it, and return its result."""
         self._begin_or_resume()
         if self.has_begun and self._is_finished():
