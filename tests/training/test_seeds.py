@@ -146,14 +146,15 @@ def test_ctrl_c_lets_seeds_at_the_same_time_save_and_tells_how_to_resume(stripes
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    with pytest.raises(StoppedError, match=f"Resume with: .* --resume --out {out} --seeds 2"):
-        train_seeds(recipe, out, 2, workers=2, quiet=True)
+    with pytest.raises(StoppedError, match=f"Resume with: .* --resume --out {out} --seeds 3"):
+        train_seeds(recipe, out, 3, workers=2, quiet=True)
     thread.join()
     # In sessions of their own: a terminal's Ctrl-C, to all of a group, does not reach them twice.
     assert sessions == [True, True]
     for run in runs:
         assert run.checkpoints.newest() is not None
         assert not run.is_finished()
+    assert not (out / "seed-2").exists()
 
 
 def test_a_second_ctrl_c_ends_seeds_that_do_not_stop(stripes, tmp_path, monkeypatch):
