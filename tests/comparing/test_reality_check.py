@@ -202,7 +202,7 @@ def test_a_fold_trains_as_the_protocol_says(plan, recipe):
 
 def test_what_the_recipe_says_of_its_own_loss_is_not_used(stripes):
     recipe = tiny_recipe(stripes, loss__name="mf_cwms", loss__beta=33, train__batch_size=8)
-    asked = reality_check(recipe, ["mf_cwms"], trials=1, repeats=1)
+    asked = reality_check(recipe, [" mf_cwms"], trials=1, repeats=1)
     assert "beta" not in asked.fold_recipe("mf_cwms", {}, 0, seed=0).loss.arguments
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from weiss.comparing import STUDIES, carry_out, make_study, plan_from
+from weiss.comparing import STUDIES, carry_out, make_study, plan_from, studies
 from weiss.comparing.units import results_on_disk
 from weiss.runs import recipe_from
 
@@ -77,6 +77,14 @@ def test_costs_grow_with_the_classes(recipe, tmp_path):
     assert all(row["scores"]["milliseconds"]["mean"] > 0 for row in found["rows"])
 
 
+def test_a_cost_names_the_machine_it_was_measured_on_whatever_its_device(
+    recipe, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(studies, "measure_cost", lambda *_, **__: {"device": "mps"})
+    unit, *_ = make_study("classes", recipe).ready({})
+    assert unit.work(tmp_path)["made_with"]["device"] == "CPU"
+
+
 def test_a_cost_that_could_not_be_measured_is_a_failed_row_without_scores(recipe):
     values = {"num_classes": [50, 500, 5000]}
     plan = make_study("classes", recipe, losses=["mf_cwms"], values=values)
@@ -116,11 +124,13 @@ def test_the_approximation_is_measured_on_drawn_classes_and_on_networks(recipe, 
         ("dimension", {"values": {"loss.beta": [1]}}, "--values must be"),
         ("classes", {"seeds": 3}, "must be left out"),
         ("dimension", {"values": {"backbone.embedding_size": []}}, "at least one value"),
+        ("classes", {"values": {"num_classes": [50, 90, 50.0]}}, "none twice"),
         ("dimension", {"values": {"backbone.embedding_size": [-3]}}, "embedding_size must be"),
         ("classes", {"values": {"num_classes": [1]}}, "at least 2"),
         ("breakdown", {"losses": ["ms"]}, "--losses must be one of"),
+        ("breakdown", {"values": {"spread": ["wide"]}}, "--values spread must be a number"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_anything_begins(recipe, name, options, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         make_study(name, recipe, **options).check()

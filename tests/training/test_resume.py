@@ -1,19 +1,21 @@
 """A run that was stopped or killed and then resumed is the run that was not: to the last bit."""
 
-import random
+import json
 import shutil
 import signal
 import sys
-import time
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import psutil
 import pytest
 import torch
-from tiny import assert_same_run, begin, command, damage, tiny_recipe, traces, wait_until
+from tiny import assert_same_run, begin, command, damage, metrics, traces, wait_until
+from typed import weiss
 
 from weiss.runs import Run, recipe_from
-from weiss.training import StoppedError, evaluate_run, preparation, train, trainer
+from weiss.runs.evaluator import Evaluator
+from weiss.training import StoppedError, evaluate_run, preparation, trainer
 from weiss.training.resuming import kept_network
 from weiss.training.state import Position
 from weiss.training.step import Stepper
@@ -51,6 +53,27 @@ def with_dropout(section, *, real=preparation.build_backbone, **options):
     return model
 
 
+@pytest.fixture
+def stops(monkeypatch):
+    """Let somebody stop the run when a method is called, and expect that it stops."""
+
+    @contextmanager
+    def at(owner, name, when=lambda *_: True, match="the state is saved"):
+        real = getattr(owner, name)
+
+        def method(*given, **options):
+            if when(*given):
+                signal.raise_signal(signal.SIGINT)
+            return real(*given, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, method)
+            with pytest.raises(StoppedError, match=match):
+                yield
+
+    return at
+
+
 def until_finished(run, changes, most=60):
     """Resume a run until nobody stops it; return how often somebody did."""
     for stops in range(most):
@@ -86,8 +109,6 @@ def test_a_run_stopped_after_every_step_is_the_run_that_was_not(run, monkeypatch
 @pytest.mark.parametrize("variant", ["cosine", "alternating", "class_mean", "held out"])
 def test_a_run_stopped_whenever_it_embeds_is_the_run_that_was_not(run, monkeypatch, variant):
     """In evaluation, when fields are solved for, and when the test set is looked at."""
-    from weiss.runs.evaluator import Evaluator
-
     changes = {**STEPS, **VARIANTS[variant], "evaluate__batch_size": 5}
     whole = run("whole", **changes)
     places = set()
@@ -135,21 +156,12 @@ def test_a_run_killed_between_model_and_state_is_the_run_that_was_not(run, monke
     assert_same_run(whole.parent / "stopped", whole)
 
 
-def test_a_damaged_state_is_passed_over_and_the_run_ends_the_same(run, monkeypatch):
+def test_a_damaged_state_is_passed_over_and_the_run_ends_the_same(run, stops):
     changes = {**STEPS, "train__checkpoint_seconds": 0}
     whole = run("whole", **changes)
-    calls = []
-
-    def step(stepper, images, labels, real=Stepper.__call__):
-        calls.append(1)
-        if len(calls) == 5:
-            signal.raise_signal(signal.SIGINT)
-        return real(stepper, images, labels)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Stepper, "__call__", step)
-        with pytest.raises(StoppedError, match="epoch 2 after step 2"):
-            run("stopped", **changes)
+    calls = iter(range(1, 9))
+    with stops(Stepper, "__call__", lambda *_: next(calls) == 5, "epoch 2 after step 2"):
+        run("stopped", **changes)
     folder = whole.parent / "stopped"
     older, newest = Run(folder).checkpoints.files()
     assert (int(older.stem), int(newest.stem)) == (4, 5)
@@ -159,38 +171,19 @@ def test_a_damaged_state_is_passed_over_and_the_run_ends_the_same(run, monkeypat
     assert_same_run(folder, whole)
 
 
-def test_a_run_without_a_state_begins_again(run, monkeypatch, capsys):
-    """Killed before the first state: there is a recipe, perhaps metrics, and nothing else."""
-    whole = run("whole", **STEPS)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer.Training, "_save", killed)
-        with pytest.raises(Killed):
-            run("stopped", **STEPS)
-    run("stopped", resume=True, quiet=False, **STEPS)
-    assert "No state was saved yet; the run begins again." in capsys.readouterr().out
-    assert_same_run(whole.parent / "stopped", whole)
-
-
-def start(words):
-    return begin([sys.executable, "-m", "weiss", *words], text=True)
-
-
 def newest(folder):
     """The steps of the newest state of a run, 0 where there is none."""
     return max((int(path.stem) for path in Run(folder).checkpoints.files()), default=0)
 
 
-def wait_for_state(folder, process, after=0):
-    """Wait until a state newer than ``after`` steps is there, of a run that has not ended."""
-    wait_until(lambda: newest(folder) > after or process.poll() is not None)
-    assert process.poll() is None, "the run ended first"
+def test_a_process_killed_within_an_epoch_is_the_run_that_was_not(run, stripes, tmp_path):
+    folder = tmp_path / "killed"
+    changes = {"train__epochs": 5000, "train__checkpoint_seconds": 0, "schedule__every": 20}
+    words = command(stripes, folder, "--quiet", **changes)
+    process = begin([sys.executable, "-m", "weiss", *words], text=True)
 
-
-def hold_in_mid_epoch(folder, process):
-    """Suspend a run while its newest state lies within an epoch of three steps."""
-
-    def held():
+    def is_held():
+        """Suspend it, unless its newest state lies between two epochs of three steps."""
         process.send_signal(signal.SIGSTOP)
         wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
         if newest(folder) % 3:
@@ -198,71 +191,42 @@ def hold_in_mid_epoch(folder, process):
         process.send_signal(signal.SIGCONT)
         return False
 
-    wait_until(held)
-
-
-ENDLESS = {"train__epochs": 5000, "train__checkpoint_seconds": 0, "schedule__every": 20}
-
-
-@pytest.mark.parametrize("times", [1, pytest.param(10, marks=pytest.mark.slow)])
-def test_a_run_killed_at_any_moment_is_the_run_that_was_not(run, stripes, tmp_path, times):
-    """Every second kill, the first too, hits it between the steps of an epoch."""
-    folder, reached, moments = tmp_path / "killed", [0], random.Random(7)
-    for attempt in range(times):
-        words = command(stripes, folder, "--quiet", *(["--resume"] * bool(attempt)), **ENDLESS)
-        process = start(words)
-        wait_for_state(folder, process, reached[-1])
-        if attempt % 2:
-            time.sleep(moments.uniform(0.0, 0.2))
-        else:
-            hold_in_mid_epoch(folder, process)
-        process.kill()
-        assert "Traceback" not in process.communicate()[1]
-        reached.append(newest(folder))
-    assert reached == sorted(reached)
-    assert all(steps % 3 for steps in reached[1::2]), reached
-    changes = {**ENDLESS, "train__epochs": reached[-1] // 3 + 2}
+    wait_until(lambda: newest(folder) or process.poll() is not None)
+    wait_until(is_held)
+    process.kill()
+    assert "Traceback" not in process.communicate()[1]
+    changes |= {"train__epochs": newest(folder) // 3 + 2}
     run("killed", resume=True, **changes)
     assert len(Run(folder).metrics()) == changes["train__epochs"]
     assert_same_run(folder, run("whole", **changes))
 
 
-def test_ctrl_c_saves_the_state_and_tells_how_to_resume(stripes, tmp_path, undrawn, capsys):
+def test_ctrl_c_saves_the_state_and_tells_how_to_resume(stripes, tmp_path, undrawn, monkeypatch):
+    def step(stepper, images, labels, real=Stepper.__call__):
+        signal.raise_signal(signal.SIGINT)
+        return real(stepper, images, labels)
+
     folder = tmp_path / "run"
-    process = start(command(stripes, folder, **ENDLESS))
-    wait_for_state(folder, process)
-    process.send_signal(signal.SIGINT)
-    said = " ".join(process.communicate(timeout=60)[1].split())
-    assert process.returncode == 130, said
-    assert said.startswith("Stopped: in epoch ")
-    assert f"the state is saved. Resume with: weiss train --resume --out {folder}" in said
-    assert "Traceback" not in said
+    with monkeypatch.context() as patch:
+        patch.setattr(Stepper, "__call__", step)
+        done = weiss(*command(stripes, folder))
+    assert done.returncode == 130
+    assert " ".join(done.stderr.split()) == (
+        "Stopped: in epoch 1 after step 1; the state is saved. Resume with: weiss train --resume "
+        f"--out {folder}"
+    )
     assert list(folder.rglob(".*")) == []
-    steps = newest(folder)
-    train(recipe_from(folder, {"train.epochs": steps // 3 + 2}), folder, resume=True)
-    places = {(steps // 3 + 1, steps % 3)}
-    if steps % 3 == 0:  # the epoch's last step is done, and what follows it may be or not
-        places.add((steps // 3, 3))
-    said = capsys.readouterr().out
-    assert any(f"Resuming in epoch {epoch} after step {step}." in said for epoch, step in places)
+    done = weiss("train", "--resume", "--out", folder)
+    assert done.returncode == 0, done.stderr
+    assert "Resuming in epoch 1 after step 1." in done.stdout
 
 
-def test_a_stop_while_the_test_set_is_looked_at_leaves_the_state_alone(run, monkeypatch):
-    from weiss.runs.evaluator import Evaluator
-
+def test_a_stop_while_the_test_set_is_looked_at_leaves_the_state_alone(run, stops):
     changes = {"evaluate__on": "held_out", "evaluate__folds": 3, "seed": 2}
     whole = run("whole", train__epochs=6, **changes)
     assert Run(whole).result()["epoch"] < 6  # the best network is not the last
-
-    def embed(evaluator, model, rows, *, real=Evaluator.embed, **options):
-        if evaluator.table.splits[rows[0]] == "test":
-            signal.raise_signal(signal.SIGINT)
-        return real(evaluator, model, rows, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Evaluator, "embed", embed)
-        with pytest.raises(StoppedError):
-            run("stopped", train__epochs=6, **changes)
+    with stops(Evaluator, "evaluate", lambda evaluator, model, split: split == "test"):
+        run("stopped", train__epochs=6, **changes)
     stopped = whole.parent / "stopped"
     (one,), (two,) = (Run(folder).checkpoints.files() for folder in (whole, stopped))
     first, second = (Run(f).checkpoints.newest().tensors for f in (whole, stopped))
@@ -271,18 +235,18 @@ def test_a_stop_while_the_test_set_is_looked_at_leaves_the_state_alone(run, monk
     assert all(first[name].equal(second[name]) for name in first)
 
 
-def test_the_result_of_fewer_epochs_is_not_that_of_more(run, monkeypatch):
-    """Killed between the last state and the result of a run that was prolonged."""
-    folder = run(train__epochs=2)
+def test_a_finished_run_can_be_prolonged(run, monkeypatch):
+    """Killed between its last state and its result; the result of fewer epochs is not taken."""
+    folder, more = run(train__epochs=2), {"train__patience": 7, "train__graphs": "false"}
     with monkeypatch.context() as patch:
-        patch.setattr("weiss.training.results.write_results", killed)
+        patch.setattr(Run, "write_result", killed)
         with pytest.raises(Killed):
-            run(train__epochs=4, resume=True)
+            run(train__epochs=4, resume=True, **more)
     assert not Run(folder).is_finished()
-    run(train__epochs=4, resume=True)
-    whole = run("whole", train__epochs=4)
-    assert Run(folder).result()["epochs"] == 4
-    assert_same_run(folder, whole)
+    run(train__epochs=4, resume=True, **more)
+    recipe = recipe_from(str(folder)).train
+    assert (recipe.epochs, recipe.patience, recipe.graphs) == (4, 7, False)
+    assert_same_run(folder, run("whole", train__epochs=4))
 
 
 def killed(*_, **__):
@@ -343,17 +307,62 @@ def harmed(path, how):
 
 
 @pytest.mark.parametrize("has_state", [True, False])
-def test_a_damaged_result_is_written_again_without_training(run, monkeypatch, has_state):
+def test_a_damaged_result_is_written_again_without_training(run, stops, monkeypatch, has_state):
+    """Also if that is stopped at first, which leaves no state of the network before training."""
     changes = {"evaluate__on": "held_out", "evaluate__folds": 3}
     folder = run(**changes)
     whole = traces(folder)
     (folder / "result.json").write_text((folder / "result.json").read_text()[:50])
     if not has_state:  # a comparison removes the states of finished runs
         shutil.rmtree(folder / "state")
+    states = [path.name for path in Run(folder).checkpoints.files()]
     monkeypatch.setattr(Stepper, "__call__", killed)
-    with pytest.warns(UserWarning, match="result.json must be JSON; it is cut off"):
+    with (
+        pytest.warns(UserWarning, match="result.json must be JSON; it is cut off"),
+        stops(Evaluator, "evaluate"),
+    ):
+        run(resume=True, **changes)
+    with nullcontext() if has_state else pytest.warns(UserWarning, match="result.json must be"):
         run(resume=True, **changes)
     assert traces(folder) == whole
+    assert [path.name for path in Run(folder).checkpoints.files()] == states
+
+
+def test_a_run_without_a_state_begins_again_and_takes_no_older_network_for_its_own(
+    run, stops, monkeypatch, capsys
+):
+    """Killed before its first state, edited, begun again, and stopped once more."""
+    with monkeypatch.context() as patch:
+        patch.setattr("weiss.runs.checkpoints.Checkpoints.save", killed)
+        with pytest.raises(Killed):
+            run("stopped")
+    slow = {"optim__lr": 1e-9, "optim__class_lr": 1e-9}
+    whole = run("whole", **slow)
+    folder = whole.parent / "stopped"
+    shutil.copy(whole / "recipe.toml", folder)
+    with stops(Stepper, "__call__"):
+        run("stopped", resume=True, quiet=False, **slow)
+    assert "No state was saved yet; the run begins again." in capsys.readouterr().out
+    run("stopped", resume=True, **slow)
+    assert_same_run(folder, whole)
+
+
+def test_a_run_that_measures_nothing_is_prolonged_and_its_last_network_kept(run):
+    changes = {"data__split": "all", "train__patience": 1}
+    folder = run(train__epochs=2, **changes)
+    run(train__epochs=5, resume=True, **changes)
+    assert_same_run(folder, run("whole", train__epochs=5, **changes))
+
+
+def test_metrics_of_epochs_that_are_not_done_are_removed(run):
+    """Killed in the third epoch's state, and resumed with a patience that ends it before."""
+    folder = run(train__epochs=2)
+    lines = metrics(folder)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({**lines[-1], "epoch": 3}) + "\n")
+    (folder / "result.json").unlink()
+    run(train__epochs=2, resume=True)
+    assert metrics(folder) == lines
 
 
 def test_metrics_that_do_not_agree_with_the_model_give_no_result(run):
@@ -378,15 +387,6 @@ def test_damaged_metrics_are_written_again_from_the_state(run, text):
     assert traces(folder) == whole
 
 
-def test_a_stop_while_data_are_loaded_ends_the_run_after_the_first_step(
-    stripes, tmp_path, undrawn, monkeypatch
-):
-    real = trainer.prepare
-
-    def prepare(*given):
-        signal.raise_signal(signal.SIGTERM)
-        return real(*given)
-
-    monkeypatch.setattr(trainer, "prepare", prepare)
-    with pytest.raises(StoppedError, match="after step 1"):
-        train(tiny_recipe(stripes), tmp_path / "run", quiet=True)
+def test_a_stop_while_data_are_loaded_ends_the_run_after_the_first_step(run, stops):
+    with stops(trainer, "prepare", match="after step 1"):
+        run()

@@ -4,19 +4,21 @@ import json
 import os
 import shutil
 import signal
+import sys
 import threading
+from dataclasses import asdict
 
 import numpy as np
 import psutil
 import pytest
-from scipy import stats
 from tiny import assert_same_run, command, tiny_recipe, wait_until
 from typed import weiss
 from typer.testing import CliRunner
 
 from weiss import cli
+from weiss.evaluation.statistics import t_interval
 from weiss.runs import Run
-from weiss.training import StoppedError, train, train_seeds
+from weiss.training import StoppedError, results, train, train_seeds
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -37,11 +39,7 @@ def test_seeds_are_runs_whose_mean_and_interval_are_students(stripes, tmp_path, 
     assert sorted(p.name for p in out.iterdir()) == [*found["runs"], "summary.json"]
     for name in ("map_at_r", "r_precision", "precision_at_1"):
         values = [Run(out / each).result()[name] for each in found["runs"]]
-        entry = found[name]
-        assert entry["values"] == values
-        assert entry["mean"] == pytest.approx(np.mean(values), abs=1e-12)
-        ends = stats.t.interval(0.95, 2, loc=np.mean(values), scale=stats.sem(values))
-        assert (entry["low"], entry["high"]) == pytest.approx(ends, abs=1e-9)
+        assert found[name] == {"values": values, **asdict(t_interval(np.array(values)))}
     assert len(set(found["map_at_r"]["values"])) == 3
     assert len({Run(out / each).metrics()[0]["loss"] for each in found["runs"]}) == 3
     # Each is the run that its seed alone would give.
@@ -121,6 +119,16 @@ def test_seeds_are_resumed_by_their_folder_and_number(stripes, tmp_path):
     assert sorted(p.name for p in (tmp_path / "s").glob("seed-*")) == ["seed-3", "seed-4", "seed-5"]
 
 
+def test_ctrl_c_while_a_seed_writes_its_result_stops_before_the_next(
+    stripes, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(results, "draw", lambda *_: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(StoppedError, match="--resume --out .* --seeds 2"):
+        train_seeds(tiny_recipe(stripes, train__epochs=1), tmp_path, 2, quiet=True)
+    assert Run(tmp_path / "seed-0").is_finished()
+    assert not (tmp_path / "seed-1").exists()
+
+
 @pytest.mark.dist
 def test_ctrl_c_lets_seeds_at_the_same_time_save_and_tells_how_to_resume(stripes, tmp_path):
     recipe, out = tiny_recipe(stripes, train__epochs=2000), tmp_path / "out"
@@ -138,11 +146,33 @@ def test_ctrl_c_lets_seeds_at_the_same_time_save_and_tells_how_to_resume(stripes
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    with pytest.raises(StoppedError, match=f"Resume with: .* --resume --out {out} --seeds 2"):
-        train_seeds(recipe, out, 2, workers=2, quiet=True)
+    with pytest.raises(StoppedError, match=f"Resume with: .* --resume --out {out} --seeds 3"):
+        train_seeds(recipe, out, 3, workers=2, quiet=True)
     thread.join()
     # In sessions of their own: a terminal's Ctrl-C, to all of a group, does not reach them twice.
     assert sessions == [True, True]
     for run in runs:
         assert run.checkpoints.newest() is not None
         assert not run.is_finished()
+    assert not (out / "seed-2").exists()
+
+
+def test_a_second_ctrl_c_ends_seeds_that_do_not_stop(stripes, tmp_path, monkeypatch):
+    python, told = tmp_path / "python", tmp_path / "told"
+    lines = (f"trap 'touch {told}' TERM", f"touch {tmp_path}/begun-$$", "while :; do sleep 1; done")
+    python.write_text("\n".join(["#!/bin/sh", *lines]))
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+
+    def interrupt():
+        for seen in (lambda: len(list(tmp_path.glob("begun-*"))) == 2, told.exists):
+            wait_until(seen)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        train_seeds(tiny_recipe(stripes), tmp_path / "out", 3, workers=2)
+    thread.join()
+    assert len(list(tmp_path.glob("begun-*"))) == 2  # and the third does not begin
+    assert not [c for c in psutil.Process().children() if str(python) in c.cmdline()]

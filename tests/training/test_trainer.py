@@ -72,6 +72,11 @@ def test_the_recipe_of_a_run_is_complete_and_gives_the_same_run_again(finished, 
     assert resolved.train.precision == "fp32"
     assert resolved.augment.size == resolved.evaluate.size == resolved.evaluate.resize == 32
     assert resolved.made_with["device"] == "CPU"
+    assert resolved.backbone.pooling == "avg"
+    # As every argument of the loss.
+    arguments = {"alpha": 0.01, "beta": 80.0, "delta": 0.2, "delta_as": "distance"}
+    arguments |= {"reg_weight": 0.0, "reg_scale": "paper", "distance": "cosine"}
+    assert resolved.loss.arguments == {**arguments, "average": "classes"}
     # Filling it in again changes nothing.
     again = prepare(resolved, CPU, Processes()).recipe
     assert again.as_dict() == resolved.as_dict()
@@ -174,13 +179,16 @@ def test_every_loss_trains(run, name):
     assert Run(folder).result()["loss"] == name
 
 
-@pytest.mark.parametrize("name", ["mf_cwms", "mf_contrastive"])
-def test_the_loss_falls_and_retrieval_gets_better(run, name):
-    folder = run(loss__name=name, train__epochs=8, schedule__every=4)
+@pytest.mark.parametrize(("name", "precision"), [("mf_cwms", "fp32"), ("mf_contrastive", "bf16")])
+def test_the_loss_falls_and_retrieval_gets_better(run, name, precision):
+    changes = {"train__precision": precision, "train__epochs": 8, "schedule__every": 4}
+    folder = run(loss__name=name, **changes)
     fallen = losses(folder)
     assert fallen[-1] < fallen[3] < fallen[0]
     found = [line["evaluation"]["map_at_r"] for line in metrics(folder)]
     assert max(found) > found[0] + 0.2
+    tensors = Run(folder).model().state_dict().values()
+    assert {tensor.dtype for tensor in tensors} == {torch.float32, torch.int64}
 
 
 def test_optimisers_are_built_as_the_recipe_says(stripes):
@@ -247,9 +255,6 @@ def test_learning_rates_follow_the_schedule(run):
         # As of the middle of the last step.
         factor = schedule.factor(line["epoch"] - 1 + 2.5 / 3, 4)
         assert line["lr"] == pytest.approx({"network": 1e-2 * factor, "fields": 0.05 * factor})
-    folder = run("steps", schedule__every=2, schedule__gamma=0.1, train__epochs=5)
-    rates = [line["lr"]["network"] for line in metrics(folder)]
-    assert rates == pytest.approx([1e-2, 1e-2, 1e-3, 1e-3, 1e-4])
 
 
 @pytest.mark.parametrize("how", ["alternating", "class_mean"])
@@ -314,13 +319,6 @@ def test_images_with_several_labels_train(run, stripes, tmp_path):
     assert evaluate_run(folder, device="cpu").summary()["map_at_r"] > 0
 
 
-def test_bfloat16_trains_on_a_cpu(run):
-    folder = run(train__precision="bf16", loss__name="mf_contrastive", train__epochs=4)
-    assert losses(folder)[-1] < losses(folder)[0]
-    tensors = Run(folder).model().state_dict()
-    assert {t.dtype for t in tensors.values() if t.is_floating_point()} == {torch.float32}
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_compiled_network_trains(run):
@@ -334,19 +332,25 @@ def test_a_compiled_network_trains(run):
 
 
 @pytest.mark.parametrize(
-    ("name", "parts"), [("mf_cwms", 2), ("contrastive", 3), ("proxy_anchor", 2)]
+    ("name", "parts", "device"),
+    [
+        ("mf_cwms", 2, "cpu"),
+        ("contrastive", 3, "cpu"),
+        ("proxy_anchor", 2, "cpu"),
+        pytest.param("mf_cwms", 3, "cuda", marks=pytest.mark.gpu),
+    ],
 )
-def test_a_batch_in_parts_has_the_loss_and_gradients_of_the_whole(stripes, name, parts):
+def test_a_batch_in_parts_has_the_loss_and_gradients_of_the_whole(
+    stripes, monkeypatch, name, parts, device
+):
+    # TF32, the default of convolutions, has a thousandth of the digits that this is about.
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     found = []
     for accumulate in (1, parts):
-        changes = {"train__batch_size": 12, "train__per_class": 2, "train__accumulate": accumulate}
-        made = prepared(
-            stripes,
-            loss__name=name,
-            backbone__freeze_bn="statistics",
-            optim__class_lr=0.1,
-            **changes,
-        )
+        changes = {"train__per_class": 2, "train__accumulate": accumulate}
+        changes |= {"backbone__freeze_bn": "statistics", "train__precision": "fp32"}
+        recipe = tiny_recipe(stripes, loss__name=name, optim__class_lr=0.1, **changes)
+        made = prepare(recipe, torch.device(device), Processes())
         made.stepper.set_phase(warming_up=False)
         made.model.train()
         value, _, _ = made.stepper._backward(*next(made.experiment.batches(0)))
@@ -358,7 +362,7 @@ def test_a_batch_in_parts_has_the_loss_and_gradients_of_the_whole(stripes, name,
     for key, gradient in gradients.items():
         off = (gradient - gradients_of_parts[key]).norm() / gradient.norm().clamp_min(1e-12)
         assert gradient.norm() > 0, key
-        assert off < 1e-5, key
+        assert off < (1e-5 if device == "cpu" else 1e-3), key
 
 
 def test_batch_normalisation_sees_an_image_of_a_batch_in_parts_once(stripes):

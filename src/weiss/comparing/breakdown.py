@@ -26,7 +26,8 @@ Results with the paper's settings, for 32 orthogonal classes of 16 samples in 12
   order, since the child drops a constant inside its logarithm, which changes its slope.
 - Binomial: within 3 % up to a spread of 0.3, beyond -10 % from 0.47; of second order.
 
-Solving for the fields changes no share by more than 0.03. If classes are closer than the repulsion
+Fields that minimise the child's loss (`weiss.losses.self_consistency.solve_fields`) change no share
+by more than 0.03. If classes are closer than the repulsion
 reaches, the child misses more: MFCWMS misses 43 % in 8 dimensions at a spread of 0.2.
 
 Dimensions: N samples, C classes, D embedding size, K classes present; b rows of a block.
@@ -42,7 +43,6 @@ from torch import Tensor
 from weiss._base import checks
 from weiss.losses import MeanFieldLoss, PairLoss, make_loss
 from weiss.losses.by_name import FAMILIES
-from weiss.losses.self_consistency import solve_fields
 from weiss.theory.distances import DISTANCES, unit
 from weiss.theory.interactions import Interactions
 
@@ -67,7 +67,6 @@ def gap_at(
     embedding_size: int = 128,
     settings: Mapping[str, Any] | None = None,
     seed: int = 0,
-    solver_steps: int = 100,
 ) -> dict[str, float]:
     """Compare a pair loss with its child on drawn classes of a given spread; see `gap_of`.
 
@@ -90,7 +89,7 @@ def gap_at(
             "no extent."
         )
     embeddings, labels = draw_classes(spread, num_classes, per_class, embedding_size, seed)
-    return gap_of(embeddings, labels, family, settings, solver_steps=solver_steps)
+    return gap_of(embeddings, labels, family, settings)
 
 
 @torch.no_grad()
@@ -155,7 +154,6 @@ def gap_of(
     *,
     most: int = 12_000,
     seed: int = 0,
-    solver_steps: int = 0,
 ) -> dict[str, float]:
     """Compare a pair loss with its child on given embeddings, such as those of a trained network.
 
@@ -171,18 +169,13 @@ def gap_of(
             (``reg_weight``) are ignored.
         most: if there are more samples, whole classes are drawn until the next does not fit.
         seed: of that draw.
-        solver_steps: steps of `weiss.losses.self_consistency.solve_fields`, from the class means,
-            on all samples; 0 for none.
 
     Returns:
         ``spread``, ``pair``, ``mean_field`` with the fields at the class means, ``gap``,
-        ``excess``, and the pair loss without extent, ``pair_at_zero``. With ``solver_steps`` also
-        ``solved``, the child's value at the fields that minimise it, ``solved_gap`` and
-        ``solved_excess``.
+        ``excess``, and the pair loss without extent, ``pair_at_zero``.
     """
     owner = "gap_of"
     checks.one_of("family", family, FAMILIES, owner)
-    checks.not_negative("solver_steps", solver_steps, owner)
     samples_ND, labels_N = _checked(embeddings, labels, owner)
     samples_ND, labels_N = _at_most(samples_ND, labels_N, checks.count("most", most, owner), seed)
     shared = {k: v for k, v in (settings or {}).items() if k not in NOT_SHARED}
@@ -195,44 +188,22 @@ def gap_of(
     on_sphere = unit if pair.distance == "cosine" else torch.clone
     samples_ND = on_sphere(samples_ND)
     fields_CD = on_sphere(_class_means(samples_ND, labels_N))
-    wide = _both(pair, child, samples_ND, labels_N, fields_CD, solver_steps)
-    # The same classes without extent.
-    point = _both(pair, child, fields_CD[labels_N], labels_N, fields_CD, solver_steps)
-    found = {"spread": spread_of(samples_ND, labels_N), "pair_at_zero": point["pair"], **wide}
-    for fields, prefix in {"mean_field": "", "solved": "solved_"}.items():
-        if fields in wide:
-            found[f"{prefix}gap"] = wide["pair"] - wide[fields]
-            # Constants first: they may be a hundred times as large as the excess.
-            rise = wide["pair"] - point["pair"]
-            found[f"{prefix}excess"] = rise - (wide[fields] - point[fields])
-    return found
-
-
-def _both(
-    pair: PairLoss,
-    child: MeanFieldLoss,
-    samples_ND: Tensor,
-    labels_N: Tensor,
-    fields_CD: Tensor,
-    solver_steps: int,
-) -> dict[str, float]:
-    """Return the pair loss and the child's, at given fields and with steps at solved ones."""
-
-    def value() -> float:
-        with torch.no_grad():
-            return float(child(samples_ND, labels_N))
-
     with torch.no_grad():
         child.fields.copy_(fields_CD)
-    found = {"pair": pair_value(pair, samples_ND, labels_N), "mean_field": value()}
-    if solver_steps:
-        # Adam moves every coordinate by about its rate: a tenth of a unit vector all together.
-        rate = 0.1 / samples_ND.shape[1] ** 0.5
-        everything = [np.arange(len(samples_ND))] * solver_steps
-        solve_fields(child, samples_ND, labels_N, everything, rate)
-        # If the means are the minimum, every step makes it worse.
-        found["solved"] = min(found["mean_field"], value())
-    return found
+        at_means_ND = fields_CD[labels_N]  # the same classes without extent
+        mean_field = float(child(samples_ND, labels_N))
+        mean_field_at_zero = float(child(at_means_ND, labels_N))
+    energy = pair_value(pair, samples_ND, labels_N)
+    energy_at_zero = pair_value(pair, at_means_ND, labels_N)
+    return {
+        "spread": spread_of(samples_ND, labels_N),
+        "pair": energy,
+        "mean_field": mean_field,
+        "gap": energy - mean_field,
+        # Constants first: they may be a hundred times as large as the excess.
+        "excess": (energy - energy_at_zero) - (mean_field - mean_field_at_zero),
+        "pair_at_zero": energy_at_zero,
+    }
 
 
 @torch.no_grad()

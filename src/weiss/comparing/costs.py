@@ -85,9 +85,7 @@ def measure_cost(
         "embedding_size": checks.count("embedding_size", embedding_size, owner),
     }
     checks.count("repeats", repeats, owner)
-    refuse_absent_device(device, "device")
-    best = "cuda" if torch.cuda.is_available() else "cpu"
-    where = torch.device(best if device == "auto" else device)
+    where = device_of(device)
     found: dict[str, Any] = {"loss": loss, **sizes, "device": device_name(where)}
     try:
         with torch.random.fork_rng(devices=[]):  # the caller's random numbers do not change
@@ -103,6 +101,13 @@ def measure_cost(
     if where.type == "cuda":
         torch.cuda.empty_cache()
     return found | {"failed": failed}
+
+
+def device_of(asked: str) -> torch.device:
+    """Return a device that this machine must have; ``"auto"`` is a GPU, or the CPU."""
+    refuse_absent_device(asked, "device")
+    best = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(best if asked == "auto" else asked)
 
 
 def _measured(

@@ -23,6 +23,7 @@ from typing import Any
 from weiss._base import checks
 from weiss.comparing import units
 from weiss.comparing.contenders import plain_losses
+from weiss.comparing.costs import PER_CLASS
 from weiss.comparing.plan import Plan, check_count, row_of, title_of
 from weiss.comparing.search_spaces import (
     CLASS_LR,
@@ -39,8 +40,6 @@ from weiss.runs.experiment import open_data
 from weiss.runs.summaries import SCORES, UNTRAINED, summarised
 
 METRIC = "map_at_r"
-PER_CLASS = {"pairs": 4, "classes": 1}
-"""Images of a class in a batch, by the loss's kind of sampling."""
 TRIALS_BEFORE_PRUNING = 4
 
 
@@ -331,8 +330,9 @@ def reality_check(
         prune: skip further folds of a trial whose first ones are below the median.
         spaces: a TOML file of search spaces; see `weiss.comparing.search_spaces.search_space`.
     """
+    names = plain_losses(losses)
     options = {
-        "losses": plain_losses(losses),
+        "losses": names,
         "trials": trials,
         "repeats": repeats,
         "folds": folds,
@@ -341,7 +341,7 @@ def reality_check(
         "prune": prune,
         "spaces": {
             loss: {key: asdict(each) for key, each in search_space(loss, spaces).items()}
-            for loss in losses
+            for loss in names
         },
     }
     return RealityCheck(recipe, options)

@@ -12,7 +12,7 @@ from weiss.comparing import units
 from weiss.comparing.contenders import Contender, contenders_of
 from weiss.comparing.plan import Plan, check_count, row_of, settings_of, title_of
 from weiss.comparing.units import Results, Unit
-from weiss.runs import Recipe, recipe_from_dict, recipe_with
+from weiss.runs import Recipe, recipe_with
 from weiss.runs.experiment import open_data
 from weiss.runs.folder import build_loss
 from weiss.runs.summaries import SCORES, UNTRAINED, summarised
@@ -42,10 +42,6 @@ class Variant:
     recipe: Recipe
     num_seeds: int | None = None
 
-    def with_seed(self, seed: int) -> Recipe:
-        """Return the recipe with another seed."""
-        return recipe_from_dict({**self.recipe.as_dict(), "seed": seed})
-
 
 class RunTable(Plan):
     """A comparison of recipes, each with several seeds; the network before training is a row."""
@@ -68,11 +64,19 @@ class RunTable(Plan):
             for number, at in enumerate(untrained)
             if at not in untrained[:number]
         ]
-        for each in contenders_of(self.options["losses"]):
-            for at in places:
-                name, recipe = _name(each.folder, at), each.recipe(self.recipe, at)
-                own = (each.loss, each.title, each.changes, at, recipe, each.seeds)
-                rows.append(Variant(name, *own))
+        rows += [
+            Variant(
+                name=_name(each.folder, at),
+                loss=each.loss,
+                title=each.title,
+                changes=each.changes,
+                at=at,
+                recipe=each.recipe(self.recipe, at),
+                num_seeds=each.seeds,
+            )
+            for each in contenders_of(self.options["losses"])
+            for at in places
+        ]
         return rows
 
     def _keys(self, variant: Variant) -> dict[int, str]:
@@ -87,10 +91,7 @@ class RunTable(Plan):
         return sum(len(self._keys(variant)) for variant in self.variants)
 
     def check(self) -> None:
-        """Refuse unknown losses, axes without values, no seeds, and data that cannot be opened."""
-        for axis in self.axes:
-            if not axis["values"]:
-                raise ValueError(f"--values must give {axis['key']} at least one value; got none.")
+        """Refuse unknown losses, no seeds, and data that cannot be opened."""
         self._check_contenders()
         check_count("--seeds", self.options["seeds"])
         variants = self.variants  # checks every recipe
@@ -131,7 +132,7 @@ class RunTable(Plan):
         found = []
         for seed, row, key in sorted(wanted):
             unit = units.untrained if variants[row].loss == UNTRAINED else units.training
-            found.append(unit(key, variants[row].with_seed(seed)))
+            found.append(unit(key, recipe_with(variants[row].recipe, {"seed": seed})))
         return found
 
     def rows(self, done: Results, failures: Mapping[str, str]) -> list[dict[str, Any]]:

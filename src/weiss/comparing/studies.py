@@ -10,13 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from weiss._base import checks
 from weiss.comparing import units
 from weiss.comparing.breakdown import gap_at, gap_of
 from weiss.comparing.contenders import contenders_of, plain_losses
-from weiss.comparing.costs import measure_cost
+from weiss.comparing.costs import device_of, measure_cost
 from weiss.comparing.plan import Plan, check_count, row_of, settings_of, title_of
 from weiss.comparing.run_table import RunTable
 from weiss.comparing.units import Result, Results, Unit
@@ -185,8 +183,7 @@ class Classes(Measurement):
             device=recipe.train.device,
             seed=recipe.seed,
         )
-        where = torch.device("cpu" if found["device"] == "CPU" else "cuda")
-        return {**found, "made_with": made_with(where)}
+        return {**found, "made_with": made_with(device_of(recipe.train.device))}
 
     def rows(self, done: Results, failures: Mapping[str, str]) -> list[dict[str, Any]]:
         """Return a row for each loss and number of classes."""
@@ -230,9 +227,11 @@ class Breakdown(Measurement):
         return len(self.options["losses"]) * (len(self.axes[0]["values"]) + 3) + 1
 
     def check(self) -> None:
-        """Refuse losses that have no mean-field form, and data that cannot be opened."""
+        """Refuse losses without a mean-field form, a wrong spread, data that cannot be opened."""
         for loss in plain_losses(self.options["losses"]):
             checks.one_of("--losses", loss, [f"mf_{name}" for name in FAMILIES], "this study")
+        for spread in self.axes[0]["values"]:
+            checks.not_negative("--values spread", spread, "this study")
         open_data(self.recipe)
 
     def ready(self, done: Results) -> list[Unit]:
@@ -327,6 +326,10 @@ def make_study(
     for key, given in (values or {}).items():
         checks.one_of("--values", key, axes, f"the study {name!r}")
         axes[key] = list(given)
+        if not given or any(value in given[:at] for at, value in enumerate(given)):
+            raise ValueError(
+                f"--values must give {key} at least one value, and none twice; got {axes[key]}."
+            )
     wanted = contenders_of(study.default_losses if losses is None else losses)
     options: dict[str, Any] = {"losses": [each.text for each in wanted], "values": axes}
     if issubclass(study, RunTable):

@@ -3,6 +3,7 @@
 import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -114,9 +115,8 @@ def _made_with(
     """Return versions and hardware of the first run, or of the first measurement."""
     keys = [*(key for row in rows for key in row["runs"]), *done]
     for run in (Run(out / key) for key in keys):
-        if run.exists():
-            found: dict[str, Any] = run.recipe().get("made_with", {})
-            return found
+        with suppress(OSError, ValueError):  # no run, or a damaged recipe
+            return dict(run.recipe().get("made_with", {}))
     return next((dict(r["made_with"]) for r in done.values() if "made_with" in r), {})
 
 

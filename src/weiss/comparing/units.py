@@ -92,14 +92,19 @@ def trial(key: str, make_recipe: Callable[[], Recipe]) -> Unit:
     """Return the unit that trains for a score alone: no model is kept, no picture is drawn.
 
     A failed training is a result as well, ``{"failed": why}``: a loss that is not finite, settings
-    that the loss refuses, and any other error that occurs twice in a row. After the
-    first such error the training is tried again.
+    that the loss refuses, and any other error twice in a row: after the first the training is tried
+    again.
     """
 
     def work(folder: Path) -> Result:
         result = found(folder)
         if result is None:
-            result = _try_training(make_recipe, folder)
+            try:
+                recipe = make_recipe()
+            except ValueError as error:
+                result = _failed(error, folder)
+            else:
+                result = _try_training(recipe, folder)
         shutil.rmtree(folder / STATE, ignore_errors=True)
         (folder / MODEL).unlink(missing_ok=True)
         return result
@@ -162,28 +167,20 @@ def computed(key: str, compute: Callable[[Path], Result]) -> Unit:
     return Unit(key, work, found)
 
 
-def _try_training(make_recipe: Callable[[], Recipe], folder: Path) -> Result:
+def _try_training(recipe: Recipe, folder: Path, *, is_second: bool = False) -> Result:
     try:
-        recipe = make_recipe()
-    except ValueError as error:
-        return _failed(error, folder)
-    earlier = ""
-    while True:
-        try:
-            return train(recipe, folder, resume=Run(folder).exists(), quiet=True, pictures=False)
-        except StoppedError:
-            raise
-        except NotFiniteError as error:
+        return train(recipe, folder, resume=Run(folder).exists(), quiet=True, pictures=False)
+    except StoppedError:
+        raise
+    except (ArithmeticError, RuntimeError) as error:
+        if "CUDA error" in str(error) and not isinstance(error, torch.OutOfMemoryError):
+            raise  # this process cannot use the device any more
+        if is_second or isinstance(error, NotFiniteError):
             return _failed(error, folder)
-        except (ArithmeticError, RuntimeError) as error:
-            if "CUDA error" in str(error) and not isinstance(error, torch.OutOfMemoryError):
-                raise  # this process cannot use the device any more
-            if type(error).__name__ == earlier:
-                return _failed(error, folder)
-            earlier = type(error).__name__
-        gc.collect()  # the second try may need the memory that the first one held
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+    gc.collect()  # the second try may need the memory that the first one held
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return _try_training(recipe, folder, is_second=True)
 
 
 def _failed(error: Exception, folder: Path) -> Result:

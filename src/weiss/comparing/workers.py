@@ -203,6 +203,11 @@ def carry_out(
     """
     out = Path(out)
     check_count("--workers", workers)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # they would share each other's batches
+        raise ValueError(
+            "a comparison must be started as one process; this one is one of several. Start it "
+            "without torchrun, with --workers."
+        )
     plan.check()
     ledger, description = join(plan, out, storage=storage, study=study, command=command)
     plan = type(plan)(plan.recipe, description["options"])

@@ -51,8 +51,9 @@ KEPT_ON_RESUME = {
 """Everything that a run folder holds, and whether a run that continues keeps it.
 
 False: deleted when a run is resumed. True: stays; its content is written again from the saved state
-(`Position` in `weiss.training.state`). A run without a saved state starts again, and its old files
-stay until new ones replace them. Locking a run removes half-written files of these names.
+(`Position` in `weiss.training.state`). A run without a saved state starts again without its model;
+its other files stay until new ones replace them. Locking a run removes half-written files of these
+names.
 """
 CHECKSUMS = "checksums"
 """The entry of result.json with checksums of metrics.jsonl and of its other entries; 0.1 wrote

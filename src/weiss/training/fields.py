@@ -22,20 +22,18 @@ def place_fields(
 
     ``embed`` returns the embeddings ``(N, D)`` of the training items.
     """
-    if settings.how == "class_mean" and isinstance(loss, MeanFieldLoss):
-        # Each process updates its own copy; on a GPU sums may differ in their last bits.
-        experiment.processes.agree([loss.fields.data])
-    solves = settings.how == "alternating" and epoch % settings.every == 0
-    starts = settings.how == "class_mean" and epoch == 0
-    if not isinstance(loss, MeanFieldLoss) or not (solves or starts):
+    if not isinstance(loss, MeanFieldLoss) or settings.how == "joint":
         return
-    embeddings, labels = embed(), experiment.train_labels()
-    if epoch == 0:
-        # A solution is close to the class means.
-        with torch.no_grad():
-            loss.fields.copy_(class_means_of(embeddings, labels, len(loss.fields)))
-    if solves:
-        passes = range(epoch * settings.passes, (epoch + 1) * settings.passes)
-        batches = [rows for p in passes for rows in experiment.sampler.batches(p)]
-        solve_fields(loss, embeddings, labels, batches, settings.lr)
+    solves = settings.how == "alternating" and epoch % settings.every == 0
+    if solves or epoch == 0:
+        embeddings, labels = embed(), experiment.train_labels()
+        if epoch == 0:
+            # A solution is close to the class means.
+            with torch.no_grad():
+                loss.fields.copy_(class_means_of(embeddings, labels, len(loss.fields)))
+        if solves:
+            passes = range(epoch * settings.passes, (epoch + 1) * settings.passes)
+            batches = [rows for p in passes for rows in experiment.sampler.batches(p)]
+            solve_fields(loss, embeddings, labels, batches, settings.lr)
+    # Each process changes its own copy; on a GPU sums may differ in their last bits.
     experiment.processes.agree([loss.fields.data])

@@ -6,7 +6,6 @@ losses are copied to the host as they come, and checked when they have arrived.
 
 import math
 from collections import deque
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,11 +17,6 @@ SLOTS = 64
 """How many losses may be on their way from a GPU at a time."""
 
 
-def rates_as_text(rates: Mapping[str, float]) -> str:
-    """Return learning rates as error messages show them."""
-    return ", ".join(f"{name} {rate:g}" for name, rate in rates.items())
-
-
 class LossWatch:
     """Collects the losses of an epoch and checks each.
 
@@ -31,19 +25,18 @@ class LossWatch:
 
     def __init__(self, device: torch.device, total: float = 0.0, count: int = 0) -> None:
         self.total, self.count = total, count
-        self._is_gpu = device.type == "cuda"
-        self._coming: deque[tuple[Tensor, Any, dict[str, Any]]] = deque()
-        self._slots = torch.zeros(SLOTS, pin_memory=True) if self._is_gpu else None
+        self._coming: deque[tuple[Tensor, Any, int, int]] = deque()
+        self._slots = torch.zeros(SLOTS, pin_memory=True) if device.type == "cuda" else None
         self._next = 0
 
-    def add(self, loss: Tensor, **where: Any) -> None:
+    def add(self, loss: Tensor, step: int, epoch: int) -> None:
         """Add a loss, a scalar, and check those that have arrived.
 
         Raises:
-            NotFiniteError: a loss is NaN or infinite, with its step, epoch and learning rates.
+            NotFiniteError: a loss is NaN or infinite, with its step and epoch.
         """
         if self._slots is None:
-            self._check(float(loss), where)
+            self._check(float(loss), step, epoch)
             return
         if len(self._coming) == SLOTS:
             self._receive(wait=True)
@@ -52,7 +45,7 @@ class LossWatch:
         slot.copy_(loss, non_blocking=True)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(loss.device))
-        self._coming.append((slot, event, where))
+        self._coming.append((slot, event, step, epoch))
         self._receive(wait=False)
 
     def finish(self) -> float:
@@ -63,16 +56,15 @@ class LossWatch:
 
     def _receive(self, wait: bool) -> None:
         while self._coming and (wait or self._coming[0][1].query()):
-            slot, event, where = self._coming.popleft()
+            slot, event, step, epoch = self._coming.popleft()
             event.synchronize()
-            self._check(float(slot), where)
+            self._check(float(slot), step, epoch)
             wait = False
 
-    def _check(self, value: float, where: dict[str, Any]) -> None:
+    def _check(self, value: float, step: int, epoch: int) -> None:
         if not math.isfinite(value):
             raise NotFiniteError(
-                f"the loss must stay finite; it was {value} at step {where['step']} of epoch "
-                f"{where['epoch']}, with the learning rates {rates_as_text(where['rates'])}."
+                f"the loss must stay finite; it was {value} at step {step} of epoch {epoch}."
             )
         self.total += value
         self.count += 1

@@ -1,4 +1,4 @@
-"""The result of a run, and the files that it writes at its end: plots, card.md, result.json."""
+"""The result of a run, and the plots that it draws at its end."""
 
 import warnings
 from typing import Any
@@ -7,7 +7,6 @@ import torch
 
 from weiss.losses import LOSSES
 from weiss.runs import Recipe, Run
-from weiss.runs.card import card
 from weiss.runs.experiment import Experiment
 from weiss.runs.folder import METRICS
 from weiss.training.state import Position
@@ -48,21 +47,6 @@ def circumstances(experiment: Experiment) -> dict[str, Any]:
         "num_classes": experiment.num_classes,
         "measured_on": names.get(experiment.measured, experiment.measured),
     }
-
-
-def write_results(
-    run: Run,
-    recipe: Recipe,
-    result: dict[str, Any],
-    history: list[dict[str, Any]],
-    *,
-    pictures: bool = True,
-) -> None:
-    """Write plots, card and, last, the result: with it the run is finished."""
-    if pictures:
-        draw(run, recipe, result, history)
-    run.write_card(card(recipe, result))
-    run.write_result(result)
 
 
 def draw(run: Run, recipe: Recipe, result: dict[str, Any], history: list[dict[str, Any]]) -> None:

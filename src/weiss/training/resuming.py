@@ -24,8 +24,11 @@ from weiss.training.state import Position
 
 MAY_CHANGE = (
     *OF_A_MACHINE,
-    *("train.epochs", "train.patience", "train.checkpoint_seconds", "train.shard_classes"),
     "data.name",
+    "train.epochs",
+    "train.patience",
+    "train.checkpoint_seconds",
+    "train.shard_classes",
 )
 """The keys of a recipe that may change when a run is resumed: those on which no step so far
 depends. (The last epoch is always evaluated, so a run with epochs added has one evaluation more.)
@@ -139,12 +142,11 @@ def refuse_other_data(state: State, now: dict[str, Any], run: Run) -> None:
         )
 
 
-def refuse_fewer_epochs(state: State, recipe: Recipe) -> None:
+def refuse_fewer_epochs(at: Position, recipe: Recipe) -> None:
     """Refuse fewer epochs than are done."""
-    done = int(state.facts["position"]["epoch"])
-    if recipe.train.epochs < done:
+    if recipe.train.epochs < at.epoch:
         raise ValueError(
-            f"train.epochs must be at least the {done} that the run has done; got "
+            f"train.epochs must be at least the {at.epoch} that the run has done; got "
             f"{recipe.train.epochs}. Epochs cannot be undone."
         )
 
@@ -203,18 +205,10 @@ def position_at_the_end(run: Run, metric: str) -> Position | None:
     """
     try:
         history, facts = run.metrics(), run.model_facts()
-        best = best_line(history, metric)
-        agree = (
-            facts
-            and best
-            and (facts["epoch"], facts["metrics"])
-            == (
-                best["epoch"],
-                best["evaluation"],
-            )
-        )
-        numbered = [line["epoch"] for line in history] == list(range(1, len(history) + 1))
-        if not agree or not numbered:
+        best, epochs = best_line(history, metric), [line["epoch"] for line in history]
+        if not facts or best is None or epochs != list(range(1, len(epochs) + 1)):
+            return None
+        if (facts["epoch"], facts["metrics"]) != (best["epoch"], best["evaluation"]):
             return None
         seconds = sum(line["seconds"] for line in history)
         return Position(len(history), 0, history[-1]["steps"], seconds, history=history)

@@ -3,8 +3,9 @@
 import json
 import os
 import subprocess
+import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -118,9 +119,11 @@ def _in_processes(
 ) -> None:
     """Run each in a process of its own, some at a time; one that fails stops no other."""
     environment = {**os.environ, **share_of_cores(workers)}
-    running: list[subprocess.Popen[str]] = []
+    at_once = threading.Event()
 
     def one(recipe: Recipe, run: Run) -> str:
+        if stop.wanted:
+            return ""
         asked = run.folder.with_name(f".{run.folder.name}.toml")
         with replacing(asked) as temporary:
             temporary.write_text(to_toml(recipe.as_dict()), encoding="utf-8")
@@ -130,23 +133,25 @@ def _in_processes(
         process = subprocess.Popen(
             command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
-        running.append(process)
-        errors = process.communicate()[1]
+        errors, is_told = None, False
+        while errors is None:
+            try:
+                errors = process.communicate(timeout=0.2)[1]
+            except subprocess.TimeoutExpired:
+                if at_once.is_set():
+                    process.kill()
+                elif stop.wanted and not is_told:
+                    is_told = True
+                    process.terminate()
         asked.unlink(missing_ok=True)
         return "" if process.returncode == 0 else f"{run.folder.name}: {errors.strip()}"
 
     with StopRequest() as stop, ThreadPoolExecutor(workers) as pool:
-        waiting = [pool.submit(one, *pair) for pair in zip(recipes, runs, strict=True)]
-        ended: list[subprocess.Popen[str]] = []
-        while not all(each.done() for each in waiting):
-            wait(waiting, timeout=0.5)
-            if stop.wanted:
-                for each in waiting:
-                    each.cancel()
-                for process in running[len(ended) :]:
-                    process.terminate()  # once: a second signal would end it without saving
-                    ended.append(process)
-        failures = [line for each in waiting if not each.cancelled() and (line := each.result())]
+        try:
+            failures = [line for line in pool.map(one, recipes, runs) if line]
+        except KeyboardInterrupt:  # the second signal
+            at_once.set()
+            raise
     if stop.wanted:
         raise StoppedError(how_to_resume)
     if failures:

@@ -17,7 +17,7 @@ from weiss.losses.self_consistency import ClassMeans
 from weiss.losses.shards import is_sharded, whole_rows, whole_state
 from weiss.runs.checkpoints import State
 from weiss.runs.evaluator import NotFiniteError
-from weiss.training.loss_watch import LossWatch, rates_as_text
+from weiss.training.loss_watch import LossWatch
 
 
 @dataclass
@@ -103,10 +103,9 @@ class Parts:
         if all(bool(torch.stack(flags).all()) for flags in finite.values()):
             return
         name = next(name for name, value in learned.items() if not bool(value.isfinite().all()))
-        rates = rates_as_text({g["name"]: g["lr"] for g in self.optimizer.param_groups})
         raise NotFiniteError(
             f"parameters must stay finite; {name} was not after step {at.step} of epoch "
-            f"{at.epoch + 1}, with the learning rates {rates}."
+            f"{at.epoch + 1}."
         )
 
     def _learned(self, loss: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -26,12 +26,13 @@ from weiss.losses import MeanFieldLoss
 from weiss.losses.self_consistency import follow_class_means, order_parameters
 from weiss.losses.shards import is_sharded
 from weiss.runs import Kept, Recipe, Run, to_toml
+from weiss.runs.card import card
 from weiss.runs.evaluator import NotFiniteError
 from weiss.runs.folder import METRICS, MODEL
 from weiss.runs.provenance import made_with
 from weiss.training import console, results
 from weiss.training.fields import place_fields
-from weiss.training.loss_watch import LossWatch, rates_as_text
+from weiss.training.loss_watch import LossWatch
 from weiss.training.preparation import make_accelerator, prepare
 from weiss.training.resuming import (
     best_line,
@@ -78,7 +79,7 @@ def train(
     Raises:
         ValueError: the recipe, the data or the folder cannot be used.
         NotFiniteError: the loss became NaN or infinite; the last good state is kept.
-        StoppedError: Ctrl-C or SIGTERM; the state is saved.
+        StoppedError: Ctrl-C or SIGTERM; the state is saved, or the run was just finished.
     """
     run = Run(out, trust=True)  # it follows the recipe that is given here
     refuse_another_run(run, resume)  # at once, before anything is loaded
@@ -92,9 +93,12 @@ def train(
                 refuse_another_run(run, resume)
             training = Training(recipe, run, accelerator, processes, stop, begun, quiet)
             try:
-                return training.train(pictures)
+                result = training.train(pictures)
             finally:
                 training.stepper.release()
+            if stop.wanted:  # too late for this run, not for those that the caller would begin
+                raise StoppedError(f"after the end of a run; {run.folder} is finished.")
+            return result
     finally:
         with suppress(OSError):
             run.folder.rmdir()  # works only if it is empty, because nothing has begun
@@ -124,17 +128,17 @@ class Training:
         self.at = Position()
         self.best: dict[str, Any] | None = None
         self._unwritten: Kept | None = None
-        self._has_tensors = True  # False: only the result of a finished run is written again
+        self._has_tensors = True  # False: a finished run without a state, whose result is lost
         self.watch, self.stop = LossWatch(self.device), stop
 
-    def train(self, pictures: bool = True) -> dict[str, Any]:
+    def train(self, pictures: bool) -> dict[str, Any]:
         """Begin or resume the run, finish it, and return its result."""
         self._begin_or_resume()
         if self.has_begun and self._is_finished():
             self._print(f"{self.run.folder} is finished already.")
             return self.run.result()
         self.processes.wait()
-        if self.processes.is_main:
+        if self.processes.is_main and self._has_tensors:
             self.run.reopen()
         if self.recipe.track.with_:
             settings = {k: str(v) for k, v in _flat(self.recipe.as_dict()).items()}
@@ -149,15 +153,16 @@ class Training:
                 while not self._is_over():
                     self._train_epoch()
                     self._close_epoch()
-                if self._has_tensors:
-                    self._save()
+                self._save()
                 return self._finish(pictures)
             except NotFiniteError as error:
                 with suppress(OSError):  # a full disk is not what ended this run
                     self._write_best()
+                rates = ", ".join(f"{name} {rate:g}" for name, rate in self._rates().items())
                 raise NotFiniteError(
-                    f"{error} {last_good_state(self.run)} A resumed run would reach the same step: "
-                    "start a run with lower rates, or with clipping."
+                    f"{error} That is with the learning rates {rates}. {last_good_state(self.run)} "
+                    "A resumed run would reach the same step: start a run with lower rates, or "
+                    "with clipping."
                 ) from error
             except OSError as error:
                 remedy = "Make room" if error.errno in FULL_DISK else "Fix it"
@@ -179,7 +184,7 @@ class Training:
         self.watch = LossWatch(self.device, self.at.loss_total, self.at.loss_count)
         follows = self.recipe.fields.how == "class_mean"
         for images, labels in experiment.batches(epoch, self.at.step):
-            rates = self._set_rates(epoch + (self.at.step + 0.5) / experiment.steps)
+            self._set_rates(epoch + (self.at.step + 0.5) / experiment.steps)
             # Random numbers depend on the step alone, so that dropout needs no saved generator.
             place = (draws.STEPS, self.at.steps, self.processes.rank)
             torch.manual_seed(draws.seed_at(self.recipe.seed, *place))
@@ -189,7 +194,7 @@ class Training:
                 follow_class_means(self.loss, embeddings, joined, self.recipe.fields.momentum)
             self.at.step += 1
             self.at.steps += 1
-            self.watch.add(value, step=self.at.step, epoch=epoch + 1, rates=rates)
+            self.watch.add(value, self.at.step, epoch + 1)
             if not self.quiet:
                 self.bar.advance(self.batch_size, f"epoch {epoch + 1}/{self.recipe.train.epochs}")
             self._stop_or_save()
@@ -236,10 +241,7 @@ class Training:
             return self.experiment.evaluator.evaluate(model, split, **options).summary()
         except NotFiniteError as error:
             self.parts.refuse_not_finite(self.at)
-            raise NotFiniteError(
-                f"{error} That is after epoch {self.at.epoch + 1}, with the learning rates "
-                f"{rates_as_text(self._rates())}."
-            ) from error
+            raise NotFiniteError(f"{error} That is after epoch {self.at.epoch + 1}.") from error
 
     def _embedding_options(self) -> dict[str, Any]:
         # Several processes embed different numbers of batches, and agree between steps.
@@ -283,7 +285,7 @@ class Training:
         settings = self.recipe.train
         if self.at.epoch >= settings.epochs:
             return True
-        if not settings.patience or not self.at.history or self.best is None:
+        if not settings.patience or self.best is None or not self.best["metrics"]:
             return False
         # Patience counts from the end of warm-up, whose epochs need not improve.
         since = max(self.best["epoch"], settings.warmup_epochs)
@@ -312,7 +314,9 @@ class Training:
         return self.processes.any(wants, self.device)
 
     def _save(self) -> None:
-        """Save the state, if it is finite."""
+        """Save the state, if it is finite; nothing if only a result is written again."""
+        if not self._has_tensors:
+            return
         self.watch.finish()
         self._add_time()
         self.at.note(self.watch, self.loss)
@@ -339,23 +343,21 @@ class Training:
                 self._write_recipe(made_with(self.device, self.processes.size))
             self.processes.wait()
             return
+        metric = self.recipe.evaluate.metric
         state = newest_state(self.run, self.processes, self.device)
         changed = changes_since(self.run, self.recipe, state)
         if state is not None:
             refuse_other_data(state, self.data, self.run)
-            refuse_fewer_epochs(state, self.recipe)
+            self.at = self.parts.unpack(state)
+        elif self.run.is_finished() and (end := position_at_the_end(self.run, metric)):
+            self.at, self.best, self._has_tensors = end, self.run.model_facts(), False
+        refuse_fewer_epochs(self.at, self.recipe)
         if changed and self.processes.is_main:
             self._write_recipe(self.run.recipe().get("made_with", {}))
-        metric = self.recipe.evaluate.metric
         if state is None:
-            at = position_at_the_end(self.run, metric) if self.run.is_finished() else None
-            if at is not None:
-                self.at, self.best, self._has_tensors = at, self.run.model_facts(), False
-            if at is None or not self._is_over():
-                self.at, self.best, self._has_tensors = Position(), None, True
-                self._print("No state was saved yet; the run begins again.")
+            if self._has_tensors or not self._is_over():
+                self._begin_again()
             return
-        self.at = self.parts.unpack(state)
         # The model's file is the one record of the best network that cannot disagree with it.
         self.best, wrong = kept_network(self.run, self.at, metric)
         if wrong:
@@ -363,6 +365,13 @@ class Training:
         self._restore_metrics()
         if not self._is_over():
             self._print(f"Resuming in epoch {self.at.epoch + 1} after step {self.at.step}.")
+
+    def _begin_again(self) -> None:
+        self.at, self.best, self._has_tensors = Position(), None, True
+        if self.processes.is_main:
+            # Its recipe may have been another: a later state must not take it for the best so far.
+            (self.run.folder / MODEL).unlink(missing_ok=True)
+        self._print("No state was saved yet; the run begins again.")
 
     def _replace_network(self, wrong: str, metric: str) -> None:
         """Keep the network of the state in place of a lost one, if it has been evaluated."""
@@ -381,20 +390,23 @@ class Training:
 
     def _restore_metrics(self) -> None:
         """Write the metrics of the state again if the file has others, or is damaged."""
+        history = self.at.history
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
-                is_same = self.run.metrics()[: len(self.at.history)] == self.at.history
+                there = self.run.metrics()
         except (ValueError, UserWarning):
-            is_same = False
-        if not is_same and self.processes.is_main:
+            there = []
+        if there == history or not self.processes.is_main:
+            return
+        if there[: len(history)] != history:
             path = self.run.folder / METRICS
             warnings.warn(
                 f"{path} did not hold the metrics of the {self.at.epoch} epochs done: it is "
                 "written again from the state.",
                 stacklevel=2,
             )
-            self.run.write_metrics(self.at.history)
+        self.run.write_metrics(history)
 
     def _write_recipe(self, made_with: dict[str, Any]) -> None:
         self.run.write_recipe(to_toml({**self.recipe.as_dict(), "made_with": made_with}))
@@ -414,7 +426,7 @@ class Training:
         self._clock_read = now
 
     def _finish(self, pictures: bool) -> dict[str, Any]:
-        if self.best is None:
+        if self.best is None or not self.best["metrics"]:
             # Nothing was measured: the last network is the run's.
             self._keep(self.at.epoch, {})
             self._write_best()
@@ -424,8 +436,10 @@ class Training:
             # The test set is used once, for the network that the held-out classes chose.
             result["test"] = self._evaluate(self.run.model(self.device), "test")
         if self.processes.is_main:
-            history = self.at.history
-            results.write_results(self.run, self.recipe, result, history, pictures=pictures)
+            if pictures:
+                results.draw(self.run, self.recipe, result, self.at.history)
+            self.run.write_card(card(self.recipe, result))
+            self.run.write_result(result)  # with it the run is finished
             self.run.checkpoints.remove_all_but_the_newest()
         self.processes.wait()  # until the main process has written
         # Not end_training, which would end the process group: another run may follow.
