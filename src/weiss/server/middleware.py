@@ -125,11 +125,12 @@ class _Exchange:
         headers = Headers(scope=scope)
         length = headers.get("content-length", "0")
         self._is_unread = length != "0" or "transfer-encoding" in headers
-        # A client that waits for "100 Continue" has sent nothing yet.
+        # A client that waits for "100 Continue" sends nothing until `receive` asks for it.
         self._lingers = "expect" not in headers
         self.status = 0
 
     async def receive(self) -> Message:
+        self._lingers = True
         message = await self._receive()
         if message["type"] != "http.request" or not message.get("more_body", False):
             self._is_unread = False
