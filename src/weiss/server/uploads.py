@@ -47,9 +47,11 @@ def client_of(request: Request) -> str:
     host, port = request.client or ("", 0)
     with suppress(ValueError):
         address = ip_address(host)
+        # A socket for both versions shows IPv4 addresses as ::ffff:192.0.2.7.
+        address = getattr(address, "ipv4_mapped", None) or address
         if address.is_loopback:
             return f"{host}:{port}"
-        if address.version == 6 and address.ipv4_mapped is None:
+        if address.version == 6:
             return str(ip_network((address, 64), strict=False))
     return host
 
