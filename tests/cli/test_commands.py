@@ -12,6 +12,8 @@ from tiny import begin, wait_until
 from tiny import weiss as weiss_in_a_process
 from typed import weiss
 
+from weiss.cli.printing import print_comparison
+
 
 @pytest.fixture
 def photos(tmp_path):
@@ -83,6 +85,20 @@ def test_bad_images_fail_a_check_unless_they_are_skipped_and_listed(photos):
     done = weiss("data", "check", photos, "--skip-bad")
     assert done.returncode == 0
     assert "class1/2.jpg: is empty" in done.stdout
+
+
+def test_names_and_messages_are_neither_markup_nor_commands_of_the_terminal(photos, capsys):
+    (photos / "class1" / "[red]\x1b[2J\udce9.jpg").write_bytes(b"")
+    done = weiss("data", "check", photos)
+    assert "class1/[red]\ufffd[2J\ufffd.jpg: is empty" in done.stdout
+    done = weiss("search", "index", "\x1b[/nowhere]")
+    assert "\ufffd[/nowhere]: cannot be opened" in done.stderr
+    trial = {"failed": "ValueError: got [/x] and [a]", "pruned": None}
+    row = {"name": "ms", "title": "[ms]", "loss": "ms", "at": {}, "scores": {}, "trials": [trial]}
+    print_comparison({"rows": [row], "tests": []}, photos)
+    assert "[ms]: 1 of 1 trials failed, the first: ValueError: got [/x] and [a]" in (
+        capsys.readouterr().out
+    )
 
 
 def test_a_sheet_is_drawn_also_of_data_that_are_wrong(photos, tmp_path):

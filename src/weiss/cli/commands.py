@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table as Grid
 
 from weiss.cli import catalogue, comparing, magnet, printing
@@ -336,7 +335,7 @@ def main() -> None:
         if code != 2 and os.environ.get("RANK", "0") != "0":
             sys.exit(code)  # one of several processes has said it
         word = "[bold red]Error:[/]" if code == 2 else "[yellow]Stopped:[/]"
-        printing.err().print(f"{word} {escape(str(error))}", soft_wrap=True)
+        printing.err().print(f"{word} {printing.plain(str(error))}", soft_wrap=True)
         sys.exit(code)
 
 
