@@ -1,14 +1,17 @@
 """Untrusted uploads are decoded in other processes: one that costs too much is ended alone."""
 
-import asyncio
 import io
 import os
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+import threading
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
 import pytest
+from anyio.from_thread import start_blocking_portal
 from PIL import Image, ImageFile
 from server.hostile import encoded, scanned, tiled
 from server.served import serving
@@ -20,7 +23,6 @@ from weiss._base.decoder import RefusedUpload, UploadSettings, read_upload
 from weiss.server import Limits
 from weiss.server.decoders import UploadDecoders
 from weiss.server.limits import UnavailableError
-from weiss.server.uploads import decode_picture
 
 LONG = 60.0
 BRIEF = 0.4
@@ -40,8 +42,13 @@ def order(**changes):
     return UploadSettings(**(given | {"seconds": LONG, "memory": 2**30} | changes))
 
 
-def workers(number=1, **changes):
-    return closing(UploadDecoders(number, order(**changes)))
+@contextmanager
+def workers(number=1, max_large=32, **changes):
+    """Decoders in an event loop of their own; ``decode`` returns a future."""
+    decoders = UploadDecoders(number, order(**changes), max_large)
+    with start_blocking_portal() as portal, closing(decoders):
+        decode = partial(portal.start_task_soon, decoders.decode)
+        yield SimpleNamespace(decode=decode, close=decoders.close)
 
 
 def children():
@@ -111,11 +118,11 @@ def test_closing_ends_what_is_being_decoded_at_once(slow):
         answers = [pool.decode(slow) for _ in range(3)]
         wait_until(lambda: children() - before)
         pool.close()
+        for answer in answers:
+            with pytest.raises((UnavailableError, CancelledError)):
+                answer.result(LONG)
         with pytest.raises(UnavailableError):
-            answers[0].result(LONG)
-        assert all(answer.cancelled() for answer in answers[1:])
-        with pytest.raises(UnavailableError):
-            pool.decode(slow)
+            pool.decode(slow).result(LONG)
     assert children() - before == set()
 
 
@@ -134,7 +141,7 @@ def test_small_and_refused_pictures_do_not_wait_for_large_ones(slow, picture):
 
 
 def test_more_large_pictures_than_may_wait_are_sent_away_and_small_ones_are_not(slow, picture):
-    with closing(UploadDecoders(1, order(), max_large=2)) as pool:
+    with workers(max_large=2) as pool:
         large = [pool.decode(slow) for _ in range(2)]
         with pytest.raises(UnavailableError, match="2 large pictures are under way"):
             pool.decode(slow).result(LONG)
@@ -176,13 +183,19 @@ def test_a_picture_whose_header_takes_too_long_is_tried_again_among_the_large_on
         assert pool.decode(content).result(LONG)[1] == (8, 8)
 
 
-def test_who_finds_no_decoder_free_in_time_is_told_to_come_back(slow, picture):
-    async def decode():
-        pool.decode(slow)
-        return await decode_picture(slow, pool, Limits(seconds=0.1))
+def test_who_finds_no_decoder_free_in_time_is_told_to_come_back(picture, monkeypatch):
+    may_start, start = threading.Event(), weiss.server.decoders.start_child
 
-    with workers() as pool, pytest.raises(UnavailableError, match="within 0.1 seconds"):
-        asyncio.run(decode())
+    def start_late(*given, **options):
+        may_start.wait(LONG)
+        return start(*given, **options)
+
+    monkeypatch.setattr(weiss.server.decoders, "start_child", start_late)
+    with workers(seconds=BRIEF) as pool:
+        pool.decode(picture)
+        with pytest.raises(UnavailableError, match="within 0.4 seconds"):
+            pool.decode(picture).result(LONG)
+        may_start.set()
 
 
 @pytest.mark.parametrize(

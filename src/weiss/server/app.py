@@ -148,8 +148,8 @@ def make_app(
                 pixels, (width, height) = await decode_picture(content, decoders, limits, client)
             del content  # it may be large
         with batcher.searches.take(client):
-            size = {"width": width, "height": height}
-            return await answered(size, batcher.picture(pixels, k))
+            query = {"width": width, "height": height}
+            return await answered(query, batcher.picture(pixels, k))
 
     @app.get("/items/{id}", summary="An item")
     async def item(id: Id) -> schemas.ItemAnswer:
@@ -171,10 +171,9 @@ def make_app(
     @app.get("/items/{id}/neighbours", summary="Search with an item")
     async def neighbours(request: Request, id: Id, k: K = 10) -> schemas.SearchAnswer:
         """Return the items that are most similar to an item, without itself."""
-        query, vector = catalogue.item(id).as_dict(), catalogue.vector(id)
+        query = {"item": with_thumbnail(catalogue.item(id).as_dict())}
         with batcher.searches.take(client_of(request)):
-            future = batcher.vector(vector, k, leave_out=id)
-            return await answered({"item": with_thumbnail(query)}, future)
+            return await answered(query, batcher.item(id, k))
 
     @app.get("/classes", summary="All classes")
     def classes() -> schemas.ClassesAnswer:

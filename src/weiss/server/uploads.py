@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 from weiss._base import images
 from weiss._base.decoder import RefusedUpload
 from weiss.server.decoders import Picture, UploadDecoders
-from weiss.server.limits import ENVELOPE, MAX_PARTS, Limits, UnavailableError
+from weiss.server.limits import ENVELOPE, MAX_PARTS, Limits
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
@@ -186,18 +186,10 @@ async def decode_picture(
         raise _too_large(limits)
     if not content:
         raise HTTPException(400, "file must be a picture; it is empty. Choose another one.")
-    future = decoders.decode(content, client)
-    answer = asyncio.wrap_future(future)
     try:
-        done, _ = await asyncio.wait({answer}, timeout=limits.seconds)
-        # A decoding that has started is ended by its own deadline.
-        if not done and future.cancel():
-            raise UnavailableError(f"a picture must be decoded within {limits.seconds:g} seconds")
-        return await answer
+        return await decoders.decode(content, client)
     except RefusedUpload as error:
         raise _refusal(error, limits) from None
-    finally:
-        answer.cancel()
 
 
 def _refusal(error: RefusedUpload, limits: Limits) -> HTTPException:
