@@ -175,10 +175,10 @@ def make_app(
         with batcher.searches.take(client_of(request)):
             return await answered(query, batcher.item(id, k))
 
-    @app.get("/classes", summary="All classes")
-    def classes() -> schemas.ClassesAnswer:
+    @app.get("/classes", summary="All classes", responses={200: {"model": schemas.ClassesAnswer}})
+    def classes() -> Response:
         """Return every class, the number of its items, and one thumbnail."""
-        return overview.classes
+        return Response(overview.classes, media_type="application/json")
 
     @app.get("/classes/items", summary="The items of a class")
     def class_items(

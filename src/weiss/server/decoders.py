@@ -55,46 +55,44 @@ class UploadDecoders:
         quick = replace(settings, seconds=seconds, max_cost=QUICK_COST)
         self._quick, self._large = _Lane(number, quick), _Lane(number, settings)
         self._places = Slots(max_large, "large pictures")
-        self._seconds = settings.seconds
 
     def warm(self) -> None:
         """Start a process, so that the first upload does not wait for it."""
         self._quick.warm()
 
-    async def decode(self, content: bytes, client: str = "") -> Picture:
-        """Decode an upload.
+    async def decode(self, content: bytes, client: str, seconds: float) -> Picture:
+        """Decode an upload, if a process is free for it within some seconds.
 
         Raises:
             RefusedUpload: it is not decoded.
             UnavailableError: no process was free in time, or after `close`.
         """
-        deadline = time.monotonic() + self._seconds
+        deadline = time.monotonic() + seconds
         try:
-            return await self._in_time(self._quick.submit(content, client), deadline)
+            return await _in_time(self._quick.submit(content, client), deadline)
         except RefusedUpload as error:
             # A slow picture gets the time of a large one.
             if error.kind not in ("costly", "slow"):
                 raise
         with self._places.take(client):
-            return await self._in_time(self._large.submit(content, client), deadline)
+            return await _in_time(self._large.submit(content, client), deadline)
 
     def close(self) -> None:
         """End all processes at once, whatever they are doing."""
         self._quick.close()
         self._large.close()
 
-    async def _in_time(self, future: "Future[Picture]", deadline: float) -> Picture:
-        """Return what is decoded, if that has begun in time; its own deadline ends it then."""
-        answer = asyncio.wrap_future(future)
-        try:
-            done, _ = await asyncio.wait({answer}, timeout=deadline - time.monotonic())
-            if not done and future.cancel():
-                raise UnavailableError(
-                    f"a picture must be decoded within {self._seconds:g} seconds"
-                )
-            return await answer
-        finally:
-            answer.cancel()
+
+async def _in_time(future: "Future[Picture]", deadline: float) -> Picture:
+    """Return what is decoded, if that has begun in time; its own deadline ends it then."""
+    answer = asyncio.wrap_future(future)
+    try:
+        done, _ = await asyncio.wait({answer}, timeout=deadline - time.monotonic())
+        if not done and future.cancel():
+            raise UnavailableError("a picture needs a free decoder; all were busy for too long")
+        return await answer
+    finally:
+        answer.cancel()
 
 
 class _Lane:

@@ -31,14 +31,14 @@ class Overview:
             return self._map
 
     @cached_property
-    def classes(self) -> ClassesAnswer:
-        """Every class, the number of its items, and a thumbnail."""
+    def classes(self) -> bytes:
+        """Every class, the number of its items, and a thumbnail, as JSON."""
         found = []
         for name, count in self.counts.items():
             (first,) = self._catalogue.items_of(name, 0, 1)
             picture = self._thumbnail(first.id)
             found.append(ClassAnswer(name=name, count=count, first=first.id, thumbnail=picture))
-        return ClassesAnswer(items=len(self._catalogue), classes=found)
+        return ClassesAnswer(items=len(self._catalogue), classes=found).model_dump_json().encode()
 
     @cached_property
     def _map(self) -> tuple[bytes, bytes]:

@@ -187,7 +187,7 @@ async def decode_picture(
     if not content:
         raise HTTPException(400, "file must be a picture; it is empty. Choose another one.")
     try:
-        return await decoders.decode(content, client)
+        return await decoders.decode(content, client, limits.seconds)
     except RefusedUpload as error:
         raise _refusal(error, limits) from None
 
