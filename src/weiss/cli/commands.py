@@ -13,7 +13,7 @@ import typer
 from rich.table import Table as Grid
 
 from weiss.cli import catalogue, comparing, magnet, printing
-from weiss.cli.options import Device, Overrides, Quiet, Root, Trust
+from weiss.cli.options import Device, MovedData, Overrides, Quiet, Root, Trust
 
 app = typer.Typer(
     name="weiss",
@@ -285,14 +285,7 @@ def evaluate(
     clustering: Annotated[
         bool, typer.Option("--clustering", help="Also cluster, for NMI and AMI.")
     ] = False,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Change the recipe: --set data.name=PATH where the data have moved. Repeat.",
-        ),
-    ] = None,
+    overrides: MovedData = None,
     allow_missing: AllowMissing = False,
     skip_bad: SkipBad = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
