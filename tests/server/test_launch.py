@@ -1,32 +1,17 @@
 """`serve` as a process of its own: it says where it is, answers, and ends when it is told to."""
 
-import http.client
-import re
 import signal
 import socket
 import sys
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 
 import psutil
 import pytest
 from server.hostile import scanned
-from server.served import Site, form, read_answer, upload_head
-from tiny import begin
+from server.served import BEARER, CODE, TOKEN, form, read_answer, start, upload_head
 
 from weiss.server import serve
 from weiss.server.launch import bind, greeting, own_names
-
-CODE = "import sys; from weiss.server import serve; serve(sys.argv[1], port=0, device='cpu')"
-
-
-def start(index, code=CODE):
-    process = begin([sys.executable, "-c", code, str(index)])
-    said = ""
-    while not re.search(r"Ctrl-C stops it\.", said):
-        line = process.stdout.readline().decode()
-        assert line, process.stderr.read().decode()
-        said += line
-    return process, said, Site(int(re.search(r":(\d+) in a browser", said)[1]))
 
 
 def test_a_server_answers_until_ctrl_c_and_says_that_it_stopped(index, picture):
@@ -81,23 +66,29 @@ def test_a_server_is_known_by_the_name_it_was_given_and_by_its_address():
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have but one such address")
-@pytest.mark.parametrize("host", ["127.0.0.2", "127.1"])
-def test_a_server_answers_at_the_address_that_it_prints(index, host):
-    code = CODE.replace("port=0", f"port=0, host={host!r}, allow_hosts=['catalogue.example']")
-    process, said, site = start(index, code)
-    try:
-        assert "Warning" not in said
-        shown = re.search(r"http://(\S+) in a browser", said)[1]
-        assert shown == f"{host}:{site.port}"
-        with closing(http.client.HTTPConnection(host, site.port, timeout=60)) as line:
-            for name, status in [(shown, 200), ("catalogue.example", 200), ("evil.example", 421)]:
-                line.request("GET", "/about", headers={"Host": name})
-                answer = line.getresponse()
-                answer.read()
-                assert answer.status == status, name
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+@pytest.mark.parametrize(
+    ("host", "options", "warning", "own"),
+    [
+        ("127.0.0.2", "public=False", "", 200),
+        ("127.1", "public=False", "", 200),
+        ("0.0.0.0", f"token={TOKEN!r}", "not encrypted", 421),
+        ("0.0.0.0", "public=True", "no login", 421),
+    ],
+)
+def test_a_server_answers_at_its_address_by_its_own_and_by_allowed_names(
+    index, host, options, warning, own
+):
+    given = f"port=0, host={host!r}, allow_hosts=['catalogue.example'], {options}"
+    process, said, site = start(index, CODE.replace("port=0", given))
+    said += process.stdout.readline().decode() if warning else ""
+    assert ("Warning" in said) is bool(warning)
+    assert warning in said
+    assert TOKEN not in said
+    assert site.host == host
+    names = {f"{host}:{site.port}": own, "catalogue.example": 200, "evil.example": 421}
+    assert {name: site.get("/about", Host=name, **BEARER).status for name in names} == names
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
 
 
 @pytest.mark.parametrize("name", ["https://a.example", "a.example:443", "", "*"])

@@ -11,8 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from fastapi import Response
-from server.served import BOUNDARY, form, read_answer, serving, upload_head
-from server.test_launch import CODE, start
+from server.served import BOUNDARY, CODE, form, read_answer, serving, start, upload_head
 from tiny import wait_until
 
 import weiss.server.app
