@@ -10,7 +10,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 import uvicorn
-from server.hostile import encoded as encoded
 from tiny import begin, wait_until
 
 from weiss.server import make_app
