@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from fastapi import Response
-from server.served import BOUNDARY, CODE, form, read_answer, serving, start, upload_head
+from server.served import CODE, form, read_answer, serving, start, upload_head
 from tiny import wait_until
 
 import weiss.server.app
@@ -22,7 +22,6 @@ from weiss.server.limits import UnavailableError
 from weiss.server.uploads import client_of
 
 WHOLE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-PART = f"--{BOUNDARY}\r\n".encode()
 LARGE = b"x" * 8_000_000
 
 
@@ -160,34 +159,6 @@ def test_connections_that_do_not_read_give_their_places_to_new_ones(catalogue):
             assert line.recv(1, socket.MSG_PEEK)  # the answer has begun
         wait_until(lambda: site.get("/about").status == 200, 20)
         assert [is_ended(line) for line in lines].count(True) == 1
-
-
-def part(name, content):
-    head = f'Content-Disposition: form-data; name="{name}"\r\n\r\n'.encode()
-    return PART + head + content + b"\r\n"
-
-
-@pytest.mark.parametrize(
-    ("other", "words"),
-    [
-        ((PART + b"\r\n\r\n") * 30, "at most 16 parts"),
-        (part("note", b"x" * 100_000), "at most 64 KiB beside the file"),
-        (part("file", b"x") * 2 + part("file", b"x" * 100_000), "at most 64 KiB beside the file"),
-    ],
-    ids=["empty parts", "a large field", "files after the first"],
-)
-def test_a_form_has_few_parts_and_little_beside_its_file(site, picture, other, words):
-    answer = site.post(other + form(picture))
-    assert answer.status == 413
-    assert words in answer.detail
-    assert site.post(part("note", b"x" * 1000) + form(picture)).status == 200
-
-
-def test_a_file_full_of_almost_boundaries_is_no_form(site):
-    content = f"\r\n--{BOUNDARY}x".encode() * 20_000
-    answer = site.search(content)
-    assert answer.status == 400
-    assert "well-formed" in answer.detail
 
 
 def test_one_client_leaves_places_for_others():
