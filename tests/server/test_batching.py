@@ -122,21 +122,6 @@ def test_a_picture_that_breaks_does_not_break_the_others(batcher_of, photos, bro
     assert batcher.is_alive
 
 
-def test_more_than_may_wait_are_sent_away_until_one_has_gone_or_failed(batcher_of):
-    batcher, _ = batcher_of(max_waiting=2)
-    with batcher.searches.take():
-        for _ in range(3):
-            with pytest.raises(OSError, match="gone"), batcher.searches.take():
-                raise OSError("gone")
-        with (
-            batcher.searches.take(),
-            pytest.raises(UnavailableError, match="2 searches"),
-            batcher.searches.take(),
-        ):
-            pass
-    assert batcher.searches.taken == 0
-
-
 def test_who_has_gone_away_is_not_embedded(batcher_of, photos):
     batcher, sizes = batcher_of(gather_seconds=LONG)
     with batcher.searches.take(), batcher.searches.take():

@@ -161,20 +161,21 @@ def test_connections_that_do_not_read_give_their_places_to_new_ones(catalogue):
         assert [is_ended(line) for line in lines].count(True) == 1
 
 
-def test_one_client_leaves_places_for_others():
+def test_places_are_free_again_and_one_client_leaves_some_for_others():
     slots = Slots(8, "uploads")
     with ExitStack() as ending:
         for _ in range(6):
             ending.enter_context(slots.take("one"))
-        with pytest.raises(UnavailableError, match="6 uploads of this client"), slots.take("one"):
-            pass
-        ending.enter_context(slots.take("another"))
-        ending.enter_context(slots.take("third"))
-        with pytest.raises(UnavailableError, match="8 uploads are"), slots.take("another"):
-            pass
+        for number, client in ((7, "another"), (8, "third")):
+            with pytest.raises(UnavailableError, match="6 uploads of this client"):
+                ending.enter_context(slots.take("one"))
+            ending.enter_context(slots.take(client))
+            assert slots.taken == number
+        with pytest.raises(UnavailableError, match="8 uploads are"):
+            ending.enter_context(slots.take("another"))
+    with pytest.raises(OSError, match="gone"), slots.take("one"):
+        raise OSError("gone")
     assert slots.taken == 0
-    with slots.take("one"):
-        assert slots.taken == 1
 
 
 @pytest.mark.parametrize(
@@ -192,18 +193,26 @@ def test_a_client_is_an_address_and_one_of_this_machine_is_a_connection(asking, 
     assert client_of(SimpleNamespace(client=asking)) == client
 
 
-def test_the_uploads_of_one_address_do_not_keep_another_out(catalogue, picture, monkeypatch):
+def test_too_many_uploads_of_one_address_keep_neither_others_nor_items_out(
+    catalogue, picture, monkeypatch
+):
     monkeypatch.setattr(weiss.server.app, "client_of", lambda request: request.client.host)
-    with serving(catalogue, Limits(max_uploads=4)) as site, ExitStack() as ending:
-        for _ in range(3):
-            line = ending.enter_context(site.line())
+    limits = Limits(max_uploads=4, max_waiting=1, seconds=60)
+    with serving(catalogue, limits) as site, ExitStack() as ending:
+        lines = [ending.enter_context(site.line()) for _ in range(3)]
+        for line in lines:
             line.sendall(upload_head(10_000) + b"--")
         site.wait_for("weiss_uploads 3.0")
         refused = site.search(picture)
         assert refused.status == 503
+        assert refused.headers["retry-after"] == "1"
         assert "3 uploads of this client are under way" in refused.detail
         body = form(picture)
         other = socket.create_connection(("127.0.0.1", site.port), 60, ("127.0.0.2", 0))
         with other:
             other.sendall(upload_head(len(body)) + body)
             assert read_answer(other).status == 200
+        assert site.get("/items/0/neighbours").status == 200
+        assert site.get("/healthz").status == 200
+        lines[0].close()
+        wait_until(lambda: site.search(picture).status == 200)

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from server.hostile import png_of
 from server.served import BOUNDARY, everything, form, read_answer, serving, upload_head
-from tiny import wait_until
 
 import weiss.server.middleware
 from weiss.server import Limits
@@ -232,23 +231,6 @@ def test_every_answer_tells_the_browser_to_be_careful(site, picture):
         assert answer.headers["referrer-policy"] == "no-referrer"
         assert answer.headers["cross-origin-resource-policy"] == "same-origin"
         assert not any(name.startswith("access-control") for name in answer.headers)
-
-
-def test_too_many_uploads_at_once_are_told_to_come_back_and_items_are_not(catalogue, picture):
-    limits = Limits(max_uploads=2, max_waiting=1, seconds=60)
-    with serving(catalogue, limits) as site, site.line() as first, site.line() as second:
-        for line in (first, second):
-            line.sendall(upload_head(10_000) + b"--")
-        site.wait_for("weiss_uploads 2.0")
-        answer = site.search(picture)
-        assert answer.status == 503
-        assert answer.headers["retry-after"] == "1"
-        assert "2 uploads are under way" in answer.detail
-        assert site.get("/items/0/neighbours").status == 200
-        assert site.get("/healthz").status == 200
-        first.close()
-        wait_until(lambda: site.search(picture).status != 503)
-        assert site.search(picture).status == 200
 
 
 def test_too_many_searches_at_once_are_told_to_come_back(catalogue, picture, held_search):
