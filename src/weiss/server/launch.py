@@ -101,7 +101,8 @@ def serve(
                 "anybody with --public."
             )
         catalogue = Catalogue.open(folder, device=device, onnx=onnx, trust=trust, verify=True)
-        is_any = ipaddress.ip_address(address).is_unspecified
+        # A server at all addresses does not know its names, unless somebody lists them.
+        is_any = ipaddress.ip_address(address).is_unspecified and not allow_hosts
         hosts = None if is_any else own_names(host, address)
         app = make_app(catalogue, limits, hosts=hosts, allowed=allow_hosts, token=token)
         noun = "item" if len(catalogue) == 1 else "items"
