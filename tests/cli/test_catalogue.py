@@ -10,7 +10,7 @@ import pytest
 from glyph_catalogue import glyph_catalogue, with_other_weights, write_glyphs
 from tiny import begin
 from tiny import weiss as weiss_in_a_process
-from typed import weiss
+from typed import refused, said
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -23,21 +23,6 @@ def made(tmp_path_factory):
     """A folder with a run, pictures and an index of them; only to be read."""
     folder = shutil.copytree(glyph_catalogue(), tmp_path_factory.mktemp("made") / "made")
     return (folder / "characters").rename(folder / "pictures").parent
-
-
-def said(*words):
-    """Run a command that must succeed, and return what it printed."""
-    done = weiss(*words)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def refused(*words, code=2):
-    """Run a command that must be refused, and return the message."""
-    done = weiss(*words)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert "Traceback" not in done.stderr
-    return " ".join(done.stderr.split())
 
 
 @pytest.fixture

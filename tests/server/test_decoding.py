@@ -11,7 +11,7 @@ import psutil
 import pytest
 from anyio.from_thread import start_blocking_portal
 from PIL import Image, ImageFile
-from server.hostile import encoded, scanned, tiled
+from server.hostile import encoded, png_of, scanned, tiled
 from server.served import serving
 from tiny import wait_until
 
@@ -52,6 +52,13 @@ def workers(number=1, max_large=32, **changes):
         yield SimpleNamespace(decode=decode, close=decoders.close)
 
 
+def kind_of(answer):
+    """Wait for an answer that is a refusal, and return its kind."""
+    with pytest.raises(RefusedUpload) as refused:
+        answer.result(LONG)
+    return refused.value.kind
+
+
 def children():
     """The processes that this one has started and that live."""
     return {child.pid for child in psutil.Process().children()}
@@ -81,9 +88,7 @@ def test_a_process_stays_for_the_next_picture_and_ends_with_the_pool(picture):
 
 def test_a_picture_that_takes_too_long_is_ended_and_the_next_one_is_decoded(slow, picture):
     with workers(seconds=BRIEF) as pool:
-        with pytest.raises(RefusedUpload) as refused:
-            pool.decode(slow).result(LONG)
-        assert refused.value.kind == "slow"
+        assert kind_of(pool.decode(slow)) == "slow"
         assert pool.decode(picture).result(LONG)[1] == (32, 32)
 
 
@@ -91,9 +96,7 @@ def test_a_picture_that_takes_too_long_is_ended_and_the_next_one_is_decoded(slow
 def test_a_picture_that_needs_too_much_memory_is_refused_and_the_next_one_is_decoded(picture):
     large = encoded(Image.new("RGB", (6000, 6000)), "PNG", compress_level=1)
     with workers(memory=100 * 2**20) as pool:
-        with pytest.raises(RefusedUpload) as refused:
-            pool.decode(large).result(LONG)
-        assert refused.value.kind == "memory"
+        assert kind_of(pool.decode(large)) == "memory"
         assert pool.decode(picture).result(LONG)[1] == (32, 32)
 
 
@@ -108,9 +111,7 @@ def test_a_process_that_dies_of_a_picture_is_replaced(slow, picture):
         child = psutil.Process(mine)
         wait_until(lambda: child.cpu_times().user > 0.3)  # in the middle of it
         child.kill()
-        with pytest.raises(RefusedUpload) as refused:
-            answer.result(LONG)
-        assert refused.value.kind == "broken"
+        assert kind_of(answer) == "broken"
         assert pool.decode(picture).result(LONG)[1] == (32, 32)
 
 
@@ -129,15 +130,10 @@ def test_closing_ends_what_is_being_decoded_at_once(slow):
 
 
 def test_small_and_refused_pictures_do_not_wait_for_large_ones(slow, picture):
-    bomb = encoded(Image.new("1", (7000, 7000)), "PNG")
     with workers() as pool:
         large = [pool.decode(slow) for _ in range(3)]
-        with pytest.raises(RefusedUpload) as refused:
-            pool.decode(bomb).result(LONG)
-        assert refused.value.kind == "large"
-        with pytest.raises(RefusedUpload) as refused:
-            pool.decode(scanned(64, images.MAX_SCANS + 1)).result(LONG)
-        assert refused.value.kind == "scans"
+        assert kind_of(pool.decode(png_of(7000, 7000))) == "large"
+        assert kind_of(pool.decode(scanned(64, images.MAX_SCANS + 1))) == "scans"
         assert pool.decode(picture).result(LONG)[1] == (32, 32)
         assert not any(answer.done() for answer in large)
 
@@ -221,7 +217,7 @@ def test_scans_are_counted_without_decoding(kind, options, number):
 
 def test_nothing_is_decoded_of_a_picture_that_is_refused(monkeypatch):
     bombs = {
-        "large": [encoded(Image.new("1", (7000, 7000)), "PNG")],
+        "large": [png_of(7000, 7000)],
         "scans": [scanned(64, images.MAX_SCANS + 1)],
         "kind": [tiled(100), b"P3\n9 9\n255\n" + b"#\n" * 99, b"II*\0", b"words"],
     }
