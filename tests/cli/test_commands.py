@@ -43,7 +43,7 @@ def test_help_answers_at_once_and_without_torch():
 def test_the_version_is_the_packages():
     import weiss as package
 
-    assert weiss_in_a_process("--version").stdout.strip() == package.__version__
+    assert said("--version").strip() == package.__version__
 
 
 def test_data_list_names_every_data_set():
