@@ -33,3 +33,18 @@ def weiss(*words, cwd="."):
             except SystemExit as end:
                 code = int(end.code or 0)
     return Done(code, out.getvalue(), err.getvalue())
+
+
+def said(*words, **options):
+    """Run a command that must succeed, and return what it printed."""
+    done = weiss(*words, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def refused(*words, code=2, **options):
+    """Run a command that must be refused without output; return the message, on one line."""
+    done = weiss(*words, **options)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert "Traceback" not in done.stderr
+    return " ".join(done.stderr.split())

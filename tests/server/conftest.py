@@ -49,14 +49,9 @@ def picture(pictures):
 
 @pytest.fixture
 def held_search(catalogue, monkeypatch):
-    """An event that searches in the catalogue wait for."""
-    is_free, search = threading.Event(), catalogue.search
-
-    def slowly(*given, **options):
-        is_free.wait(60)
-        return search(*given, **options)
-
-    monkeypatch.setattr(catalogue, "search", slowly)
+    """An event that searches with an item wait for, where they read its vector from a file."""
+    is_free, read = threading.Event(), catalogue.vector
+    monkeypatch.setattr(catalogue, "vector", lambda id: is_free.wait(60) and read(id))
     yield is_free
     is_free.set()
 

@@ -1,4 +1,4 @@
-"""Small files that cost a decoder dearly."""
+"""Small files that cost a decoder dearly, or say so."""
 
 import io
 import struct
@@ -11,6 +11,18 @@ def encoded(image: Image.Image, kind: str, **options) -> bytes:
     file = io.BytesIO()
     image.save(file, kind, **options)
     return file.getvalue()
+
+
+def png_of(width, height):
+    """A PNG file whose header claims a size, with hardly anything behind it."""
+
+    def chunk(kind, content):
+        body = kind + content
+        return struct.pack(">I", len(content)) + body + struct.pack(">I", zlib.crc32(body))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    rest = chunk(b"IDAT", zlib.compress(b"\0" * 1000)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + header + rest
 
 
 def scanned(side: int, scans: int) -> bytes:

@@ -1,21 +1,25 @@
-"""A catalogue served in a thread, and requests to it as they go over the wire."""
+"""A catalogue served in a thread or a process, and requests to it as they go over the wire."""
 
 import http.client
 import json
+import re
 import socket
+import sys
 import threading
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 import uvicorn
-from server.hostile import encoded as encoded
-from tiny import wait_until
+from tiny import begin, wait_until
 
 from weiss.server import make_app
 from weiss.server.launch import bind, settings
 from weiss.server.limits import LOOPBACK
 
 BOUNDARY = "a-line-that-no-picture-has"
+TOKEN = "a-long-secret-of-the-shop"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+CODE = "import sys; from weiss.server import serve; serve(sys.argv[1], port=0, device='cpu')"
 
 
 @dataclass
@@ -38,17 +42,18 @@ class Site:
     """Where a server listens."""
 
     port: int
+    host: str = "127.0.0.1"
 
     @property
     def address(self):
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     def get(self, path, **headers):
         return self.ask("GET", path, headers=headers)
 
     def ask(self, method, path, body=None, headers=None):
         named = {key.replace("_", "-"): value for key, value in (headers or {}).items()}
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as line:
+        with closing(http.client.HTTPConnection(self.host, self.port, timeout=60)) as line:
             line.request(method, path, body, named)
             answer = line.getresponse()
             content = answer.read()
@@ -68,7 +73,7 @@ class Site:
 
     def line(self):
         """A bare connection, for what no decent client sends."""
-        return closing(socket.create_connection(("127.0.0.1", self.port), timeout=60))
+        return closing(socket.create_connection((self.host, self.port), timeout=60))
 
 
 def form(content, name="photo.png", field="file"):
@@ -109,6 +114,17 @@ def serving(
             server.should_exit = True
             thread.join(30)
     assert not thread.is_alive()
+
+
+def start(index, code=CODE):
+    """Serve an index in a process of its own; return it, what it printed, and its site."""
+    process = begin([sys.executable, "-c", code, str(index)])
+    said = ""
+    while not (found := re.search(r"http://(\S+):(\d+) in a browser. Ctrl-C stops it\.", said)):
+        line = process.stdout.readline().decode()
+        assert line, process.stderr.read().decode()
+        said += line
+    return process, said, Site(int(found[2]), found[1])
 
 
 def everything(site: Site) -> list[str]:

@@ -97,7 +97,7 @@ def test_items_and_pictures_are_searched_for_together(batcher_of, photos, catalo
     (item,) = catalogue.items_of(None, 50, 1)
     with ExitStack() as ending:
         hold(ending, batcher, 2)
-        known = batcher.vector(catalogue.vector(item.id), 4, leave_out=item.id)
+        known = batcher.item(item.id, 4)
         seen = batcher.picture(photos[0][1], 4)
         assert names(seen)[0] == photos[0][0]
         assert item.name not in names(known)
@@ -120,21 +120,6 @@ def test_a_picture_that_breaks_does_not_break_the_others(batcher_of, photos, bro
         with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the network says of it
             bad.result(LONG)
     assert batcher.is_alive
-
-
-def test_more_than_may_wait_are_sent_away_until_one_has_gone_or_failed(batcher_of):
-    batcher, _ = batcher_of(max_waiting=2)
-    with batcher.searches.take():
-        for _ in range(3):
-            with pytest.raises(OSError, match="gone"), batcher.searches.take():
-                raise OSError("gone")
-        with (
-            batcher.searches.take(),
-            pytest.raises(UnavailableError, match="2 searches"),
-            batcher.searches.take(),
-        ):
-            pass
-    assert batcher.searches.taken == 0
 
 
 def test_who_has_gone_away_is_not_embedded(batcher_of, photos):

@@ -1,16 +1,17 @@
 """Untrusted uploads are decoded in other processes: one that costs too much is ended alone."""
 
-import asyncio
-import io
 import os
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+import threading
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
 import pytest
+from anyio.from_thread import start_blocking_portal
 from PIL import Image, ImageFile
-from server.hostile import encoded, scanned, tiled
+from server.hostile import encoded, png_of, scanned, tiled
 from server.served import serving
 from tiny import wait_until
 
@@ -20,7 +21,6 @@ from weiss._base.decoder import RefusedUpload, UploadSettings, read_upload
 from weiss.server import Limits
 from weiss.server.decoders import UploadDecoders
 from weiss.server.limits import UnavailableError
-from weiss.server.uploads import decode_picture
 
 LONG = 60.0
 BRIEF = 0.4
@@ -40,8 +40,23 @@ def order(**changes):
     return UploadSettings(**(given | {"seconds": LONG, "memory": 2**30} | changes))
 
 
-def workers(number=1, **changes):
-    return closing(UploadDecoders(number, order(**changes)))
+@contextmanager
+def workers(number=1, max_large=32, **changes):
+    """Decoders in an event loop of their own; ``decode`` returns a future."""
+    decoders = UploadDecoders(number, order(**changes), max_large)
+    with start_blocking_portal() as portal, closing(decoders):
+
+        def decode(content, client="", seconds=LONG):
+            return portal.start_task_soon(decoders.decode, content, client, seconds)
+
+        yield SimpleNamespace(decode=decode, close=decoders.close)
+
+
+def kind_of(answer):
+    """Wait for an answer that is a refusal, and return its kind."""
+    with pytest.raises(RefusedUpload) as refused:
+        answer.result(LONG)
+    return refused.value.kind
 
 
 def children():
@@ -59,22 +74,21 @@ def test_a_picture_comes_out_as_it_does_here(picture):
         assert size == (300, 200)
 
 
-def test_a_visitor_alone_keeps_one_process(picture):
+def test_a_process_stays_for_the_next_picture_and_ends_with_the_pool(picture):
     before = children()
-    with workers(4) as pool:
+    with workers(2) as pool:
         pool.decode(picture).result(LONG)
         (mine,) = children() - before
         for _ in range(5):
             pool.decode(picture).result(LONG)
-        assert children() - before == {mine}
+        assert mine in children()
+        assert len(children() - before) <= 2
     assert children() - before == set()
 
 
 def test_a_picture_that_takes_too_long_is_ended_and_the_next_one_is_decoded(slow, picture):
     with workers(seconds=BRIEF) as pool:
-        with pytest.raises(RefusedUpload) as refused:
-            pool.decode(slow).result(LONG)
-        assert refused.value.kind == "slow"
+        assert kind_of(pool.decode(slow)) == "slow"
         assert pool.decode(picture).result(LONG)[1] == (32, 32)
 
 
@@ -82,9 +96,7 @@ def test_a_picture_that_takes_too_long_is_ended_and_the_next_one_is_decoded(slow
 def test_a_picture_that_needs_too_much_memory_is_refused_and_the_next_one_is_decoded(picture):
     large = encoded(Image.new("RGB", (6000, 6000)), "PNG", compress_level=1)
     with workers(memory=100 * 2**20) as pool:
-        with pytest.raises(RefusedUpload) as refused:
-            pool.decode(large).result(LONG)
-        assert refused.value.kind == "memory"
+        assert kind_of(pool.decode(large)) == "memory"
         assert pool.decode(picture).result(LONG)[1] == (32, 32)
 
 
@@ -99,9 +111,7 @@ def test_a_process_that_dies_of_a_picture_is_replaced(slow, picture):
         child = psutil.Process(mine)
         wait_until(lambda: child.cpu_times().user > 0.3)  # in the middle of it
         child.kill()
-        with pytest.raises(RefusedUpload) as refused:
-            answer.result(LONG)
-        assert refused.value.kind == "broken"
+        assert kind_of(answer) == "broken"
         assert pool.decode(picture).result(LONG)[1] == (32, 32)
 
 
@@ -111,30 +121,25 @@ def test_closing_ends_what_is_being_decoded_at_once(slow):
         answers = [pool.decode(slow) for _ in range(3)]
         wait_until(lambda: children() - before)
         pool.close()
+        for answer in answers:
+            with pytest.raises((UnavailableError, CancelledError)):
+                answer.result(LONG)
         with pytest.raises(UnavailableError):
-            answers[0].result(LONG)
-        assert all(answer.cancelled() for answer in answers[1:])
-        with pytest.raises(UnavailableError):
-            pool.decode(slow)
+            pool.decode(slow).result(LONG)
     assert children() - before == set()
 
 
 def test_small_and_refused_pictures_do_not_wait_for_large_ones(slow, picture):
-    bomb = encoded(Image.new("1", (7000, 7000)), "PNG")
     with workers() as pool:
         large = [pool.decode(slow) for _ in range(3)]
-        with pytest.raises(RefusedUpload) as refused:
-            pool.decode(bomb).result(LONG)
-        assert refused.value.kind == "large"
-        with pytest.raises(RefusedUpload) as refused:
-            pool.decode(scanned(64, images.MAX_SCANS + 1)).result(LONG)
-        assert refused.value.kind == "scans"
+        assert kind_of(pool.decode(png_of(7000, 7000))) == "large"
+        assert kind_of(pool.decode(scanned(64, images.MAX_SCANS + 1))) == "scans"
         assert pool.decode(picture).result(LONG)[1] == (32, 32)
         assert not any(answer.done() for answer in large)
 
 
 def test_more_large_pictures_than_may_wait_are_sent_away_and_small_ones_are_not(slow, picture):
-    with closing(UploadDecoders(1, order(), max_large=2)) as pool:
+    with workers(max_large=2) as pool:
         large = [pool.decode(slow) for _ in range(2)]
         with pytest.raises(UnavailableError, match="2 large pictures are under way"):
             pool.decode(slow).result(LONG)
@@ -176,13 +181,19 @@ def test_a_picture_whose_header_takes_too_long_is_tried_again_among_the_large_on
         assert pool.decode(content).result(LONG)[1] == (8, 8)
 
 
-def test_who_finds_no_decoder_free_in_time_is_told_to_come_back(slow, picture):
-    async def decode():
-        pool.decode(slow)
-        return await decode_picture(slow, pool, Limits(seconds=0.1))
+def test_who_finds_no_decoder_free_in_time_is_told_to_come_back(picture, monkeypatch):
+    may_start, start = threading.Event(), weiss.server.decoders.start_child
 
-    with workers() as pool, pytest.raises(UnavailableError, match="within 0.1 seconds"):
-        asyncio.run(decode())
+    def start_late(*given, **options):
+        may_start.wait(LONG)
+        return start(*given, **options)
+
+    monkeypatch.setattr(weiss.server.decoders, "start_child", start_late)
+    with workers() as pool:
+        pool.decode(picture)
+        with pytest.raises(UnavailableError, match="all were busy"):
+            pool.decode(picture, seconds=0.1).result(LONG)
+        may_start.set()
 
 
 @pytest.mark.parametrize(
@@ -206,7 +217,7 @@ def test_scans_are_counted_without_decoding(kind, options, number):
 
 def test_nothing_is_decoded_of_a_picture_that_is_refused(monkeypatch):
     bombs = {
-        "large": [encoded(Image.new("1", (7000, 7000)), "PNG")],
+        "large": [png_of(7000, 7000)],
         "scans": [scanned(64, images.MAX_SCANS + 1)],
         "kind": [tiled(100), b"P3\n9 9\n255\n" + b"#\n" * 99, b"II*\0", b"words"],
     }
@@ -228,22 +239,6 @@ def test_nothing_is_decoded_of_a_picture_that_is_refused(monkeypatch):
     assert seen
 
 
-def test_a_jpeg_of_thousands_of_scans_is_refused_with_a_word_why(site, picture):
-    answer = site.search(scanned(2000, 2000))
-    assert answer.status == 413
-    assert "at most 100 scans; this one has 2,000" in answer.detail
-    assert site.search(picture).status == 200
-
-
-@pytest.mark.parametrize("kind", ["TIFF", "PPM", "EPS"])
-def test_formats_that_cost_more_than_they_say_or_start_programs_are_no_pictures(site, kind):
-    content = encoded(Image.new("RGB", (8, 8)), kind)
-    assert Image.open(io.BytesIO(content)).format == kind  # Pillow would know it
-    answer = site.search(content)
-    assert answer.status == 415
-    assert "JPEG, PNG, WEBP, AVIF, GIF, BMP" in answer.detail
-
-
 def test_items_are_searched_for_while_pictures_take_too_long(catalogue, slow, picture):
     # All processes are busy and all places of large pictures taken; items need neither.
     limits = Limits(seconds=2 * BRIEF, max_uploads=8, max_waiting=1)
@@ -252,13 +247,11 @@ def test_items_are_searched_for_while_pictures_take_too_long(catalogue, slow, pi
         site.wait_for("weiss_uploads 4.0")
         assert site.get("/items/0/neighbours").status == 200
         assert site.get("/healthz").status == 200
-        refused = [answer.result(LONG) for answer in answers]
-        statuses = {answer.status for answer in refused}
-        assert statuses <= {408, 503}
-        assert 408 in statuses
-        details = [answer.detail for answer in refused if answer.status == 408]
-        assert all("decoded within 0.8 seconds" in detail for detail in details)
-        assert site.search(picture).status == 200
+        assert {answer.result(LONG).status for answer in answers} <= {408, 503}
+        refused = []  # a process that has just started may not be ready in time: 503
+        wait_until(lambda: refused.append(site.search(slow)) or refused[-1].status == 408)
+        assert "decoded within 0.8 seconds" in refused[-1].detail
+        wait_until(lambda: site.search(picture).status == 200)
 
 
 @pytest.mark.slow

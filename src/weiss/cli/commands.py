@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table as Grid
 
 from weiss.cli import catalogue, comparing, magnet, printing
-from weiss.cli.options import Device, Overrides, Quiet, Root, Trust
+from weiss.cli.options import Device, MovedData, Overrides, Quiet, Root, Trust
 
 app = typer.Typer(
     name="weiss",
@@ -286,14 +285,7 @@ def evaluate(
     clustering: Annotated[
         bool, typer.Option("--clustering", help="Also cluster, for NMI and AMI.")
     ] = False,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Change the recipe: --set data.name=PATH where the data have moved. Repeat.",
-        ),
-    ] = None,
+    overrides: MovedData = None,
     allow_missing: AllowMissing = False,
     skip_bad: SkipBad = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -336,7 +328,7 @@ def main() -> None:
         if code != 2 and os.environ.get("RANK", "0") != "0":
             sys.exit(code)  # one of several processes has said it
         word = "[bold red]Error:[/]" if code == 2 else "[yellow]Stopped:[/]"
-        printing.err().print(f"{word} {escape(str(error))}", soft_wrap=True)
+        printing.err().print(f"{word} {printing.plain(str(error))}", soft_wrap=True)
         sys.exit(code)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from weiss.cli import printing
-from weiss.cli.options import Overrides, Quiet, Root, Trust
+from weiss.cli.options import MovedData, Overrides, Quiet, Root, Trust
 
 bench_app = typer.Typer(
     help="Compare losses: the paper's two protocols, resumable, on any number of workers.",
@@ -187,14 +187,7 @@ def report(
     images: Annotated[
         bool, typer.Option("--images/--no-images", help="Show the worst classes in images.")
     ] = True,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Where the images are, if not where training found them: data.name, data.root.",
-        ),
-    ] = None,
+    overrides: MovedData = None,
     title: Annotated[str, typer.Option(help="The heading of the page.")] = "",
     trust: Trust = False,
 ) -> None:

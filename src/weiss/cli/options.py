@@ -15,6 +15,15 @@ Overrides = Annotated[
         "--set", metavar="KEY=VALUE", help="Change a setting: --set train.epochs=20. Repeat."
     ),
 ]
+MovedData = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change the recipe: --set data.name=PATH, or data.root, where the data have moved. "
+        "Repeat.",
+    ),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 Trust = Annotated[

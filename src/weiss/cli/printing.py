@@ -1,5 +1,6 @@
 """How results and messages look on a terminal."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,8 @@ if TYPE_CHECKING:
     from weiss.data import Findings, Table
     from weiss.evaluation.retrieval import Retrieval
 
-
+UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Characters that move a cursor, and bytes of a file name that are no UTF-8."""
 SHOWN = {
     "map_at_r": "MAP@R (%)",
     "precision_at_1": "P@1 (%)",
@@ -42,20 +44,20 @@ def print_sizes(table: "Table", official: Any) -> None:
             must = official.counts.get(split)
             row.append("-" if must is None else f"{must[0]:,} images of {must[1]:,} classes")
         grid.add_row(*row)
-    out().print(f"[bold]{escape(table.name)}[/]: {len(table):,} items")
+    out().print(f"[bold]{plain(table.name)}[/]: {len(table):,} items")
     out().print(grid)
 
 
 def print_findings(found: "Findings", *, skip_bad: bool, quick: bool) -> None:
     """Print what a check found; raise typer.Exit if it is a problem."""
     for remark in found.remarks:
-        out().print(f"[yellow]Note:[/] {escape(remark)}", soft_wrap=True)
+        out().print(f"[yellow]Note:[/] {plain(remark)}", soft_wrap=True)
     if skip_bad and found.unreadable:
         out().print(f"Left out, since they cannot be read ({len(found.unreadable):,}):")
         for message in found.unreadable:
-            out().print(f"  {escape(message)}", soft_wrap=True)
+            out().print(f"  {plain(message)}", soft_wrap=True)
     for problem in found.problems:
-        out().print(f"[bold red]Problem:[/] {escape(problem)}", soft_wrap=True)
+        out().print(f"[bold red]Problem:[/] {plain(problem)}", soft_wrap=True)
     if found.problems:
         raise typer.Exit(1)
     looked = "lists and counts" if quick else "lists, counts and every image"
@@ -111,7 +113,8 @@ def print_comparison(found: dict[str, Any], folder: Path) -> None:
             lost = [trial for trial in row.get("trials", ()) if trial[what]]
             if lost:
                 count = f"{len(lost)} of {len(row['trials'])} trials {what}"
-                out().print(f"{row['title']}: {count}, the first: {lost[0][what]}", soft_wrap=True)
+                line = f"{row['title']}: {count}, the first: {lost[0][what]}"
+                out().print(plain(line), soft_wrap=True)
     for test in found["tests"]:
         if test["metric"] == found["tests"][0]["metric"]:
             verdict = "differ" if test["corrected"] < 0.05 else "cannot be told apart"
@@ -129,7 +132,7 @@ def print_comparison(found: dict[str, Any], folder: Path) -> None:
 
 def _row_title(row: dict[str, Any]) -> str:
     at = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in row["at"].items())
-    return " ".join(filter(None, (row["title"], at, row.get("network"))))
+    return plain(" ".join(filter(None, (row["title"], at, row.get("network")))))
 
 
 def _cell(score: dict[str, Any] | None, name: str) -> str:
@@ -141,9 +144,14 @@ def _cell(score: dict[str, Any] | None, name: str) -> str:
     return f"{scale * score['mean']:{digits}}" + ("" if ends is None else f" ± {ends:{few}}")
 
 
+def plain(text: str) -> str:
+    """Return text without control characters, and with brackets that are not markup of rich."""
+    return escape(UNPRINTABLE.sub("\ufffd", text))
+
+
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     """Print a warning as one message."""
-    err().print(f"[yellow]Warning:[/] {escape(str(message))}", soft_wrap=True)
+    err().print(f"[yellow]Warning:[/] {plain(str(message))}", soft_wrap=True)
 
 
 def out() -> Console:

@@ -5,6 +5,7 @@ embeds and searches.
 """
 
 import asyncio
+import gzip
 import hashlib
 import logging
 import secrets
@@ -30,7 +31,7 @@ from weiss.server.limits import LOOPBACK, MAX_K, Limits, UnavailableError
 from weiss.server.login import Login
 from weiss.server.metrics import CONTENT_TYPE, Metrics
 from weiss.server.middleware import Guard
-from weiss.server.overview import Overview
+from weiss.server.overview import classes_json, map_json
 from weiss.server.uploads import UPLOAD_BODY, client_of, decode_picture, read_file
 
 SCRIPTS = ("script.js", "dom.js", "search.js", "classes.js", "map.js", "view.js")
@@ -85,7 +86,9 @@ def make_app(
     def with_thumbnail(item: dict[str, Any]) -> dict[str, Any]:
         return {**item, "thumbnail": thumbnail_of(item["id"])}
 
-    overview = Overview(catalogue, thumbnail_of)
+    sizes, classes_answer = dict(catalogue.classes()), classes_json(catalogue, thumbnail_of)
+    map_answer = map_json(catalogue)
+    packed_map = gzip.compress(map_answer, 6)
     metrics = Metrics(
         {
             "weiss_uploads": ("Pictures that are sent or decoded.", lambda: uploads.taken),
@@ -148,8 +151,8 @@ def make_app(
                 pixels, (width, height) = await decode_picture(content, decoders, limits, client)
             del content  # it may be large
         with batcher.searches.take(client):
-            size = {"width": width, "height": height}
-            return await answered(size, batcher.picture(pixels, k))
+            query = {"width": width, "height": height}
+            return await answered(query, batcher.picture(pixels, k))
 
     @app.get("/items/{id}", summary="An item")
     async def item(id: Id) -> schemas.ItemAnswer:
@@ -171,15 +174,14 @@ def make_app(
     @app.get("/items/{id}/neighbours", summary="Search with an item")
     async def neighbours(request: Request, id: Id, k: K = 10) -> schemas.SearchAnswer:
         """Return the items that are most similar to an item, without itself."""
-        query, vector = catalogue.item(id).as_dict(), catalogue.vector(id)
+        query = {"item": with_thumbnail(catalogue.item(id).as_dict())}
         with batcher.searches.take(client_of(request)):
-            future = batcher.vector(vector, k, leave_out=id)
-            return await answered({"item": with_thumbnail(query)}, future)
+            return await answered(query, batcher.item(id, k))
 
-    @app.get("/classes", summary="All classes")
-    def classes() -> schemas.ClassesAnswer:
+    @app.get("/classes", summary="All classes", responses={200: {"model": schemas.ClassesAnswer}})
+    async def classes() -> Response:
         """Return every class, the number of its items, and one thumbnail."""
-        return overview.classes
+        return Response(classes_answer, media_type="application/json")
 
     @app.get("/classes/items", summary="The items of a class")
     def class_items(
@@ -190,11 +192,11 @@ def make_app(
         ] = 24,
     ) -> schemas.PageAnswer:
         """Return some items of a class, or of the whole catalogue, by their ids."""
-        if name is not None and name not in overview.counts:
+        if name is not None and name not in sizes:
             raise HTTPException(
                 404, "name must be a class of this catalogue; it is not. See /classes."
             )
-        total = len(catalogue) if name is None else overview.counts[name]
+        total = len(catalogue) if name is None else sizes[name]
         items = [with_thumbnail(item.as_dict()) for item in catalogue.items_of(name, start, count)]
         answer = {"name": name, "total": total, "start": start, "items": items}
         return schemas.PageAnswer.model_validate(answer)
@@ -202,13 +204,12 @@ def make_app(
     @app.get(
         "/map", summary="All items in two dimensions", responses={200: {"model": schemas.MapAnswer}}
     )
-    def map_(request: Request) -> Response:
+    async def map_(request: Request) -> Response:
         """Return a point for every item, and the mean fields of the model's classes."""
-        plain, packed = overview.map()
         if "gzip" not in request.headers.get("accept-encoding", ""):
-            return Response(plain, media_type="application/json")
+            return Response(map_answer, media_type="application/json")
         headers = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
-        return Response(packed, media_type="application/json", headers=headers)
+        return Response(packed_map, media_type="application/json", headers=headers)
 
     @app.get("/about", summary="The catalogue and its model")
     def about() -> schemas.AboutAnswer:
@@ -216,7 +217,7 @@ def make_app(
         return schemas.AboutAnswer(
             name=catalogue.name,
             items=len(catalogue),
-            classes=len(overview.counts),
+            classes=len(sizes),
             embedding_size=catalogue.embedding_size,
             threshold=catalogue.facts["threshold"],
             outdated=catalogue.is_outdated(),

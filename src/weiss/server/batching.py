@@ -22,17 +22,14 @@ from weiss.server.limits import Limits, UnavailableError
 
 CLOSE_SECONDS = 10.0
 """How long `Batcher.close` waits for the thread."""
-
-
 STOPPED = "a search needs a running server; this one is being stopped"
 
 
 class Slots:
-    """A limited number of slots; ``name`` is for messages."""
+    """A limited number of slots, taken by the event loop alone; ``name`` is for messages."""
 
     def __init__(self, most: int, name: str) -> None:
         self._most, self._name = most, name
-        self._lock = threading.Lock()
         self._of: Counter[str] = Counter()
         self.taken = 0
 
@@ -42,36 +39,32 @@ class Slots:
 
         One client gets at most three quarters of the slots; the rest is for others.
         """
-        with self._lock:
-            own = self._of[client]
-            if self.taken >= self._most:
-                number = f"{self.taken} {self._name}"
-            elif client and own >= self._most - self._most // 4:
-                number = f"{own} {self._name} of this client"
-            else:
-                number = ""
-            if number:
-                raise UnavailableError(f"a search needs a free place; {number} are under way")
-            self.taken += 1
-            self._of[client] += 1
+        own = self._of[client]
+        if self.taken >= self._most:
+            raise self._busy(f"{self.taken} {self._name}")
+        if client and own >= self._most - self._most // 4:
+            raise self._busy(f"{own} {self._name} of this client")
+        self.taken += 1
+        self._of[client] += 1
         try:
             yield
         finally:
-            with self._lock:
-                self.taken -= 1
-                self._of[client] -= 1
-                if not self._of[client]:
-                    del self._of[client]
+            self.taken -= 1
+            self._of[client] -= 1
+            if not self._of[client]:
+                del self._of[client]
+
+    def _busy(self, number: str) -> UnavailableError:
+        return UnavailableError(f"a search needs a free place; {number} are under way")
 
 
 @dataclass
 class _Job:
-    """A search with a picture, or with a vector."""
+    """A search with a picture, or with an item."""
 
-    picture: Array | None
-    vector: Array | None
     k: int
-    leave_out: int | None
+    picture: Array | None = None
+    item: int | None = None
     answer: "Future[list[Hit]]" = field(default_factory=Future)
     since: float = field(default_factory=time.monotonic)
 
@@ -100,7 +93,7 @@ class Batcher:
         self._lock = threading.Lock()
         self.searches = Slots(limits.max_waiting, "searches")
         self.announced = Slots(limits.max_uploads, "uploads")
-        self._unanswered: dict[int, _Job] = {}
+        self._oldest: _Job | None = None  # of those that are being answered
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -112,17 +105,16 @@ class Batcher:
     @property
     def oldest(self) -> float:
         """Seconds that the oldest unanswered search has waited; 0 if there is none."""
-        with self._lock:
-            first = next(iter(self._unanswered.values()), None)
-        return 0.0 if first is None else time.monotonic() - first.since
+        oldest = self._oldest
+        return 0.0 if oldest is None else time.monotonic() - oldest.since
 
     def picture(self, pixels: Array, k: int) -> "Future[list[Hit]]":
         """Search with a picture, uint8 ``(height, width, channels)``."""
-        return self._submit(_Job(pixels, None, k, None))
+        return self._submit(_Job(k, picture=pixels))
 
-    def vector(self, vector: Array, k: int, *, leave_out: int | None = None) -> "Future[list[Hit]]":
-        """Search with an embedding ``(D,)``, without one item."""
-        return self._submit(_Job(None, vector, k, leave_out))
+    def item(self, id: int, k: int) -> "Future[list[Hit]]":
+        """Search with an item, which is not found itself."""
+        return self._submit(_Job(k, item=id))
 
     def close(self) -> None:
         """Answer the jobs that were submitted, then end the thread."""
@@ -139,20 +131,18 @@ class Batcher:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="embed", daemon=True)
                 self._thread.start()
-            self._unanswered[id(job)] = job
             self._jobs.put(job)
         return job.answer
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        while (first := self._jobs.get()) is not None:
+            self._oldest = first
             # Requests that were cancelled meanwhile need no answer.
-            gathered = self._gather(job)
+            gathered = self._gather(first)
             jobs = [job for job in gathered if job.answer.set_running_or_notify_cancel()]
             if jobs:
                 self._answer(jobs)
-            with self._lock:
-                for job in gathered:
-                    del self._unanswered[id(job)]
+            self._oldest = None
 
     def _gather(self, first: _Job) -> list[_Job]:
         """Return a job and those that follow soon."""
@@ -192,8 +182,8 @@ class Batcher:
         if pictures:
             self._count(len(pictures))
             vectors[list(pictures)] = self._catalogue.embed(list(pictures.values()))
-        for place, job in enumerate(jobs):
-            if job.vector is not None:
-                vectors[place] = job.vector
-        leave_out = [job.leave_out for job in jobs]
-        return self._catalogue.search(vectors, max(job.k for job in jobs), leave_out=leave_out)
+        for at, job in enumerate(jobs):
+            if job.item is not None:
+                vectors[at] = self._catalogue.vector(job.item)
+        items = [job.item for job in jobs]
+        return self._catalogue.search(vectors, max(job.k for job in jobs), leave_out=items)

@@ -10,6 +10,7 @@ its header, refuses it or decodes it if it is small. The others go on to the lan
 so nobody waits behind them for a refusal, or for a small picture. In both lanes clients take turns.
 """
 
+import asyncio
 import io
 import json
 import math
@@ -17,11 +18,11 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import suppress
+from dataclasses import asdict, replace
 from typing import cast
 
 import numpy as np
@@ -40,13 +41,6 @@ QUICK_SECONDS = 3.0
 """A picture that takes the quick lane longer goes to the lane of large ones."""
 
 
-@dataclass
-class _Job:
-    client: str
-    content: bytes
-    answer: "Future[Picture]" = field(default_factory=Future)
-
-
 class UploadDecoders:
     """Processes that decode uploads.
 
@@ -59,109 +53,91 @@ class UploadDecoders:
     def __init__(self, number: int, settings: UploadSettings, max_large: int = 32) -> None:
         seconds = min(settings.seconds, QUICK_SECONDS)
         quick = replace(settings, seconds=seconds, max_cost=QUICK_COST)
-        self._quick = _Lane(number, quick, self._answer_quickly)
-        self._large = _Lane(number, settings, self._answer)
+        self._quick, self._large = _Lane(number, quick), _Lane(number, settings)
         self._places = Slots(max_large, "large pictures")
 
     def warm(self) -> None:
         """Start a process, so that the first upload does not wait for it."""
         self._quick.warm()
 
-    def decode(self, content: bytes, client: str = "") -> "Future[Picture]":
-        """Decode an upload.
+    async def decode(self, content: bytes, client: str, seconds: float) -> Picture:
+        """Decode an upload, if a process is free for it within some seconds.
 
         Raises:
-            UnavailableError: after `close`. The future raises it too, or `RefusedUpload`.
+            RefusedUpload: it is not decoded.
+            UnavailableError: no process was free in time, or after `close`.
         """
-        job = _Job(client, content)
-        self._quick.submit(job)
-        return job.answer
+        deadline = time.monotonic() + seconds
+        try:
+            return await _in_time(self._quick.submit(content, client), deadline)
+        except RefusedUpload as error:
+            # A slow picture gets the time of a large one.
+            if error.kind not in ("costly", "slow"):
+                raise
+        with self._places.take(client):
+            return await _in_time(self._large.submit(content, client), deadline)
 
     def close(self) -> None:
         """End all processes at once, whatever they are doing."""
         self._quick.close()
         self._large.close()
 
-    def _answer_quickly(self, job: _Job) -> None:
-        """Answer a job, or pass it on; it can be cancelled until it is answered."""
-        if job.answer.cancelled():
-            return
-        try:
-            found: Picture | Exception = self._quick.decode(job.content)
-        except RefusedUpload as error:
-            found = error
-            # A slow picture gets the time of a large one.
-            if error.kind in ("costly", "slow"):
-                try:
-                    self._pass_on(job)
-                    return
-                except UnavailableError as error:
-                    found = error
-        except Exception as error:
-            found = error
-        if job.answer.set_running_or_notify_cancel():
-            _settle(job, found)
 
-    def _pass_on(self, job: _Job) -> None:
-        place = ExitStack()
-        place.enter_context(self._places.take(job.client))
-        job.answer.add_done_callback(lambda _: place.close())
-        self._large.submit(job)
-
-    def _answer(self, job: _Job) -> None:
-        if not job.answer.set_running_or_notify_cancel():
-            return
-        try:
-            _settle(job, self._large.decode(job.content))
-        except Exception as error:
-            _settle(job, error)
-
-
-def _settle(job: _Job, found: Picture | Exception) -> None:
-    if isinstance(found, Exception):
-        job.answer.set_exception(found)
-    else:
-        job.answer.set_result(found)
+async def _in_time(future: "Future[Picture]", deadline: float) -> Picture:
+    """Return what is decoded, if that has begun in time; its own deadline ends it then."""
+    answer = asyncio.wrap_future(future)
+    try:
+        done, _ = await asyncio.wait({answer}, timeout=deadline - time.monotonic())
+        if not done and future.cancel():
+            raise UnavailableError("a picture needs a free decoder; all were busy for too long")
+        return await answer
+    finally:
+        answer.cancel()
 
 
 class _Lane:
-    """Some processes, and the uploads that wait for them; ``answer`` decodes one of these."""
+    """Some processes, and the uploads that wait for them."""
 
-    def __init__(
-        self, number: int, settings: UploadSettings, answer: Callable[[_Job], None]
-    ) -> None:
-        self._settings, self._answer = settings, answer
+    def __init__(self, number: int, settings: UploadSettings) -> None:
+        self._settings = settings
         self._pool = ChildPool(number, self._start)
         self._lock = threading.Lock()
         # The first client's turn is next; then it comes last.
-        self._waiting: dict[str, deque[_Job]] = {}
+        self._waiting: dict[str, deque[tuple[bytes, Future[Picture]]]] = {}
 
     def warm(self) -> None:
         self._pool.submit(self._pool.child)
 
-    def submit(self, job: _Job) -> None:
+    def submit(self, content: bytes, client: str) -> "Future[Picture]":
+        """Decode an upload; the future can be cancelled until that begins."""
+        answer: Future[Picture] = Future()
         with self._lock:
             if self._pool.is_closed:
                 raise UnavailableError(STOPPED)
-            self._waiting.setdefault(job.client, deque()).append(job)
+            self._waiting.setdefault(client, deque()).append((content, answer))
             self._pool.submit(self._next)
+        return answer
 
     def _next(self) -> None:
-        """Answer one job of the client whose turn it is."""
+        """Decode an upload of the client whose turn it is."""
         with self._lock:
             client = next(iter(self._waiting))
-            jobs = self._waiting.pop(client)
-            job = jobs.popleft()
-            if jobs:
-                self._waiting[client] = jobs
-        self._answer(job)
+            uploads = self._waiting.pop(client)
+            content, answer = uploads.popleft()
+            if uploads:
+                self._waiting[client] = uploads
+        if answer.set_running_or_notify_cancel():
+            try:
+                answer.set_result(self._decode(content))
+            except Exception as error:
+                answer.set_exception(error)
 
     def close(self) -> None:
         self._pool.close()
         with self._lock:
-            for jobs in self._waiting.values():
-                for job in jobs:
-                    job.answer.cancel()
+            for uploads in self._waiting.values():
+                for _, answer in uploads:
+                    answer.cancel()
 
     def _start(self) -> Child:
         process = start_child(
@@ -173,7 +149,7 @@ class _Lane:
         )
         return Child(process)
 
-    def decode(self, content: bytes) -> Picture:
+    def _decode(self, content: bytes) -> Picture:
         """Decode an upload in the process of this thread."""
         try:
             child = self._pool.child()

@@ -10,6 +10,7 @@ import socket
 import struct
 from collections.abc import Collection
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,7 +26,6 @@ LEAST_READ = 64 * 1024
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]")
 """A name or an address in a Host header, without a port."""
 log = logging.getLogger(__name__)
-_had_no_descriptor = False
 SHUTDOWN_SECONDS = 5
 """Seconds that open requests have to finish after Ctrl-C."""
 
@@ -94,14 +94,15 @@ def serve(
         Login(token)  # refuses a bad one before the index is opened, which can take long
     with bind(host, port) as listener:
         address, port = listener.getsockname()[:2]
-        if not (is_loopback(address) or public or token is not None):
+        if not (ipaddress.ip_address(address).is_loopback or public or token is not None):
             raise ValueError(
                 f"host must be an address of this machine alone, such as 127.0.0.1; {host} can be "
                 "reached by others. Ask them for a secret with --token FILE, or show every item to "
                 "anybody with --public."
             )
         catalogue = Catalogue.open(folder, device=device, onnx=onnx, trust=trust, verify=True)
-        is_any = ipaddress.ip_address(address).is_unspecified
+        # A server at all addresses does not know its names, unless somebody lists them.
+        is_any = ipaddress.ip_address(address).is_unspecified and not allow_hosts
         hosts = None if is_any else own_names(host, address)
         app = make_app(catalogue, limits, hosts=hosts, allowed=allow_hosts, token=token)
         noun = "item" if len(catalogue) == 1 else "items"
@@ -121,7 +122,7 @@ def settings(app: Any, limits: Limits | None = None) -> "uvicorn.Config":
     from weiss.server.middleware import CROWDED, HEADERS, plain_answer
 
     limits = limits or Limits()
-    seconds, most = limits.seconds, max_connections(limits.max_connections, _descriptors())
+    seconds, most = limits.seconds, max_connections(limits.max_connections)
     # So many connections are accepted at a time; only then one can be closed for each of them.
     backlog = max(8, most // 8)
 
@@ -135,7 +136,6 @@ def settings(app: Any, limits: Limits | None = None) -> "uvicorn.Config":
         """
 
         waiting: ClassVar[dict["TimedProtocol", None]] = {}
-        has_warned: ClassVar[bool] = False
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             self._deadline: asyncio.TimerHandle | None = None
@@ -211,14 +211,11 @@ def settings(app: Any, limits: Limits | None = None) -> "uvicorn.Config":
                 self._drop()
 
         def _make_room(self) -> None:
-            if not TimedProtocol.has_warned:
-                TimedProtocol.has_warned = True
-                log.warning(
-                    "All %s connections are taken; each new one closes one that waits for its "
-                    "client. This is logged once. More need a higher limit: ulimit -n, or "
-                    "Limits(max_connections=...).",
-                    f"{most:,}",
-                )
+            warn_once(
+                f"All {most:,} connections are taken; each new one closes one that waits for its "
+                "client. This is logged once. More need a higher limit: ulimit -n, or "
+                "Limits(max_connections=...)."
+            )
             if self.waiting:
                 next(iter(self.waiting))._drop()
             elif len(self.connections) > most + backlog:
@@ -235,7 +232,7 @@ def settings(app: Any, limits: Limits | None = None) -> "uvicorn.Config":
 
     # Errors in the form of an untrusted upload go to the client, not to the terminal.
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
-    logging.getLogger("asyncio").addFilter(_once_without_descriptors)
+    logging.getLogger("asyncio").addFilter(_has_descriptor)
     return uvicorn.Config(
         app,
         http=TimedProtocol,
@@ -249,64 +246,54 @@ def settings(app: Any, limits: Limits | None = None) -> "uvicorn.Config":
     )
 
 
-def max_connections(most: int, descriptors: int | None) -> int:
-    """Return how many connections may be open: at most half of the free file descriptors.
+def max_connections(most: int) -> int:
+    """Return how many connections may be open: at most half of the free file descriptors."""
+    import resource
 
-    Args:
-        most: the largest number.
-        descriptors: how many this process may open in all; None for any number.
-    """
-    if descriptors is None:
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY:
         return most
-    try:
-        used = len(os.listdir("/dev/fd"))
-    except OSError:
-        used = 64
-    return max(1, min(most, (descriptors - used) // 2))
+    return max(1, min(most, (allowed - len(os.listdir("/dev/fd"))) // 2))
 
 
-def _descriptors() -> int | None:
-    """Return how many files this process may have open; None if there is no limit."""
-    try:
-        import resource
-    except ImportError:
-        return None
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return None if soft == resource.RLIM_INFINITY else soft
+@cache
+def warn_once(message: str) -> None:
+    """Log a warning, if it was not logged before."""
+    log.warning("%s", message)
 
 
-def _once_without_descriptors(record: logging.LogRecord) -> bool:
-    """Shorten asyncio's error for a connection without a descriptor, and log it once."""
-    global _had_no_descriptor
+def _has_descriptor(record: logging.LogRecord) -> bool:
+    """Log asyncio's error for a connection without a file descriptor once, and briefly."""
     if not record.getMessage().startswith("socket.accept() out of system resource"):
         return True
-    is_first, _had_no_descriptor = not _had_no_descriptor, True
-    record.msg = "No file descriptor is free for a new connection. This is logged once. "
-    record.msg += "Raise the limit: ulimit -n."
-    record.args, record.exc_info = (), None
-    return is_first
+    warn_once(
+        "No file descriptor is free for a new connection. This is logged once. Raise the limit: "
+        "ulimit -n."
+    )
+    return False
 
 
-def greeting(host: str, port: int, address: str | None = None, *, has_login: bool = False) -> str:
+def greeting(host: str, port: int, address: str, *, has_login: bool) -> str:
     """Return the address of the server, how to stop it, and a warning if others can reach it.
 
-    ``address`` is the resolved ``host``; ``has_login`` if visitors need a secret.
+    ``address`` is what ``host`` means; ``has_login`` if visitors need a secret.
 
     Example:
-        >>> print(greeting("::1", 8000))
+        >>> print(greeting("::1", 8000, "::1", has_login=False))
         Open http://[::1]:8000 in a browser. Ctrl-C stops it.
     """
     line = f"Open http://{_in_url(host)}:{port} in a browser. Ctrl-C stops it."
-    if is_loopback(address or host):
+    if ipaddress.ip_address(address).is_loopback:
         return line
+    warning = f"{line}\nWarning: {host} can be reached from other machines, and"
     if has_login:
         return (
-            f"{line}\nWarning: {host} can be reached from other machines, and the connection is "
-            "not encrypted: who sees the network sees the secret. A web server with TLS helps."
+            f"{warning} the connection is not encrypted: who sees the network sees the secret. A "
+            "web server with TLS helps."
         )
     return (
-        f"{line}\nWarning: {host} can be reached from other machines, and there is no login: "
-        "anybody who reaches it can see every item. Leave --host out to keep it private."
+        f"{warning} there is no login: anybody who reaches it can see every item. Leave --host out "
+        "to keep it private."
     )
 
 
@@ -317,23 +304,6 @@ def own_names(host: str, address: str) -> frozenset[str]:
 
 def _in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether an address can be reached from this machine only.
-
-    Example:
-        >>> is_loopback("localhost"), is_loopback("::1"), is_loopback("0.0.0.0")
-        (True, True, False)
-    """
-    if host.lower() == "localhost":
-        return True
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    with suppress(OSError, UnicodeError):
-        # Short forms of an address, such as 127.1.
-        return ipaddress.IPv4Address(socket.inet_aton(host)).is_loopback
-    return False  # a name may be that of any machine
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -78,7 +78,7 @@ class Guard:
         asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         start = time.perf_counter()
         try:
-            refused = _refusal(scope, self._hosts, self._allowed) or self._unknown(scope)
+            refused = self._refusal(scope)
             if refused is not None:
                 await exchange.answer(*refused)
             else:
@@ -104,17 +104,41 @@ class Guard:
             route = getattr(asked.get("route"), "path", "none")  # the pattern that it matched
             self._metrics.request(method, route, exchange.status or 499, seconds)
 
-    def _unknown(self, scope: Scope) -> tuple[int, str] | None:
-        """Return status and detail for a request without the secret; None for a good one."""
-        path = scope["path"]
-        if self._login is None or path in OPEN or path.startswith("/page/"):
-            return None
-        if self._login.accepts(Headers(scope=scope)):
-            return None
-        return 401, (
-            "a request must have the secret of this server; it has none, or another. Send it as "
-            "Authorization: Bearer SECRET, or reload the page to log in."
-        )
+    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+        """Return status and detail for a request that is refused; None for a good one."""
+        headers, path = Headers(scope=scope), scope["path"]
+        if scope.get("state", {}).get(CROWDED) and path != HEALTH:
+            return 503, "a request needs a free connection; all are taken. Try again in a second."
+        if self._hosts is not None and _name(headers.get("host", "")) not in self._hosts:
+            return 421, (
+                f"the Host header must be one of {', '.join(sorted(self._hosts))}; it is another. "
+                "Open the address that weiss serve has printed, or allow it with --allow-host."
+            )
+        if scope["method"] not in SAFE and self._is_foreign(headers):
+            return 403, (
+                "an upload must come from the server's own page or from no page; it comes from "
+                "another. Open the server's page and send it from there."
+            )
+        is_open = path in OPEN or path.startswith("/page/")
+        if self._login is not None and not is_open and not self._login.accepts(headers):
+            return 401, (
+                "a request must have the secret of this server; it has none, or another. Send it "
+                "as Authorization: Bearer SECRET, or reload the page to log in."
+            )
+        return None
+
+    def _is_foreign(self, headers: Headers) -> bool:
+        """Return whether a page sends this that is neither of this server nor of its proxy."""
+        if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+            return True
+        origin = headers.get("origin")
+        if origin is None:
+            return False
+        try:
+            page = urlsplit(origin).netloc.lower()
+        except ValueError:
+            return True
+        return page != headers.get("host", "").lower() and _name(page) not in self._allowed
 
 
 class _Exchange:
@@ -125,11 +149,12 @@ class _Exchange:
         headers = Headers(scope=scope)
         length = headers.get("content-length", "0")
         self._is_unread = length != "0" or "transfer-encoding" in headers
-        # A client that waits for "100 Continue" has sent nothing yet.
+        # A client that waits for "100 Continue" sends nothing until `receive` asks for it.
         self._lingers = "expect" not in headers
         self.status = 0
 
     async def receive(self) -> Message:
+        self._lingers = True
         message = await self._receive()
         if message["type"] != "http.request" or not message.get("more_body", False):
             self._is_unread = False
@@ -174,40 +199,6 @@ def plain_answer(status: int, detail: str) -> tuple[list[tuple[bytes, bytes]], b
     if status == 401:
         headers += [(b"www-authenticate", b"Bearer")]
     return headers, body
-
-
-def _refusal(
-    scope: Scope, hosts: Collection[str] | None, allowed: Collection[str]
-) -> tuple[int, str] | None:
-    """Return status and detail for a request that is refused; None for a good one."""
-    headers = Headers(scope=scope)
-    host = headers.get("host", "")
-    if scope.get("state", {}).get(CROWDED) and scope["path"] != HEALTH:
-        return 503, "a request needs a free connection; all are taken. Try again in a second."
-    if hosts is not None and _name(host) not in hosts:
-        return 421, (
-            f"the Host header must be one of {', '.join(sorted(hosts))}; it is another. "
-            "Open the address that weiss serve has printed, or allow it with --allow-host."
-        )
-    if scope["method"] in SAFE:
-        return None
-    origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
-    foreign = origin is not None and not _is_own(origin, host, allowed)
-    if foreign or site not in ("same-origin", "none"):
-        return 403, (
-            "an upload must come from the server's own page or from no page; it comes from "
-            "another. Open the server's page and send it from there."
-        )
-    return None
-
-
-def _is_own(origin: str, host: str, allowed: Collection[str]) -> bool:
-    """Return whether a page comes from this server, or from the proxy in front of it."""
-    try:
-        page = urlsplit(origin)
-    except ValueError:
-        return False
-    return page.netloc.lower() == host.lower() or _name(page.netloc) in allowed
 
 
 def _name(host: str) -> str:

@@ -1,9 +1,6 @@
-"""The classes and the map of a catalogue for the page; made at the first request, and cached."""
+"""The classes and the map of a catalogue for the page, as JSON; made when the server starts."""
 
-import gzip
-import threading
 from collections.abc import Callable
-from functools import cached_property
 
 import numpy as np
 
@@ -17,53 +14,39 @@ DIGITS = 4
 """Digits of a coordinate: the map is about 1 wide, a screen some thousand pixels."""
 
 
-class Overview:
-    """Classes and map of a catalogue; ``thumbnail`` gives the address of an item's thumbnail."""
+def classes_json(catalogue: Catalogue, thumbnail_of: Callable[[int], str]) -> bytes:
+    """Return every class, the number of its items, and a thumbnail."""
+    found = []
+    for name, count in catalogue.classes():
+        (first,) = catalogue.items_of(name, 0, 1)
+        picture = thumbnail_of(first.id)
+        found.append(ClassAnswer(name=name, count=count, first=first.id, thumbnail=picture))
+    return ClassesAnswer(items=len(catalogue), classes=found).model_dump_json().encode()
 
-    def __init__(self, catalogue: Catalogue, thumbnail: Callable[[int], str]) -> None:
-        self._catalogue, self._thumbnail = catalogue, thumbnail
-        self._lock = threading.Lock()
-        self.counts = dict(catalogue.classes())
 
-    def map(self) -> tuple[bytes, bytes]:
-        """Return the map as JSON, plain and compressed."""
-        with self._lock:
-            return self._map
-
-    @cached_property
-    def classes(self) -> ClassesAnswer:
-        """Every class, the number of its items, and a thumbnail."""
-        found = []
-        for name, count in self.counts.items():
-            (first,) = self._catalogue.items_of(name, 0, 1)
-            picture = self._thumbnail(first.id)
-            found.append(ClassAnswer(name=name, count=count, first=first.id, thumbnail=picture))
-        return ClassesAnswer(items=len(self._catalogue), classes=found)
-
-    @cached_property
-    def _map(self) -> tuple[bytes, bytes]:
-        whole = self._catalogue.map()
-        step = -(-len(whole.ids) // MOST_POINTS) or 1
-        ids, points = whole.ids[::step].tolist(), whole.points[::step]
-        places = {name: place for place, name in enumerate(self.counts)}
-        names = (self._catalogue.item(id).class_names for id in ids)
-        answer = MapAnswer(
-            method=whole.method,
-            explained=whole.explained,
-            total=len(whole.ids),
-            ids=ids,
-            x=_rounded(points[:, 0]),
-            y=_rounded(points[:, 1]),
-            classes=[places[own[0]] if own else -1 for own in names],
-            class_names=list(places),
-            fields=FieldsAnswer(
-                names=list(whole.field_names),
-                x=_rounded(whole.field_points[:, 0]),
-                y=_rounded(whole.field_points[:, 1]),
-            ),
-        )
-        plain = answer.model_dump_json().encode()
-        return plain, gzip.compress(plain, 6)
+def map_json(catalogue: Catalogue) -> bytes:
+    """Return a point for every item, and the mean fields of the model's classes."""
+    whole = catalogue.map()
+    step = -(-len(whole.ids) // MOST_POINTS) or 1
+    ids, points = whole.ids[::step].tolist(), whole.points[::step]
+    places = {name: place for place, (name, _) in enumerate(catalogue.classes())}
+    names = (catalogue.item(id).class_names for id in ids)
+    answer = MapAnswer(
+        method=whole.method,
+        explained=whole.explained,
+        total=len(whole.ids),
+        ids=ids,
+        x=_rounded(points[:, 0]),
+        y=_rounded(points[:, 1]),
+        classes=[places[own[0]] if own else -1 for own in names],
+        class_names=list(places),
+        fields=FieldsAnswer(
+            names=list(whole.field_names),
+            x=_rounded(whole.field_points[:, 0]),
+            y=_rounded(whole.field_points[:, 1]),
+        ),
+    )
+    return answer.model_dump_json().encode()
 
 
 def _rounded(values: Array) -> list[float]:

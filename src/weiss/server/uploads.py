@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 from weiss._base import images
 from weiss._base.decoder import RefusedUpload
 from weiss.server.decoders import Picture, UploadDecoders
-from weiss.server.limits import ENVELOPE, MAX_PARTS, Limits, UnavailableError
+from weiss.server.limits import ENVELOPE, MAX_PARTS, Limits
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
@@ -47,9 +47,11 @@ def client_of(request: Request) -> str:
     host, port = request.client or ("", 0)
     with suppress(ValueError):
         address = ip_address(host)
+        # A socket for both versions shows IPv4 addresses as ::ffff:192.0.2.7.
+        address = getattr(address, "ipv4_mapped", None) or address
         if address.is_loopback:
             return f"{host}:{port}"
-        if address.version == 6 and address.ipv4_mapped is None:
+        if address.version == 6:
             return str(ip_network((address, 64), strict=False))
     return host
 
@@ -57,8 +59,9 @@ def client_of(request: Request) -> str:
 class _Form:
     """Keeps the first part with the right name, and ignores all others; there may be few."""
 
-    def __init__(self, boundary: bytes) -> None:
+    def __init__(self, boundary: bytes, limits: Limits) -> None:
         self._parser = MultipartParser(boundary, self._callbacks())
+        self._limits = limits
         self.content: bytearray | None = None
         self.is_whole = False
         self._parts = self._boundaries = self._size = 0
@@ -85,16 +88,15 @@ class _Form:
             raise FormParserError("the boundary is in the file")
         self._size += len(data)
         self._parser.write(data)
-        if self._size - len(self.content or b"") > ENVELOPE:
+        file_size = len(self.content or b"")
+        if file_size > self._limits.max_bytes:
+            raise _too_large(self._limits)
+        if self._size - file_size > ENVELOPE:
             raise HTTPException(
                 413,
                 f"the form must have at most {ENVELOPE // 1024} KiB beside the file; this one has "
                 f"more. {SEND}.",
             )
-
-    def finish(self) -> None:
-        """Check that nothing is missing at the end."""
-        self._parser.finalize()
 
     def _begin(self) -> None:
         self._parts += 1
@@ -128,23 +130,27 @@ async def read_file(request: Request, limits: Limits) -> bytes:
     """Return the uploaded file of a request.
 
     Raises:
-        HTTPException: 408 too slow, 413 too large, 415 no form, 400 no file in it or cut short.
+        HTTPException: 408 too slow, 413 too large, 415 no form, 400 no file in it, an empty one, or
+            cut short.
     """
     kind, options = parse_options_header(request.headers.get("content-type"))
     if kind != b"multipart/form-data" or not options.get(b"boundary"):
         # Only a plain media type is repeated.
         given = kind.decode() if re.fullmatch(rb"[A-Za-z0-9/-]{1,59}", kind) else "none"
         raise HTTPException(415, f"the request must be a form with a file; got {given}. {SEND}.")
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > limits.max_bytes + ENVELOPE:
+        raise _too_large(limits)
     try:
-        form = _Form(options[b"boundary"])
+        form = _Form(options[b"boundary"], limits)
         async with asyncio.timeout(limits.seconds):
-            await _parse(request, form, limits)
+            async for piece in request.stream():
+                form.write(piece)
     except TimeoutError:
         raise HTTPException(
             408,
             f"the upload must be finished within {limits.seconds:g} seconds; it was not. "
             "Send a smaller picture.",
-            headers={"Connection": "close"},
         ) from None
     except ClientDisconnect:
         raise HTTPException(400, "the upload must be whole; it broke off. Send it again.") from None
@@ -154,25 +160,13 @@ async def read_file(request: Request, limits: Limits) -> bytes:
         raise HTTPException(400, f"the form must have a field named file; it has none. {SEND}.")
     if not form.is_whole:
         raise HTTPException(400, "the upload must be whole; it is cut short. Send it again.")
+    if not form.content:
+        raise HTTPException(400, "file must be a picture; it is empty. Choose another one.")
     return bytes(form.content)
 
 
-async def _parse(request: Request, form: _Form, limits: Limits) -> None:
-    """Parse the body in pieces; refuse it if it is, or announces to be, too large."""
-    most, size = limits.max_bytes + ENVELOPE, 0
-    announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > most:
-        raise _too_large(limits)
-    async for piece in request.stream():
-        size += len(piece)
-        if size > most:
-            raise _too_large(limits)
-        form.write(piece)
-    form.finish()
-
-
 async def decode_picture(
-    content: bytes, decoders: UploadDecoders, limits: Limits, client: str = ""
+    content: bytes, decoders: UploadDecoders, limits: Limits, client: str
 ) -> Picture:
     """Return the pixels of an uploaded picture, and its width and height in the file.
 
@@ -180,22 +174,10 @@ async def decode_picture(
         HTTPException: 413 too large, 415 no image, 400 damaged, 408 too slow to decode.
         UnavailableError: no decoder was free in time.
     """
-    if len(content) > limits.max_bytes:
-        raise _too_large(limits)
-    if not content:
-        raise HTTPException(400, "file must be a picture; it is empty. Choose another one.")
-    future = decoders.decode(content, client)
-    answer = asyncio.wrap_future(future)
     try:
-        done, _ = await asyncio.wait({answer}, timeout=limits.seconds)
-        # A decoding that has started is ended by its own deadline.
-        if not done and future.cancel():
-            raise UnavailableError(f"a picture must be decoded within {limits.seconds:g} seconds")
-        return await answer
+        return await decoders.decode(content, client, limits.seconds)
     except RefusedUpload as error:
         raise _refusal(error, limits) from None
-    finally:
-        answer.cancel()
 
 
 def _refusal(error: RefusedUpload, limits: Limits) -> HTTPException:
