@@ -145,6 +145,14 @@ def test_a_folder_that_cannot_lock_works_without(tmp_path, monkeypatch):
     assert list(Path(tmp_path).iterdir()) == []
 
 
+def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path):
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / ".run.lock").symlink_to("precious")
+    with pytest.raises(OSError, match="symbolic links"), alone(tmp_path / "run"):
+        pytest.fail("the lock of somebody else's file")
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
 def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_afterwards(
     tmp_path, monkeypatch

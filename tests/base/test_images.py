@@ -171,6 +171,8 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path):
         decode(tmp_path / "gone.jpg")
     with pytest.raises(BadImageError, match="cannot be opened .Is a directory"):
         decode(tmp_path)
+    with pytest.raises(BadImageError, match="cannot be decoded .embedded null byte"):
+        decode("a\0b.jpg")
 
 
 @pytest.mark.parametrize("side", [13_500, 20_000])

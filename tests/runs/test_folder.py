@@ -406,8 +406,23 @@ def test_a_recipe_without_sections_is_refused(tmp_path):
         run.recipe()
 
 
-def test_facts_of_a_model_that_no_run_writes_are_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("facts", "what"),
+    [({**FACTS, "metrics": {"map_at_r": "0.9"}}, "metrics.map_at_r"), ({}, "class_names")],
+)
+def test_facts_of_a_model_that_no_run_writes_are_refused(tmp_path, facts, what):
     run, model, loss = finished(tmp_path)
-    run.write_model(Kept.now(model, loss, {**FACTS, "metrics": {"map_at_r": "0.9"}}))
-    with pytest.raises(ValueError, match=r"model.safetensors .* metrics.map_at_r is no such value"):
-        run.model_facts()
+    run.write_model(Kept.now(model, loss, facts))
+    for read in (run.model_facts, run.loss):
+        with pytest.raises(ValueError, match=f"model.safetensors .* {what} is no such value"):
+            read()
+
+
+def test_a_recipe_without_the_size_of_embeddings_is_refused(tmp_path):
+    run, _, _ = finished(tmp_path)
+    settings = recipe()
+    del settings["backbone"]["embedding_size"]
+    run.write_recipe(to_toml(settings))
+    for build in (run.model, run.loss):
+        with pytest.raises(TypeError, match="embedding_size must be a whole number .* got None"):
+            build()

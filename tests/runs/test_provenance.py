@@ -232,6 +232,9 @@ WORDS = {
     "postgresql://me@host/db": "postgresql://me@host/db",
     "postgresql://me:secret@host/db?options=a@b": "postgresql://me:...@host/db?options=a@b",
     "postgresql://host/db?user=me&PASSWORD=secret": "postgresql://host/db?user=me&PASSWORD=...",
+    "mysql://host/db?passwd=secret": "mysql://host/db?passwd=...",
+    "postgresql://host/db?sslpassword=secret": "postgresql://host/db?sslpassword=...",
+    "https://example.org/w.pth?token=secret": "https://example.org/w.pth?token=...",
     "postgresql://me@host/db?sslrootcert=/home/me/ca.pem": (
         "postgresql://me@host/db?sslrootcert=ca.pem"
     ),

@@ -212,6 +212,8 @@ HOSTILE = {
     "dotted keys": "a" + ".a" * 20_000 + " = 1",
     "a dotted section": "[" + "a." * 100 + "a]\nx = 1",
     "digits": "seed = " + "9" * 5000,
+    "hexadecimal digits": "train = 0x" + "f" * 5000,
+    "a number beyond floats": "[loss]\nbeta = " + "9" * 400,
     "size": "# " + "x" * 2_000_000,
     "keys": "\n".join(f"k{number} = 1" for number in range(5000)),
     "a long key": f"{'k' * 100_000} = 1",
@@ -291,6 +293,7 @@ BAD = {
     "made_with": (3, "a section, [made_with]; got 3."),
     "loss.name": ("mf_cwm", "one of 'contrastive', 'cwms', "),
     "loss.beta": (-80, "greater than 0; got -80."),
+    "loss.alpha": (10**400, "finite; got 1000"),
     "loss.check": ("yes", "True or False for MeanFieldClassWiseMultiSimilarityLoss; got 'yes'."),
     "loss.num_classes": (5, "left out: it comes from the data."),
 }

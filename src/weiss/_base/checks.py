@@ -72,7 +72,10 @@ def _real(name: str, given: object, owner: str) -> float:
         raise TypeError(
             f"{name} must be a number{_for(owner)}; got {given!r}. Pass an int or a float."
         )
-    value = float(given)
+    try:
+        value = float(given)
+    except OverflowError:  # a whole number beyond the range of floats
+        value = math.inf
     if not math.isfinite(value):
         raise ValueError(
             f"{name} must be finite{_for(owner)}; got {given!r}. Pass an ordinary number."
