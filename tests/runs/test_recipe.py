@@ -25,7 +25,7 @@ from weiss.runs import (
     shipped_recipes,
     to_toml,
 )
-from weiss.runs.recipe import OLD_KEYS, with_new_keys
+from weiss.runs.recipe import RENAMED, with_new_keys
 
 SHIPPED = list(shipped_recipes())
 CHECKED = list(REALITY_CHECK_RECIPES.values())
@@ -510,7 +510,7 @@ def test_values_are_overrides_as_texts_are():
 
 
 def test_old_names_of_keys_are_understood_everywhere(tmp_path, monkeypatch):
-    monkeypatch.setitem(OLD_KEYS, "train.epoches", "train.epochs")
+    monkeypatch.setitem(RENAMED, "train.epoches", "train.epochs")
     assert recipe_from_dict({"train": {"epoches": 7}}).train.epochs == 7
     assert recipe_from_dict({"train": {"epoches": 7, "epochs": 8}}).train.epochs == 8
     path = written(tmp_path, "[train]\nepoches = 7")
