@@ -133,10 +133,15 @@ def test_a_script_without_a_main_guard_works(photos, tmp_path):
     assert done.stdout.splitlines() == ["once", "[(31, 20)]"]
 
 
-def test_a_child_does_not_import_from_where_it_was_started(photos, tmp_path, monkeypatch):
+def test_a_child_imports_this_package_and_nothing_from_where_it_was_started(
+    photos, tmp_path, monkeypatch
+):
     (tmp_path / "PIL.py").write_text("raise SystemExit('not this one')")
     (tmp_path / "json.py").write_text("raise SystemExit('nor this')")
     monkeypatch.chdir(tmp_path)
+    # This process found the package otherwise, by the folder that it was started in for example.
+    others = [place for place in sys.path if not os.path.isdir(os.path.join(place, "weiss"))]
+    monkeypatch.setattr(sys, "path", others)
     with Decoders(1) as decoders:
         assert decoders.submit(photos[:1], len).result(timeout=60).sizes == [(31, 20)]
 

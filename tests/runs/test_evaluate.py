@@ -63,8 +63,13 @@ def test_all_images_of_another_folder_are_measured(finished, evaluate, tmp_path)
 
 @pytest.mark.parametrize(
     ("splits", "queries"),
-    [(("test", "train", "train"), 20), (("query", *["gallery"] * 5), 10), ((), 60)],
-    ids=["test", "query and gallery", "none"],
+    [
+        (("test", "train", "train"), 20),
+        (("query", *["gallery"] * 5), 10),
+        (("query", "gallery", "gallery", "test", "test"), 12),
+        ((), 60),
+    ],
+    ids=["test", "query and gallery", "all three", "none"],
 )
 def test_of_a_list_the_part_to_measure_is_measured(
     finished, evaluate, stripes, tmp_path, splits, queries

@@ -199,18 +199,14 @@ def test_the_model_comes_to_the_device_it_is_asked_for(tmp_path):
 
 
 @pytest.mark.parametrize("what", ["recipe", "result", "model", "loss"])
-def test_a_folder_without_a_run_is_refused(tmp_path, what):
-    (tmp_path / "empty").mkdir()
-    for folder in (tmp_path / "no" / "such", tmp_path / "empty"):
+def test_a_folder_without_a_run_is_refused_and_a_run_of_nearly_that_name_suggested(tmp_path, what):
+    (tmp_path / "cub-mg").mkdir()
+    for folder in (tmp_path / "no" / "such", tmp_path / "cub-mg"):
         with pytest.raises(FileNotFoundError, match=f"{folder} is none. Train one: .*{folder}"):
             getattr(Run(folder), what)()
-
-
-def test_a_run_of_nearly_that_name_is_suggested(tmp_path):
     Run(tmp_path / "cub-mf").write_recipe("")
-    (tmp_path / "cub-mg").mkdir()
     with pytest.raises(FileNotFoundError, match=r"is none. Did you mean 'cub-mf'\? Train one"):
-        Run(tmp_path / "cub-mff").recipe()
+        getattr(Run(tmp_path / "cub-mff"), what)()
 
 
 def test_what_an_unfinished_run_lacks_is_named(tmp_path):
@@ -313,18 +309,27 @@ def test_building_leaves_the_recipe_as_it_was_and_asks_for_weights_of_photograph
     assert (section["name"], loss) == ("resnet18", LOSSES["mf_cwms"])
 
 
-def test_files_that_were_changed_by_hand_are_named(tmp_path):
+BROKEN_RECIPES = [
+    ("seed = = 3", "recipe.toml must be TOML; .*line 1"),
+    ("seed = 3", r"recipe.toml must be the whole .* lacks \[backbone\], "),
+    ('loss = 5\n[backbone]\nname = "small"', "recipe.toml must hold sections; loss is none: 5"),
+    ('[loss]\nname = ["ms"]\n[backbone]\nname = "small"', r"name its loss in text; got \['ms'\]"),
+    (to_toml(recipe()).replace("embedding_size = 8", ""), "embedding_size must be .* got None"),
+    (to_toml(recipe()).replace("embedding_size = 8", "embedding_size = 18"), "must fit the "),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), BROKEN_RECIPES)
+def test_a_recipe_that_was_changed_by_hand_is_refused(tmp_path, text, message):
     run, _, _ = finished(tmp_path)
-    recipe = (tmp_path / RECIPE).read_text()
-    (tmp_path / RECIPE).write_text("seed = = 3")
-    with pytest.raises(ValueError, match="recipe.toml must be TOML; .*line 1"):
-        run.recipe()
-    (tmp_path / RECIPE).write_text("seed = 3\n")
-    with pytest.raises(ValueError, match=r"recipe.toml must be the whole .* lacks \[backbone\], "):
-        run.model()
-    (tmp_path / RECIPE).write_text(recipe.replace("embedding_size = ", "embedding_size = 1"))
-    with pytest.raises(ValueError, match=r"must fit the \[backbone\] of recipe.toml beside it"):
-        run.model()
+    run.write_recipe(text)
+    for build in (run.model, run.loss):
+        with pytest.raises((ValueError, TypeError), match=message):
+            build()
+
+
+def test_results_and_metrics_that_were_changed_by_hand_are_named(tmp_path):
+    run, _, _ = finished(tmp_path)
     (tmp_path / RESULT).write_text("")
     with pytest.raises(ValueError, match="result.json must be JSON; it is cut off or changed"):
         run.result()
@@ -396,18 +401,13 @@ def test_files_that_are_far_too_large_are_not_read(tmp_path):
             read()
 
 
-def test_a_recipe_without_sections_is_refused(tmp_path):
-    run = Run(tmp_path)
-    run.write_recipe('loss = 5\n[backbone]\nname = "small"\n')
-    with pytest.raises(ValueError, match=r"recipe.toml must hold sections; loss is none: 5"):
-        run.recipe()
-    run.write_recipe('[loss]\nname = ["ms"]\n[backbone]\nname = "small"\n')
-    with pytest.raises(ValueError, match=r"recipe.toml must name its loss in text; got \['ms'\]"):
-        run.recipe()
-
-
-def test_facts_of_a_model_that_no_run_writes_are_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("facts", "what"),
+    [({**FACTS, "metrics": {"map_at_r": "0.9"}}, "metrics.map_at_r"), ({}, "class_names")],
+)
+def test_facts_of_a_model_that_no_run_writes_are_refused(tmp_path, facts, what):
     run, model, loss = finished(tmp_path)
-    run.write_model(Kept.now(model, loss, {**FACTS, "metrics": {"map_at_r": "0.9"}}))
-    with pytest.raises(ValueError, match=r"model.safetensors .* metrics.map_at_r is no such value"):
-        run.model_facts()
+    run.write_model(Kept.now(model, loss, facts))
+    for read in (run.model_facts, run.loss):
+        with pytest.raises(ValueError, match=f"model.safetensors .* {what} is no such value"):
+            read()

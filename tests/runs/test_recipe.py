@@ -25,7 +25,7 @@ from weiss.runs import (
     shipped_recipes,
     to_toml,
 )
-from weiss.runs.recipe import OLD_KEYS, with_new_keys
+from weiss.runs.recipe import RENAMED, with_new_keys
 
 SHIPPED = list(shipped_recipes())
 CHECKED = list(REALITY_CHECK_RECIPES.values())
@@ -212,6 +212,8 @@ HOSTILE = {
     "dotted keys": "a" + ".a" * 20_000 + " = 1",
     "a dotted section": "[" + "a." * 100 + "a]\nx = 1",
     "digits": "seed = " + "9" * 5000,
+    "hexadecimal digits": "train = 0x" + "f" * 5000,
+    "a number beyond floats": "[loss]\nbeta = " + "9" * 400,
     "size": "# " + "x" * 2_000_000,
     "keys": "\n".join(f"k{number} = 1" for number in range(5000)),
     "a long key": f"{'k' * 100_000} = 1",
@@ -235,154 +237,88 @@ def test_the_mark_that_windows_puts_before_text_means_nothing(tmp_path):
 
 # What is refused.
 
-TOO_LARGE = {
-    "seed": 2**70,
-    "train.epochs": 2**63,
-    "train.steps": 2**70,
-    "data.split_seed": 2**64,
-    "backbone.embedding_size": 2**70,
-    "optim.lr": 1e300,
-    "optim.class_lr": 1e300,
-    "optim.weight_decay": 1e200,
-    "schedule.gamma": 1e300,
-}
+WHOLE, FLOAT = "at most 9,223,372,036,854,775,807; got", "at most 1e+30; got 1e"
+REFUSED = [
+    ("train.epochs", "ten", "a whole number of at least 1; got 'ten'."),
+    ("train.epochs", 2**63, WHOLE),
+    ("train.patience", -1, "a whole number of at least 0; got -1."),
+    ("train.batch_size", "128", "a whole number of at least 1, or 'auto' in quotes; got '128'."),
+    ("train.steps", 0, "a whole number of at least 1, or left out; got 0."),
+    ("train.steps", 2**70, WHOLE),
+    ("train.compile", 1, "true or false; got 1."),
+    ("train.device", "gpu", "auto, cpu, cuda, cuda:N or mps; got 'gpu'."),
+    ("train.precision", "bf", "one of 'auto', 'fp32', 'bf16', 'fp16'; got 'bf'. Did you mean"),
+    ("train.checkpoint_seconds", -1.0, "a number of at least 0; got -1.0."),
+    ("seed", True, "a whole number of at least 0; got True."),
+    ("seed", 2**70, WHOLE),
+    ("optim.lr", "1e-4", "a number greater than 0; got '1e-4'."),
+    ("optim.lr", 1e300, FLOAT),
+    ("optim.class_lr", 0, "a number greater than 0, or left out; got 0."),
+    ("optim.class_lr", 1e300, FLOAT),
+    ("optim.weight_decay", True, "a number of at least 0; got True."),
+    ("optim.weight_decay", 1e200, FLOAT),
+    ("optim.clip_norm", math.inf, "a number of at least 0; got inf."),
+    ("optim.momentum", 1.0, "a number of at least 0 and below 1; got 1.0."),
+    ("data.name", "", "text in quotes, and not empty; got ''."),
+    ("data.root", 3, "text in quotes, and not empty, or left out; got 3."),
+    ("data.held_out", 1, "a number between 0 and 1; got 1."),
+    ("data.keep", "ram", "one of 'auto', 'gpu', 'memory', 'disk', 'stream'; got 'ram'."),
+    ("data.split", 3, "one of 'auto', 'given', 'classes', 'stratified', 'all'; got"),
+    ("backbone.name", "resnet5", "or 'timm:NAME'; got 'resnet5'. Did you mean 'resnet50"),
+    ("backbone.pooling", "average", "one of 'avg', 'max', 'avg+max', 'gem', 'own'; got 'average'."),
+    ("backbone.pooling", "own", "one of 'avg', 'max', 'avg+max', 'gem' for 'small'; got 'own'."),
+    ("backbone.freeze_bn", True, "one of 'none', 'statistics', 'all'; got True."),
+    ("augment.area", [1], "two numbers, [least, greatest]; got [1]."),
+    ("augment.ratio", [2, 1], "a range (least, greatest) with 0 < least <= greatest"),
+    ("augment.flip", 2, "a probability for RandomCrop; got 2."),
+    ("evaluate.recall_at", [1, True], "a list of whole numbers of at least 1; got [1, True]."),
+    ("evaluate.folds", 1, "a whole number of at least 2; got 1."),
+    ("evaluate.fold", 5, "below evaluate.folds, 5, since folds count from 0; got 5."),
+    ("evaluate.metric", "map@r", "one of 'map_at_r', 'precision_at_1', 'r_precision'; got 'map@r'"),
+    ("track.with", 5, "a list; got 5."),
+    ("track.with", ["wandb", "tensorbord"], "got 'tensorbord'. Did you mean 'tensorboard'?"),
+    ("train", 3, "a section, [train]; got 3."),
+    ("made_with", 3, "a section, [made_with]; got 3."),
+    ("loss.name", "mf_cwm", "one of 'contrastive', 'cwms', "),
+    ("loss.beta", -80, "greater than 0; got -80."),
+    ("loss.beta", 10**400, "finite; got 1000"),
+    ("loss.check", "yes", "True or False for MeanFieldClassWiseMultiSimilarityLoss; got 'yes'."),
+    ("loss.distance", "cosin", "one of 'cosine', 'euclidean' for MeanField"),
+    ("loss.num_classes", 5, "left out: it comes from the data."),
+    ("loss.interactions", 3, "cannot be used for 'mf_cwms': "),
+    ("optim.touched_rows", True, "was removed"),
+    ("train.epoch", 1, "is not a key of a recipe. Did you mean 'train.epochs'?"),
+    ("train.lr", 1, "is not a key of a recipe. Did you mean 'optim.lr'?"),
+    ("epochs", 1, "is not a key of a recipe. Did you mean 'train.epochs'?"),
+    ("optim.learning_rate", 1, "is not a key of a recipe."),
+    ("trian", 1, "is not a key of a recipe. Did you mean 'train'?"),
+    ("track.wiht", 1, "is not a key of a recipe. Did you mean 'track.with'?"),
+    ("data.rot", 1, "is not a key of a recipe. Did you mean 'data.root'?"),
+    ("loss.betta", 3, "is not a key of a recipe with the loss 'mf_cwms'. Did you mean 'loss.beta'"),
+    ("loss.zzzzz", 3, "is not a key of a recipe with the loss 'mf_cwms'."),
+    ("backbone.width", 8, "with the backbone 'small'. Did you mean 'backbone.widths'?"),
+]
 
 
-@pytest.mark.parametrize("key", TOO_LARGE)
-def test_a_number_that_overflows_is_refused_with_the_bound(key):
+@pytest.mark.parametrize(("key", "given", "message"), REFUSED)
+def test_what_a_key_cannot_be_is_refused_by_its_name(key, given, message):
     section, _, name = key.partition(".")
-    given = TOO_LARGE[key]
     (problem,) = problems({section: {name: given} if name else given})
-    bound = "9,223,372,036,854,775,807" if isinstance(given, int) else "1e+30"
-    assert problem == f"{key} must be at most {bound}; got {given!r}."
+    assert problem.startswith(key)
+    assert message in problem
 
 
-BAD = {
-    "train.epochs": ("ten", "a whole number of at least 1; got 'ten'."),
-    "train.patience": (-1, "a whole number of at least 0; got -1."),
-    "train.batch_size": ("128", "a whole number of at least 1, or 'auto' in quotes; got '128'."),
-    "train.steps": (0, "a whole number of at least 1, or left out; got 0."),
-    "train.compile": (1, "true or false; got 1."),
-    "train.device": ("gpu", "auto, cpu, cuda, cuda:N or mps; got 'gpu'."),
-    "train.precision": ("bf", "one of 'auto', 'fp32', 'bf16', 'fp16'; got 'bf'. Did you mean"),
-    "train.checkpoint_seconds": (-1.0, "a number of at least 0; got -1.0."),
-    "seed": (True, "a whole number of at least 0; got True."),
-    "optim.lr": ("1e-4", "a number greater than 0; got '1e-4'."),
-    "optim.class_lr": (0, "a number greater than 0, or left out; got 0."),
-    "optim.weight_decay": (True, "a number of at least 0; got True."),
-    "optim.clip_norm": (math.inf, "a number of at least 0; got inf."),
-    "optim.momentum": (1.0, "a number of at least 0 and below 1; got 1.0."),
-    "data.name": ("", "text in quotes, and not empty; got ''."),
-    "data.root": (3, "text in quotes, and not empty, or left out; got 3."),
-    "data.held_out": (1, "a number between 0 and 1; got 1."),
-    "data.keep": ("ram", "one of 'auto', 'gpu', 'memory', 'disk', 'stream'; got 'ram'."),
-    "data.split": (3, "one of 'auto', 'given', 'classes', 'stratified', 'all'; got"),
-    "backbone.pooling": ("average", "one of 'avg', 'max', 'avg+max', 'gem', 'own'; got 'average'."),
-    "backbone.freeze_bn": (True, "one of 'none', 'statistics', 'all'; got True."),
-    "augment.area": ([1], "two numbers, [least, greatest]; got [1]."),
-    "augment.ratio": ([2, 1], "a range (least, greatest) with 0 < least <= greatest"),
-    "augment.flip": (2, "a probability for RandomCrop; got 2."),
-    "evaluate.recall_at": ([1, True], "a list of whole numbers of at least 1; got [1, True]."),
-    "evaluate.folds": (1, "a whole number of at least 2; got 1."),
-    "evaluate.fold": (5, "below evaluate.folds, 5, since folds count from 0; got 5."),
-    "evaluate.metric": ("map@r", "one of 'map_at_r', 'precision_at_1', 'r_precision'; got 'map@r'"),
-    "track.with": (5, "a list; got 5."),
-    "train": (3, "a section, [train]; got 3."),
-    "made_with": (3, "a section, [made_with]; got 3."),
-    "loss.name": ("mf_cwm", "one of 'contrastive', 'cwms', "),
-    "loss.beta": (-80, "greater than 0; got -80."),
-    "loss.check": ("yes", "True or False for MeanFieldClassWiseMultiSimilarityLoss; got 'yes'."),
-    "loss.num_classes": (5, "left out: it comes from the data."),
-}
-
-
-@pytest.mark.parametrize("key", BAD)
-def test_a_bad_value_is_refused_in_terms_of_its_key(key):
-    given, message = BAD[key]
-    section, _, name = key.partition(".")
-    (problem,) = problems({section: {name: given} if name else given})
-    assert problem.startswith(f"{key} must be {message}")
-
-
-def test_a_removed_key_is_refused_where_it_asks_for_something():
-    assert "touched_rows" not in recipe_from_dict({"optim": {"touched_rows": False}}).as_dict()
-    (problem,) = problems({"optim": {"touched_rows": True}})
-    assert problem.startswith("optim.touched_rows was removed")
-
-
-def test_one_name_in_a_list_is_refused_by_its_place():
-    (problem,) = problems({"track": {"with": ["wandb", "tensorbord"]}})
-    assert problem.startswith("track.with.1 must be one of 'tensorboard', ")
-    assert problem.endswith("got 'tensorbord'. Did you mean 'tensorboard'?")
-
-
-@pytest.mark.parametrize(
-    ("key", "hint"),
-    [
-        ("train.epoch", "train.epochs"),
-        ("train.lr", "optim.lr"),
-        ("epochs", "train.epochs"),
-        ("optim.learning_rate", None),
-        ("trian", "train"),
-        ("track.wiht", "track.with"),
-        ("data.rot", "data.root"),
-    ],
-)
-def test_an_unknown_key_is_refused_with_the_one_that_is_meant(key, hint):
-    section, _, name = key.partition(".")
-    (problem,) = problems({section: {name: 1} if name else 1})
-    assert problem.startswith(f"{key} is not a key of a recipe.")
-    if hint:
-        assert problem.endswith(f" Did you mean {hint!r}?")
+def test_arguments_are_those_of_what_a_section_names():
+    (problem,) = problems({"loss": {"name": "contrastive", "neg_margn": 3}})
+    assert problem.endswith("with the loss 'contrastive'. Did you mean 'loss.neg_margin'?")
+    assert recipe_from_dict({"backbone": {"widths": [8]}}).backbone.arguments == {"widths": [8]}
+    values = {"name": "timm:vit_small_patch16_224", "pooling": "own", "drop_path_rate": 0.1}
+    assert recipe_from_dict({"backbone": values}).backbone.arguments == {"drop_path_rate": 0.1}
 
 
 def test_all_problems_are_listed_at_once():
     found = problems({"seed": -1, "train": {"epochs": 0, "epoch": 1}, "loss": {"betta": 1}})
     assert len(found) == 4
-
-
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        (
-            {"betta": 3},
-            "loss.betta is not a key of a recipe with the loss 'mf_cwms'. Did you mean 'loss.beta'",
-        ),
-        (
-            {"name": "contrastive", "neg_margn": 3},
-            "loss.neg_margn is not a key of a recipe with the loss 'contrastive'. Did you mean "
-            "'loss.neg_margin'?",
-        ),
-        ({"zzzzz": 3}, "loss.zzzzz is not a key of a recipe with the loss 'mf_cwms'."),
-        ({"interactions": 3}, "loss.interactions cannot be used for 'mf_cwms': "),
-        (
-            {"name": "mf_binomial", "distance": "cosin"},
-            "loss.distance must be one of 'cosine', 'euclidean' for MeanFieldBinomialDevianceLoss",
-        ),
-    ],
-)
-def test_an_argument_that_the_loss_does_not_take_is_found_when_the_recipe_is_made(section, message):
-    (problem,) = problems({"loss": section})
-    assert problem.startswith(message)
-
-
-def test_an_argument_that_the_network_does_not_take_is_found_when_the_recipe_is_made():
-    recipe = recipe_from_dict({"backbone": {"widths": [8, 16, 32]}})
-    assert recipe.backbone.arguments == {"widths": [8, 16, 32]}
-    (problem,) = problems({"backbone": {"width": 8}})
-    assert problem == (
-        "backbone.width is not a key of a recipe with the backbone 'small'. "
-        "Did you mean 'backbone.widths'?"
-    )
-    (problem,) = problems({"backbone": {"name": "resnet5"}})
-    assert "or 'timm:NAME'; got 'resnet5'. Did you mean 'resnet50" in problem
-    (problem,) = problems({"backbone": {"pooling": "own"}})
-    assert problem.startswith("backbone.pooling must be one of 'avg', ")
-
-
-def test_a_network_of_timm_takes_any_argument():
-    values = {"name": "timm:vit_small_patch16_224", "pooling": "own", "drop_path_rate": 0.1}
-    assert recipe_from_dict({"backbone": values}).backbone.arguments == {"drop_path_rate": 0.1}
 
 
 CONTRADICTIONS = [
@@ -574,7 +510,7 @@ def test_values_are_overrides_as_texts_are():
 
 
 def test_old_names_of_keys_are_understood_everywhere(tmp_path, monkeypatch):
-    monkeypatch.setitem(OLD_KEYS, "train.epoches", "train.epochs")
+    monkeypatch.setitem(RENAMED, "train.epoches", "train.epochs")
     assert recipe_from_dict({"train": {"epoches": 7}}).train.epochs == 7
     assert recipe_from_dict({"train": {"epoches": 7, "epochs": 8}}).train.epochs == 8
     path = written(tmp_path, "[train]\nepoches = 7")
@@ -633,14 +569,9 @@ def test_a_new_backbone_drops_the_pooling_and_arguments_of_the_old_one(tmp_path)
         ("train=3", "train is a section and cannot be set as a whole; got 'train=3'. Set its keys"),
         ("train=fast", "train is a section and cannot be set as a whole"),
         ("seed.x=3", "seed.x cannot be set: seed is no section but 0."),
-        ("train.epoch=3", "train.epoch is not a key of a recipe. Did you mean 'train.epochs'?"),
         ("trian.epochs=3", "trian is not a key of a recipe. Did you mean 'train'?"),
         ("loss.name=[1]", "loss.name must be one of .* got \\[1\\]"),
         ("loss.name=mf_cmws", "loss.name must be one of .* Did you mean 'mf_cwms'?"),
-        (
-            "train.device=cuda:x",
-            "train.device must be auto, cpu, cuda, cuda:N or mps; got 'cuda:x'",
-        ),
     ],
 )
 def test_a_malformed_override_says_how_to_write_it(override, message):

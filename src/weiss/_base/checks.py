@@ -72,7 +72,10 @@ def _real(name: str, given: object, owner: str) -> float:
         raise TypeError(
             f"{name} must be a number{_for(owner)}; got {given!r}. Pass an int or a float."
         )
-    value = float(given)
+    try:
+        value = float(given)
+    except OverflowError:  # a whole number beyond the range of floats
+        value = math.inf
     if not math.isfinite(value):
         raise ValueError(
             f"{name} must be finite{_for(owner)}; got {given!r}. Pass an ordinary number."
@@ -143,8 +146,10 @@ def embeddings_of_a_batch(given: object, owner: str, embedding_size: int | None 
 
 def finite_embeddings(given: Tensor | None, owner: str, name: str = "embeddings") -> None:
     """Refuse embeddings with NaN or infinity, with their rows; waits for the device."""
-    bad = [] if given is None else (~given.isfinite()).any(dim=1).nonzero().flatten().tolist()
-    if given is not None and bad:
+    if given is None:
+        return
+    bad = (~given.isfinite()).any(dim=1).nonzero().flatten().tolist()
+    if bad:
         shown = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
         raise ValueError(
             f"{name} must be finite for {owner}; got NaN or infinity in {len(bad)} of "

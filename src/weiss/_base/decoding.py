@@ -53,7 +53,7 @@ def start_child(function: str, *arguments: object, **options: Any) -> "subproces
     inherits the signal mask of this thread. It ends with this thread and this process (see
     `weiss._base.parent`). Options are those of `subprocess.Popen`.
     """
-    places = [str(Path(__file__).parents[1]), *(place for place in sys.path if place)]
+    places = [str(Path(__file__).parents[2]), *(place for place in sys.path if place)]
     given = map(str, (os.getpid(), function, *arguments))
     command = [sys.executable, "-P", "-c", _CHILD, json.dumps(places), *given]
     with _interrupts_blocked():

@@ -13,11 +13,12 @@ from weiss._base import checks
 
 def refuse_absent_device(asked: str, name: str) -> None:
     """Refuse a device (auto, cpu, cuda, cuda:N or mps) that this machine does not have."""
-    kind, _, number = asked.partition(":")
+    kind, colon, number = asked.partition(":")
+    number = number if colon else "0"
     there = {"auto": 1, "cpu": 1, "cuda": torch.cuda.device_count()}
     there["mps"] = int(torch.backends.mps.is_available())
     checks.one_of(name, kind, there, "this machine")
-    if int(number or 0) >= there[kind]:
+    if not number.isdecimal() or int(number) >= there[kind]:
         raise ValueError(
             f"{name} must be a device of this machine; {asked!r} is none ({there['cuda']} CUDA "
             "devices are visible). Choose 'cpu' or 'auto'."
@@ -40,8 +41,9 @@ def resolve_precision(asked: str, device: torch.device) -> str:
     return asked
 
 
-def autocast(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+def autocast(asked: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
     """Return a function that makes the context a network computes in."""
+    precision = resolve_precision(asked, device)
     if precision == "fp32":
         return nullcontext
     # Without a cache: it helps only where a weight is used twice, and CUDA graphs forbid it.

@@ -136,7 +136,9 @@ def alone(path: Path, *, wait: bool = True) -> Iterator[None]:
         return
     lock = path.with_name(f".{path.name}.lock")
     while True:
-        file = lock.open("w")
+        # Nothing is cut off, and no link is followed: somebody else may have made the folder.
+        opened = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        file = os.fdopen(opened, "wb", buffering=0)
         try:
             fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -145,7 +147,7 @@ def alone(path: Path, *, wait: bool = True) -> Iterator[None]:
         except OSError:
             break  # a file system without locks: continue without
         with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file.fileno()), os.stat(lock)):
+            if os.path.samestat(os.fstat(opened), os.lstat(lock)):
                 break
         file.close()  # its last owner removed it in the meantime
     try:

@@ -166,10 +166,9 @@ def _reason(source: str | Path | bytes, error: Exception) -> str:
         return f"has more than {MAX_PIXELS:,} pixels; reduce it"
     if isinstance(error, OSError) and error.errno is not None:
         return f"cannot be opened ({error.strerror})"
-    if not (len(source) if isinstance(source, bytes) else Path(source).stat().st_size):
-        return "is empty (zero bytes)"
     if isinstance(error, UnidentifiedImageError):
-        return "is no image that Pillow can read"
+        size = len(source) if isinstance(source, bytes) else Path(source).stat().st_size
+        return "is no image that Pillow can read" if size else "is empty (zero bytes)"
     return f"cannot be decoded ({error})"
 
 

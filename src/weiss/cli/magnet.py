@@ -1,6 +1,5 @@
 """The command that shows the magnet. As in `cli`, everything heavy is imported inside."""
 
-import csv
 import json
 from math import isfinite, nan
 from pathlib import Path
@@ -20,8 +19,8 @@ MAGNET_HELP = "\n\n".join(
         "Draw the magnet that the losses come from: magnetisation and its fluctuation against "
         "temperature, from mean field theory, exactly for N spins, and simulated.",
         "Writes magnet.png, magnet.svg, magnet.gif (spins that order while they are cooled), and "
-        "the numbers as magnet.csv and magnet.json. It takes about half a minute for 100 spins, "
-        "and more time for more spins.",
+        "the numbers as magnet.json. It takes about half a minute for 100 spins, and more time for "
+        "more spins.",
         "The animation shows XY spins (n = 2) for every --n, since these lie in a plane; as many "
         f"as --spins, at most {MOST_COOLED}.",
     )
@@ -46,8 +45,8 @@ def magnet(
     """Draw the magnet; the text is `MAGNET_HELP`."""
     import numpy as np
 
-    from weiss.figures import magnet_name, magnet_transition
-    from weiss.magnet import Magnet, transition
+    from weiss.figures import magnet_cooling, magnet_transition
+    from weiss.magnet import Magnet, cool, transition
 
     components = list(dict.fromkeys(word.strip() for word in n.split(",") if word.strip()))
     if not components or not {"1", "2", "3"}.issuperset(components):
@@ -71,95 +70,67 @@ def magnet(
         # Far below the transition the fluctuation of very many spins is nan.
         peak = each.lines["temperature"][np.nanargmax(each.lines["exact_fluctuation"])]
         print(
-            f"{f'{magnet_name(one)} (n = {one})':20s} "
+            f"{f'{each.magnet.name} (n = {one})':20s} "
             f"T_c = {each.magnet.critical_temperature:.4f} J N; {spins:,} spins fluctuate most at "
             f"{peak:.4f}; simulation and exact differ by at most "
-            f"{_largest([each]):.1f} standard errors"
+            f"{max(_varied([each]), default=nan):.1f} standard errors"
         )
-    total = sum(len(each.dots["temperature"]) for each in found)
-    print(
-        f"{total} temperatures simulated; the largest deviation of |M| from the exact value is "
-        f"{_largest(found):.1f} standard errors{_typical(found)}"
-    )
+    print(_comparison(found))
     for suffix in ("png", "svg"):
         magnet_transition(found, out / f"magnet.{suffix}")
-    _write_numbers(found, out)
-    _write_animation(out / "magnet.gif", spins, seed, FRAMES // 8 if quick else FRAMES)
-    for name in ("magnet.png", "magnet.svg", "magnet.gif", "magnet.csv", "magnet.json"):
+    _write_numbers(found, out / "magnet.json")
+    temperatures = np.linspace(HOT, COLD, FRAMES // 8 if quick else FRAMES)
+    cooled = cool(Magnet(n=2), temperatures, min(spins, MOST_COOLED), sweeps=SWEEPS, seed=seed)
+    magnet_cooling(cooled, temperatures, out / "magnet.gif")
+    for name in ("magnet.png", "magnet.svg", "magnet.gif", "magnet.json"):
         print(f"Wrote {out / name}")
 
 
-def _varied(found: list["Transition"]) -> Any:
+def _varied(found: list["Transition"]) -> list[float]:
     """Return the size of every deviation, in standard errors, where anything varied."""
-    import numpy as np
-
-    sizes = np.abs(np.concatenate([each.deviations() for each in found]))
-    return sizes[np.isfinite(sizes)]
+    sizes = [abs(size) for each in found for size in each.deviations().tolist()]
+    return list(filter(isfinite, sizes))
 
 
-def _largest(found: list["Transition"]) -> float:
-    return float(max(_varied(found), default=nan))
-
-
-def _typical(found: list["Transition"]) -> str:
-    """Return what to compare the largest deviation with; nothing if no temperature varied."""
+def _comparison(found: list["Transition"]) -> str:
+    """Return how far simulation and exact values differ, and what is to be expected."""
     from statistics import NormalDist
 
-    number = len(_varied(found))
-    if not number:
-        return ""
-    still = sum(len(each.deviations()) for each in found) - number
-    where = f" (at {still} of them no spin ever flipped)" if still else ""
+    total, sizes = sum(len(each.deviations()) for each in found), _varied(found)
+    said = (
+        f"{total} temperatures simulated; the largest deviation of |M| from the exact value is "
+        f"{max(sizes, default=nan):.1f} standard errors"
+    )
+    if not sizes:
+        return said
+    if still := total - len(sizes):
+        said += f" (at {still} of them no spin ever flipped)"
     # The median of the largest absolute value of so many Gaussian numbers.
-    typical = NormalDist().inv_cdf(0.5 + 0.5 * 0.5 ** (1.0 / number))
-    return f"{where}; of {number} Gaussian numbers the largest is typically {typical:.1f}"
+    typical = NormalDist().inv_cdf(0.5 + 0.5 * 0.5 ** (1.0 / len(sizes)))
+    return f"{said}; of {len(sizes)} Gaussian numbers the largest is typically {typical:.1f}"
 
 
-def _write_numbers(found: list["Transition"], out: Path) -> None:
+def _write_numbers(found: list["Transition"], path: Path) -> None:
     from weiss._base.files import replacing
 
-    rows: list[dict[str, Any]] = []
-    magnets = []
-    for each in found:
-        own: dict[str, Any] = {"n": each.magnet.n, "num_spins": each.num_spins}
-        told = own | {"seed": each.seed, "critical_temperature": each.magnet.critical_temperature}
-        for kind, arrays in (("line", each.lines), ("dot", each.dots)):
-            columns = {name: values.tolist() for name, values in arrays.items()}
-            table = zip(*columns.values(), strict=True)
-            rows += [own | {"kind": kind} | dict(zip(columns, row, strict=True)) for row in table]
-            told[f"{kind}s"] = {
-                # JSON has no infinity and no nan: null stands for both.
-                name: [value if isfinite(value) else None for value in values]
-                for name, values in columns.items()
-            }
-        magnets.append(told)
-    with (
-        replacing(out / "magnet.csv") as temporary,
-        temporary.open("w", newline="", encoding="utf-8") as file,
-    ):
-        columns = dict.fromkeys(name for row in rows for name in row)
-        writer = csv.DictWriter(file, list(columns), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    with replacing(out / "magnet.json") as temporary:
+    def plain(arrays: dict[str, Any]) -> dict[str, list[float | None]]:
+        # JSON has no infinity and no nan: null stands for both.
+        return {
+            name: [value if isfinite(value) else None for value in values.tolist()]
+            for name, values in arrays.items()
+        }
+
+    magnets = [
+        {
+            "n": each.magnet.n,
+            "num_spins": each.num_spins,
+            "seed": each.seed,
+            "critical_temperature": each.magnet.critical_temperature,
+            "lines": plain(each.lines),
+            "dots": plain(each.dots),
+        }
+        for each in found
+    ]
+    with replacing(path) as temporary:
         text = json.dumps({"coupling": 1.0, "magnets": magnets}, indent=1, allow_nan=False)
         temporary.write_text(text + "\n", encoding="utf-8")
-
-
-def _write_animation(path: Path, num_spins: int, seed: int, frames: int) -> None:
-    import numpy as np
-
-    from weiss.figures import magnet_cooling
-    from weiss.magnet import Magnet, cool, solve
-
-    planar, shown = Magnet(n=2), min(num_spins, MOST_COOLED)
-    temperatures = np.linspace(HOT, COLD, frames)
-    fine = np.linspace(0.0, HOT, 201)
-    magnet_cooling(
-        cool(planar, temperatures, shown, sweeps=SWEEPS, seed=seed),
-        temperatures,
-        path,
-        theory=(fine, solve(planar, fine).magnetisation),
-        critical=planar.critical_temperature,
-        title=f"{shown} spins, cooled: none is told where to point, and they agree",
-    )

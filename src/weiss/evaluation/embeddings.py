@@ -6,7 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-Embeddings = Tensor | np.ndarray[Any, Any]
+from weiss._base.arrays import Array
+
+Embeddings = Tensor | Array
 
 ROWS = 16384
 """How many rows are read at a time."""

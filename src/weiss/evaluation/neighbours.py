@@ -19,12 +19,12 @@ distances in float64, since ``|x|^2 - 2 x.y`` cancels digits that float32 does n
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from weiss._base.arrays import Array
 from weiss.evaluation.embeddings import ROWS, Embeddings, compute_dtype, take
 from weiss.theory.distances import unit
 
@@ -44,14 +44,14 @@ def default_budget(device: torch.device) -> int:
 def nearest_neighbours(
     query: Embeddings,
     gallery: Embeddings,
-    num_neighbours: np.ndarray[Any, Any],
+    num_neighbours: Array,
     *,
     distance: str,
     leave_one_out: bool,
     device: torch.device,
     budget: int,
-    rows: np.ndarray[Any, Any],
-) -> Iterator[tuple[np.ndarray[Any, Any], Tensor]]:
+    rows: Array,
+) -> Iterator[tuple[Array, Tensor]]:
     """Find the nearest gallery items of some queries, block by block.
 
     Args:
@@ -88,7 +88,7 @@ def nearest_neighbours(
 
 def _search(
     query: Embeddings,
-    block: np.ndarray[Any, Any],
+    block: Array,
     gallery: "_Gallery",
     k: int,
     width: int,

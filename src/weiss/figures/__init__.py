@@ -16,7 +16,7 @@ from weiss.figures.curves import (
 )
 from weiss.figures.dependences import Point, breakdown, costs, dependence
 from weiss.figures.drawing import COLOURS
-from weiss.figures.magnet import magnet_cooling, magnet_name, magnet_transition
+from weiss.figures.magnet import magnet_cooling, magnet_transition
 from weiss.figures.samples import Found, attribute_rows, draw_sheet, settling
 from weiss.figures.spreads import corrections, residuals
 
@@ -40,7 +40,6 @@ __all__ = [
     "heat_panels",
     "learning_curves",
     "magnet_cooling",
-    "magnet_name",
     "magnet_transition",
     "order_averages",
     "order_parameters",

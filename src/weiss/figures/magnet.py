@@ -9,11 +9,11 @@ from weiss._base.files import replacing
 from weiss.figures.drawing import (
     COLOURS,
     PAPER_TEXT,
-    dress,
+    colour_of,
+    key,
     legend_below,
     marker,
     name_axes,
-    new_figure,
     paper_figure,
     write,
 )
@@ -21,62 +21,53 @@ from weiss.figures.drawing import (
 if TYPE_CHECKING:
     from weiss.magnet import Transition
 
-NAMES = {1: "Ising", 2: "XY", 3: "Heisenberg"}
 FRAMES_A_SECOND = 12
 TEMPERATURE, MAGNETISATION = r"temperature  $T\;/\;JN$", r"magnetisation  $|M|$"
+FLUCTUATION = r"fluctuation  $N\,\mathrm{Var}|M|\;/\;T$   in $1/JN$"
 LINGER = 5
 """The last frame stays for one in so many parts of the animation."""
+THEORY: dict[str, Any] = {"linewidth": 1.6}
+EXACT: dict[str, Any] = {"linewidth": 1.3, "linestyle": (0, (4, 2))}
 DOT: dict[str, Any] = {"markersize": 4, "markerfacecolor": "white"}
 
 
-def magnet_name(n: int) -> str:
-    """Return the usual name of a magnet of n components."""
-    return NAMES[n]
-
-
-def magnet_transition(found: Sequence["Transition"], path: Path, *, title: str = "") -> None:
+def magnet_transition(found: Sequence["Transition"], path: Path) -> None:
     """Draw magnetisation and its fluctuation against temperature, one colour for each magnet.
 
     Args:
         found: results of `weiss.magnet.transition`, at least one.
         path: the .png, .svg or .pdf file to write; its folder is created.
-        title: of the figure.
     """
     import numpy as np
-    from matplotlib.lines import Line2D
 
     if not found:
         raise ValueError("found must hold at least one magnet; got none. Measure one first.")
-    figure, [left, right] = paper_figure(1, 2, title, width=9.0, height=3.5)
+    figure, [left, right] = paper_figure(1, 2, width=9.0, height=3.5)
     name_axes(left, TEMPERATURE, MAGNETISATION, parse_math=True)
-    fluctuation = r"fluctuation  $N\,\mathrm{Var}|M|\;/\;T$   in $1/JN$"
-    name_axes(right, TEMPERATURE, fluctuation, parse_math=True)
+    name_axes(right, TEMPERATURE, FLUCTUATION, parse_math=True)
     right.set_yscale("log")
-    series, all_lines = [], []
+    series, hottest, peak, least = [], 0.0, 0.0, math.inf
     for place, each in enumerate(found):
-        colour, mark = COLOURS[place % len(COLOURS)], marker(place)
-        lines = _scaled(each.lines, each.magnet.coupling)
-        _draw_one(left, right, each, lines, colour, mark)
-        all_lines.append(lines)
-        n, look = each.magnet.n, {"color": colour, "marker": mark, **DOT}
+        colour, mark, n = colour_of(place), marker(place), each.magnet.n
+        lines, dots = (_scaled(arrays, each.magnet.coupling) for arrays in (each.lines, each.dots))
+        _draw_one(left, right, lines, dots, 1.0 / n, colour, mark)
         critical = "JN" if n == 1 else f"JN / {n}"
-        label = rf"{magnet_name(n)}, $n = {n}$:  $T_c = {critical}$"
-        series.append(Line2D([], [], linewidth=1.6, label=label, **look))
-    hottest = max(lines["temperature"][-1] for lines in all_lines)
-    # Far below the transition the fluctuation of very many spins is nan.
-    peak = max(np.nanmax(lines["exact_fluctuation"]) for lines in all_lines)
-    least = min(lines["exact_fluctuation"][-1] for lines in all_lines)
+        label = rf"{each.magnet.name}, $n = {n}$:  $T_c = {critical}$"
+        series.append(key(label, color=colour, marker=mark, **THEORY, **DOT))
+        hottest = max(hottest, lines["temperature"][-1])
+        # Far below the transition the fluctuation of very many spins is nan.
+        peak = max(peak, np.nanmax(lines["exact_fluctuation"]))
+        least = min(least, lines["exact_fluctuation"][-1])
     left.set(xlim=(0, 1.02 * hottest), ylim=(0, 1.1))
     right.set(xlim=(0, 1.02 * hottest), ylim=(least / 6, 5 * peak))
     box: dict[str, Any] = {"fontsize": PAPER_TEXT - 0.5, "loc": "upper right", "framealpha": 0.9}
     left.legend(handles=series, edgecolor="none", **box)
-    grey: dict[str, Any] = {"color": "0.3"}
     sizes = sorted({each.num_spins for each in found})
     spins = " and ".join(f"{size:,}" for size in sizes) + " spins"
     handles = [
-        Line2D([], [], linewidth=1.6, label="mean field theory", **grey),
-        Line2D([], [], linewidth=1.3, linestyle=(0, (4, 2)), label=f"exact, {spins}", **grey),
-        Line2D([], [], marker="o", linestyle="", label=f"simulated, {spins}", **DOT, **grey),
+        key("mean field theory", color="0.3", **THEORY),
+        key(f"exact, {spins}", color="0.3", **EXACT),
+        key(f"simulated, {spins}", color="0.3", marker="o", linestyle="", **DOT),
     ]
     legend_below(figure, handles, columns=3)
     write(figure, path, dpi=200)
@@ -85,19 +76,23 @@ def magnet_transition(found: Sequence["Transition"], path: Path, *, title: str =
 def _scaled(arrays: dict[str, Any], coupling: float) -> dict[str, Any]:
     """Return the same with temperatures over J N, and fluctuations times it."""
     found = {
-        name: values * coupling if name.startswith(("theory_f", "exact_f", "fluct")) else values
+        name: values * coupling if "fluctuation" in name else values
         for name, values in arrays.items()
     }
     return found | {"temperature": arrays["temperature"] / coupling}
 
 
 def _draw_one(
-    left: Any, right: Any, each: "Transition", lines: dict[str, Any], colour: str, mark: str
+    left: Any,
+    right: Any,
+    lines: dict[str, Any],
+    dots: dict[str, Any],
+    critical: float,
+    colour: str,
+    mark: str,
 ) -> None:
-    dots = _scaled(each.dots, each.magnet.coupling)
-    T, few, critical = lines["temperature"], dots["temperature"], 1.0 / each.magnet.n
-    theory = {"color": colour, "linewidth": 1.6, "zorder": 3}
-    counted = {"color": colour, "linewidth": 1.3, "linestyle": (0, (4, 2)), "zorder": 3}
+    T, few = lines["temperature"], dots["temperature"]
+    theory, counted = ({"color": colour, "zorder": 3, **look} for look in (THEORY, EXACT))
     look = {"color": colour, "fmt": mark, "markersize": 3.6, "markerfacecolor": "white"}
     look |= {"markeredgewidth": 1.1, "elinewidth": 1.1, "capsize": 1.8, "zorder": 4}
     # The line starts at (0, 1) and has a corner at the transition.
@@ -116,24 +111,13 @@ def _draw_one(
     right.errorbar(few[varied], heights, errors, **look)
 
 
-def magnet_cooling(
-    spins: Any,
-    temperatures: Any,
-    path: Path,
-    *,
-    theory: tuple[Any, Any],
-    critical: float,
-    title: str = "",
-) -> None:
-    """Write an animation of spins in the plane that order while they are cooled.
+def magnet_cooling(spins: Any, temperatures: Any, path: Path) -> None:
+    """Write an animation of spins of the XY magnet that order while they are cooled.
 
     Args:
-        spins: ``(F, N, 2)``, the spins of each frame.
-        temperatures: ``(F,)``, of each frame.
+        spins: ``(F, N, 2)``, the spins of each frame, as `weiss.magnet.cool` returns them.
+        temperatures: ``(F,)``, of each frame, in units of the coupling.
         path: the .gif file to write; its folder is created.
-        theory: temperatures and magnetisations of mean field theory.
-        critical: the critical temperature.
-        title: of the figure.
     """
     import numpy as np
     from PIL import Image
@@ -145,13 +129,13 @@ def magnet_cooling(
             f"spins must have shape (frames, N, 2), a temperature a frame; got {spins.shape} and "
             f"{len(temperatures)} temperatures. Cool a magnet with n=2."
         )
-    figure = new_figure(6.4, 3.3)
-    if title:
-        figure.suptitle(title, fontsize=PAPER_TEXT + 1, fontweight="bold", parse_math=False)
-    field, curve = figure.subplots(1, 2, width_ratios=(1, 1.05))
+    title = f"{spins.shape[1]} spins, cooled: none is told where to point, and they agree"
+    figure, [field, curve] = paper_figure(
+        1, 2, title, width=6.4, height=3.05, width_ratios=(1, 1.05)
+    )
     arrows = _draw_spins(field, spins[0])
-    lengths = ((spins.mean(axis=1) ** 2).sum(axis=1)) ** 0.5
-    trace, head, words = _draw_curve(curve, temperatures, theory, critical)
+    lengths = np.linalg.norm(spins.mean(axis=1), axis=1)
+    trace, head, words = _draw_curve(curve, float(max(temperatures)))
     frames = []
     for place in [*range(len(spins)), *[len(spins) - 1] * (len(spins) // LINGER)]:
         arrows.set_UVC(*spins[place].T, _angles(spins[place]))
@@ -169,8 +153,10 @@ def magnet_cooling(
         first.save(temporary, format="GIF", save_all=True, **options)
 
 
-def _angles(spins_ND: Any) -> list[float]:
-    return [math.atan2(up, across) for across, up in spins_ND.tolist()]
+def _angles(spins_ND: Any) -> Any:
+    import numpy as np
+
+    return np.arctan2(spins_ND[:, 1], spins_ND[:, 0])
 
 
 def _draw_spins(axis: Any, spins_ND: Any) -> Any:
@@ -188,19 +174,24 @@ def _draw_spins(axis: Any, spins_ND: Any) -> Any:
         width=0.085 / max(side, 10), headwidth=4.2, headlength=4.6, headaxislength=4.2,
     )  # fmt: skip
     axis.set(xlim=(-0.8, side - 0.2), ylim=(-0.8, side - 0.2), aspect="equal", xticks=[], yticks=[])
-    for spine in axis.spines.values():
-        spine.set_color("0.85")
+    axis.spines[:].set(visible=True, color="0.85")
     return arrows
 
 
-def _draw_curve(axis: Any, temperatures: Any, theory: tuple[Any, Any], critical: float) -> Any:
-    dress(axis)
+def _draw_curve(axis: Any, hottest: float) -> Any:
+    """Draw the magnetisation of mean field theory; return what each frame moves."""
+    import numpy as np
+
+    from weiss.magnet import Magnet, solve
+
+    planar, fine = Magnet(n=2), np.linspace(0.0, hottest, 201)
+    critical = planar.critical_temperature
     name_axes(axis, TEMPERATURE, MAGNETISATION, parse_math=True)
-    axis.plot(*theory, color="0.45", linewidth=1.6, label="mean field theory")
+    theory = solve(planar, fine).magnetisation
+    axis.plot(fine, theory, color="0.45", linewidth=1.6, label="mean field theory")
     axis.axvline(critical, color="0.6", linewidth=1.0, linestyle=(0, (1, 2)))
     (trace,) = axis.plot([], [], color=COLOURS[0], linewidth=1.1, alpha=0.75, label="these spins")
     (head,) = axis.plot([], [], "o", color=COLOURS[1], markersize=6)
-    hottest = float(max(temperatures))
     axis.set(xlim=(0, 1.03 * hottest), ylim=(0, 1.06))
     axis.set_title(" ", fontsize=PAPER_TEXT)
     words = axis.text(0.5, 1.03, "", transform=axis.transAxes, ha="center", fontsize=PAPER_TEXT)

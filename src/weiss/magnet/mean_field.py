@@ -33,6 +33,7 @@ STEPS = 200
 """The most steps of Newton's method; at the transition each removes a third of the error."""
 LENGTH_VARIANCE = {1: 1 - 2 / math.pi, 2: 2 - math.pi / 2, 3: 3 - 8 / math.pi}
 """The variance of the length of a vector of n independent standard Gaussians."""
+NAMES = {1: "Ising", 2: "XY", 3: "Heisenberg"}
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,11 @@ class Magnet:
             )
         checks.number("coupling", self.coupling, "Magnet", above=0.0)
         checks.number("field", self.field, "Magnet")
+
+    @property
+    def name(self) -> str:
+        """The usual name of the magnet."""
+        return NAMES[self.n]
 
     @property
     def critical_temperature(self) -> float:
@@ -192,19 +198,13 @@ def mean_spin(n: int, x: Array | float) -> Array:
 
 
 def mean_over_field(n: int, x: Array | float) -> Array:
-    """Return ``A_n(x) / x``, which is ``1/n`` at zero, and even."""
+    """Return ``A_n(x) / x``, which is ``1/n`` at zero, and even: ``I_{n/2} / I_{n/2-1} / x``."""
     from scipy import special
 
     x = _size(x)
-    if n == 1:
-        return np.asarray(np.tanh(x) / x)
-    if n == 2:
-        return np.where(x < 1e-7, 0.5, special.i1e(x) / special.i0e(x) / x)
-    # A series near zero, where the difference loses its digits.
-    near = np.polynomial.polynomial.polyval(
-        np.minimum(x, 1.0) ** 2, (1 / 3, -1 / 45, 2 / 945, -1 / 4725, 2 / 93555, -1382 / 638512875)
-    )
-    return np.where(x < 0.2, near, (1.0 / np.tanh(x) - 1.0 / x) / x)
+    near = special.ive(0.5 * n, x) / special.ive(0.5 * n - 1.0, x)
+    # SciPy has no Bessel functions of larger numbers; the next term is below a rounding error.
+    return np.asarray(np.where(x < 1e8, near, 1.0 - 0.5 * (n - 1) / x) / x)
 
 
 def mean_slope(n: int, x: Array | float) -> Array:

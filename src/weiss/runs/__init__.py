@@ -5,7 +5,8 @@ with defaults. An unknown key, a word where a number must be, or settings that c
 raise ValueError with the name of the key. A `Run` is the folder that training writes.
 """
 
-from weiss.runs.evaluate import Embedded, embed_runs, evaluate_run
+from weiss.runs.evaluate import embed_runs, evaluate_run
+from weiss.runs.evaluator import Embedded
 from weiss.runs.folder import Kept, Run, build_backbone, build_loss
 from weiss.runs.overrides import override_from, overrides_from, recipe_with
 from weiss.runs.recipe import Recipe, differences, recipe_from_dict

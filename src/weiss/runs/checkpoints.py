@@ -30,7 +30,7 @@ class State:
 
 
 class Checkpoints:
-    """The states in a folder, which the first makes; each is named by its number of steps."""
+    """The states in a folder, each named by its number of steps; the first one makes the folder."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)

@@ -20,12 +20,12 @@ LEAST_KEPT_SIDE = 256
 
 
 class ImageSizes(NamedTuple):
-    """Sides in pixels: of crops in training and evaluation, shorter ones before and as kept."""
+    """The sides of images, in pixels."""
 
-    train: int
-    evaluate: int
-    resize: int
-    kept: int
+    train: int  # height and width of a training crop
+    evaluate: int  # height and width of the centre crop in evaluation
+    resize: int  # shorter side before the centre crop
+    kept: int  # shorter side with which decoded images are kept
 
 
 def image_sizes(recipe: Recipe, input: InputSpec) -> ImageSizes:

@@ -2,57 +2,20 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from weiss._base.arrays import Array
 from weiss._base.devices import autocast, refuse_absent_device
 from weiss._base.processes import Processes
 from weiss.data import DATASETS, Assembly, CentreCrop, Table, open_table
-from weiss.evaluation.retrieval import Retrieval, evaluate_retrieval
+from weiss.evaluation.retrieval import Retrieval
 from weiss.runs.completion import image_sizes
-from weiss.runs.evaluator import Evaluator
+from weiss.runs.evaluator import Embedded, Evaluator, searched_part
 from weiss.runs.experiment import open_data, open_pipeline
 from weiss.runs.folder import RECIPE, Run
 from weiss.runs.overrides import Overrides, overridden
 from weiss.runs.recipe import Recipe, recipe_from_dict
-
-
-@dataclass(frozen=True, eq=False)
-class Embedded:
-    """The items of a split and their embeddings.
-
-    Attributes:
-        table: the N items; images through ``table.source.read``.
-        embeddings: ``(N, D)``, in the order of the table.
-        queries: ``(n,)`` which rows look for others.
-        gallery: which rows may be found; None: all but the query itself.
-        recall_at: the k of recall@k.
-    """
-
-    table: Table
-    embeddings: Tensor
-    queries: Array
-    gallery: Array | None
-    recall_at: tuple[int, ...] = (1, 2, 4, 8)
-
-    def retrieval(self, embeddings: Tensor | None = None, *, clustering: bool = False) -> Retrieval:
-        """Evaluate retrieval among these items, by other embeddings of them if some are given."""
-        vectors = self.embeddings if embeddings is None else embeddings
-        labels = torch.from_numpy(np.ascontiguousarray(self.table.labels))
-        gallery = self.gallery
-        return evaluate_retrieval(
-            vectors[self.queries],
-            labels[self.queries],
-            None if gallery is None else vectors[gallery],
-            None if gallery is None else labels[gallery],
-            recall_at=self.recall_at,
-            clustering=clustering,
-        )
 
 
 def evaluate_run(
@@ -123,7 +86,7 @@ def _embedded(
     where = torch.device(best if device == "auto" else device)
     table = open_data(recipe)
     split = _split(table, split, recipe, is_other=is_other)
-    table = table.take(table.rows(split))
+    table = table.take(searched_part(table, split))
     precision = autocast(recipe.train.precision if where.type == "cuda" else "fp32", where)
     evaluator: Evaluator | None = None
     for run in runs:
@@ -133,9 +96,7 @@ def _embedded(
             pipeline = open_pipeline(recipe, table, model.input, where, Processes())
             crop = CentreCrop(sizes.evaluate, sizes.resize)
             evaluator = Evaluator(pipeline, crop, recipe.evaluate, Processes())
-            table = evaluator.table
-        vectors = evaluator.embed(model, np.arange(len(table)), precision=precision)
-        yield Embedded(table, vectors, *evaluator.roles(split), recipe.evaluate.recall_at)
+        yield evaluator.embed_part(model, split, precision=precision)
 
 
 def _recipe(run: Run, data: str | None, root: str | None, overrides: Overrides) -> Recipe:

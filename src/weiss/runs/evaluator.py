@@ -5,6 +5,7 @@ Dimensions: n some rows of the table, D embedding size.
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from weiss._base.arrays import Array
 from weiss._base.processes import Processes
-from weiss.data import CentreCrop, Pipeline
+from weiss.data import CentreCrop, Pipeline, Table
 from weiss.evaluation.retrieval import Retrieval, evaluate_retrieval
 from weiss.runs.recipe_sections import Evaluate
 
@@ -22,6 +23,49 @@ Precision = Callable[[], AbstractContextManager[Any]]
 
 class NotFiniteError(RuntimeError):
     """The loss, or a parameter, is NaN or infinite."""
+
+
+@dataclass(frozen=True, eq=False)
+class Embedded:
+    """The items of a split and their embeddings.
+
+    Attributes:
+        table: the N items; images through ``table.source.read``.
+        embeddings: ``(N, D)``, in the order of the table.
+        queries: ``(n,)`` which rows look for others.
+        gallery: which rows may be found; None: all but the query itself.
+        recall_at: the k of recall@k.
+    """
+
+    table: Table
+    embeddings: Tensor
+    queries: Array
+    gallery: Array | None
+    recall_at: tuple[int, ...] = (1, 2, 4, 8)
+
+    def retrieval(
+        self, embeddings: Tensor | None = None, *, clustering: bool = False, group: Any = None
+    ) -> Retrieval:
+        """Evaluate retrieval among these items, by other embeddings of them if some are given."""
+        vectors = self.embeddings if embeddings is None else embeddings
+        labels = torch.from_numpy(np.ascontiguousarray(self.table.labels))
+        gallery = self.gallery
+        return evaluate_retrieval(
+            vectors[self.queries],
+            labels[self.queries],
+            None if gallery is None else vectors[gallery],
+            None if gallery is None else labels[gallery],
+            recall_at=self.recall_at,
+            clustering=clustering,
+            group=group,
+        )
+
+
+def searched_part(table: Table, split: str) -> Array:
+    """Return the rows of a split; for a test split, query and gallery where a table has both."""
+    if split == "test" and table.has("query") and table.has("gallery"):
+        return np.flatnonzero(np.isin(table.splits, ("query", "gallery")))
+    return table.rows(split)
 
 
 class Evaluator:
@@ -74,27 +118,19 @@ class Evaluator:
             raise NotFiniteError("embeddings must be finite to be evaluated; some are not.")
         return embeddings
 
+    def embed_part(self, model: nn.Module, split: str, **options: Any) -> Embedded:
+        """Embed the items of a split; ``options`` are those of `embed`.
+
+        The query part of a test split looks for items of its gallery part.
+        """
+        rows = searched_part(self.table, split)
+        vectors, part = self.embed(model, rows, **options), self.table.take(rows)
+        queries, gallery = np.arange(len(part)), None
+        if split == "test" and part.has("query"):
+            queries, gallery = part.rows("query"), part.rows("gallery")
+        return Embedded(part, vectors, queries, gallery, self.settings.recall_at)
+
     def evaluate(self, model: nn.Module, split: str, **options: Any) -> Retrieval:
         """Evaluate retrieval on a split, query by query; ``options`` are those of `embed`."""
-        rows, gallery = self.roles(split)
-        return evaluate_retrieval(
-            self.embed(model, rows, **options),
-            self._labels(rows),
-            None if gallery is None else self.embed(model, gallery, **options),
-            None if gallery is None else self._labels(gallery),
-            recall_at=self.settings.recall_at,
-            clustering=self.settings.clustering,
-            group=self.processes.group,
-        )
-
-    def roles(self, split: str) -> tuple[Array, Array | None]:
-        """Return the queries of a split, and its gallery where that is not the split itself.
-
-        A test split with a query and a gallery part is searched one in the other.
-        """
-        if split == "test" and self.table.has("query") and self.table.has("gallery"):
-            return self.table.rows("query"), self.table.rows("gallery")
-        return self.table.rows(split), None
-
-    def _labels(self, rows: Array) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(self.table.labels[rows]))
+        found = self.embed_part(model, split, **options)
+        return found.retrieval(clustering=self.settings.clustering, group=self.processes.group)

@@ -179,9 +179,8 @@ class Run:
         """Return the loss, with its fields, as it was beside the best network."""
         recipe = self.recipe()
         tensors, facts = self._read_model()
-        loss = build_loss(
-            recipe["loss"], len(facts["class_names"]), recipe["backbone"]["embedding_size"]
-        )
+        size = recipe["backbone"].get("embedding_size")
+        loss = build_loss(recipe["loss"], len(facts["class_names"]), size)
         own = {k.removeprefix(LOSS): v for k, v in tensors.items() if k.startswith(LOSS)}
         self._load(loss, own, "loss")
         return loss.to(device).eval()
@@ -345,7 +344,8 @@ def build_backbone(
             refuse_outside(name.removeprefix(TIMM), wanted)
         if name not in BACKBONES or BACKBONES[name].needs_weights:
             wanted["weights"] = "scratch"
-    return make_backbone(name, wanted.pop("embedding_size"), **wanted)
+    # One that is not there, or no number, is refused by its name.
+    return make_backbone(name, wanted.pop("embedding_size", None), **wanted)
 
 
 def build_loss(section: dict[str, Any], num_classes: int, embedding_size: int) -> nn.Module:

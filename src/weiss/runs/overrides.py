@@ -12,7 +12,7 @@ from typing import Any
 
 from weiss.backbones.by_name import BACKBONES
 from weiss.losses.by_name import LOSSES
-from weiss.runs.recipe import OLD_KEYS, Recipe, recipe_from_dict, with_new_keys
+from weiss.runs.recipe import RENAMED, Recipe, recipe_from_dict, with_new_keys
 from weiss.runs.recipe_sections import Backbone
 
 Overrides = Mapping[str, Any] | Sequence[str]
@@ -85,7 +85,7 @@ def overridden(values: dict[str, Any], overrides: Overrides) -> dict[str, Any]:
     """Return the nested dicts of a recipe with some changes."""
     values = with_new_keys(values)
     given = overrides if isinstance(overrides, Mapping) else overrides_from(overrides)
-    changes = {OLD_KEYS.get(key) or key: value for key, value in given.items()}
+    changes = {RENAMED.get(key, key): value for key, value in given.items()}
     _change_loss(values, changes)
     _change_backbone(values, changes)
     for key, value in changes.items():

@@ -79,7 +79,7 @@ def _without_secrets(address: str) -> str:
     shown = []
     for part in query.split("&"):
         name, equals, value = part.partition("=")
-        if name.lower() == "password":
+        if re.search(r"passw|secret|token", name, re.IGNORECASE):
             value = "..."
         shown.append(f"{name}{equals}{_last(value) if value.startswith('/') else value}")
     return f"{scheme}://{rest}{mark}{'&'.join(shown)}"

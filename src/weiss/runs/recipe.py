@@ -25,11 +25,8 @@ from weiss.runs.recipe_sections import (
 )
 from weiss.runs.toml_text import to_toml_value
 
-OLD_KEYS: dict[str, str | None] = {
-    "loss.products": "loss.matmul_dtype",
-    "optim.touched_rows": None,
-}
-"""Keys of recipes that older versions wrote, and the present ones; None for removed keys."""
+RENAMED = {"loss.products": "loss.matmul_dtype"}
+"""Keys of recipes that older versions wrote, and the present ones."""
 REMOVED = {
     "optim.touched_rows": "optim.touched_rows was removed, since a whole step gained less than 1 % "
     "by it. Leave it out: plain AdamW does the same, except that it also moves rows without a "
@@ -179,13 +176,13 @@ def with_new_keys(values: Any, *, of_a_run: bool = False) -> Any:
     if not isinstance(values, Mapping):
         return values
     found = dict(values)
-    for old, new in OLD_KEYS.items():
+    for old in (*RENAMED, *REMOVED):
         section, _, key = old.partition(".")
         given = found.get(section)
         if not isinstance(given, Mapping) or key not in given:
             continue
-        name = new.partition(".")[2] if new else key
-        is_dropped = name in given if new else of_a_run or given[key] is False
+        name = RENAMED.get(old, old).partition(".")[2]
+        is_dropped = name in given if old in RENAMED else of_a_run or given[key] is False
         kept = {k: v for k, v in given.items() if not (is_dropped and k == key)}
         found[section] = {name if k == key else k: v for k, v in kept.items()}
     return found

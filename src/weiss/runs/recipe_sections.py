@@ -172,12 +172,13 @@ class Backbone(_WithArguments):
             raise ValueError(f"pooling must be one of {listed} for {self.name!r}; got 'own'.")
         taken = BACKBONES[self.name].arguments
         known = [f"backbone.{key}" for key in (*type(self).model_fields, *taken)]
-        if problems := [
+        problems = [
             f"{key} is not a key of a recipe with the backbone {self.name!r}."
             + checks.suggestion(f"backbone.{key}", known)
             for key in self.arguments
             if key not in taken
-        ]:
+        ]
+        if problems:
             raise ValueError("\n".join(problems))
         return self
 

@@ -79,7 +79,7 @@ class ModelFacts(Recorded):
     epoch: Whole = None
     metrics: Numbers = None
     seconds: Number = None
-    class_names: list[str] | None = None
+    class_names: list[str]
 
 
 class Plan(Recorded):

@@ -14,6 +14,8 @@ LARGEST = 2**20
 """Bytes of a file; the largest recipe of Weiss has a few thousand."""
 DEEPEST, LONGEST = 20, 200
 """Levels of sections and lists inside each other, and points in a line, which make such levels."""
+LARGEST_BITS = 1024
+"""Bits of a whole number: a larger one is no float. In hexadecimal digits Python reads any."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -34,7 +36,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         if any(line.count(".") > LONGEST for line in lines):
             raise RecursionError
         found = tomllib.loads(text)
-        _refuse_deep(found)
+        _refuse_odd(found)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(
             f"{path} must be TOML; {str(error)[0].lower()}{str(error)[1:]}. Words need quotes, and "
@@ -47,16 +49,20 @@ def read_toml(path: Path) -> dict[str, Any]:
             f"{path} must not hold more than {DEEPEST} sections or lists inside each other; it "
             "does. It is no recipe."
         ) from None
-    except ValueError as error:  # of Python, for a number of thousands of digits
+    except ValueError as error:  # also of Python, for a number of thousands of digits
         raise ValueError(f"{path} must hold ordinary numbers; {error}.") from None
     return found
 
 
-def _refuse_deep(values: dict[str, Any]) -> None:
+def _refuse_odd(values: dict[str, Any]) -> None:
+    """Refuse what is nested too deeply, and whole numbers that are too large."""
     level: list[Any] = [values]
     for _ in range(DEEPEST):
         items = [each.values() if isinstance(each, dict) else each for each in level]
-        level = [one for inner in items for one in inner if isinstance(one, (dict, list))]
+        held = [one for inner in items for one in inner]
+        if any(isinstance(one, int) and one.bit_length() > LARGEST_BITS for one in held):
+            raise ValueError(f"one has more than {LARGEST_BITS:,} bits")
+        level = [one for one in held if isinstance(one, (dict, list))]
     if level:
         raise RecursionError
 
