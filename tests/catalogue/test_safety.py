@@ -1,6 +1,8 @@
 """Files of others beside an index, runs and photos are never changed, and no path is shown."""
 
 import os
+import shutil
+from pathlib import Path
 
 import pytest
 from glyph_catalogue import (
@@ -14,8 +16,10 @@ from glyph_catalogue import (
     write_photo,
 )
 
-from weiss.catalogue import building, remove_items
+from weiss.catalogue import DamagedIndexError, building, compact_index, remove_items
 from weiss.catalogue.index_folder import IndexFolder
+
+OLD = Path(__file__).parents[1] / "compatibility" / "index"
 
 MINE = (
     "trip-20230405/photo.txt",
@@ -82,6 +86,42 @@ def test_a_note_that_was_tampered_with_deletes_nothing_of_others(index, tmp_path
     remove_items(index, [0], quiet=True)
     assert (tmp_path / "vectors-12345678.npy").read_text() == "mine"
     assert (index / "letters.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", [".index.json.lock", ".written", ".building"])
+def test_no_change_writes_through_a_link_of_a_forged_index(index, lost_run, tmp_path, name):
+    mine, old = tmp_path / "mine", shutil.copytree(OLD, tmp_path / "old")
+    more = photos(tmp_path / "photos", 2)
+    mine.mkdir()
+    (mine / "plan.json").write_text("mine")
+    for folder in (index, old):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(mine if name == ".building" else mine / "plan.json")
+    changes = [
+        lambda: add(index, more),
+        lambda: remove_items(index, [0], quiet=True),
+        lambda: compact_index(index, quiet=True),
+        lambda: build(lost_run, more, index, replace_old=True),
+        lambda: IndexFolder(old).verify(),
+    ]
+    for change in changes:
+        with pytest.raises(DamagedIndexError, match=f"{name} of the index must not be a link"):
+            change()
+    assert {path.name: path.read_text() for path in mine.iterdir()} == {"plan.json": "mine"}
+
+
+def test_a_model_whose_copy_was_killed_leaves_nothing(index):
+    name = IndexFolder(index).new_name("model")
+    (index / name).mkdir()
+    (index / name / ".model.safetensors.0123abcd.tmp").write_bytes(b"half")
+    compact_index(index, quiet=True)
+    assert not (index / name).exists()
+
+
+def test_a_name_is_on_the_disk_before_its_file(tmp_path, monkeypatch):
+    sizes = []
+    monkeypatch.setattr(os, "fsync", lambda file: sizes.append(os.fstat(file).st_size))
+    assert len(IndexFolder(tmp_path).new_name("map")) + 1 == sizes[0]
 
 
 def test_an_index_is_never_its_run_or_its_images_nor_in_or_around_them(lost_run, tmp_path):

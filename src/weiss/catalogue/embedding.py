@@ -27,7 +27,7 @@ from torch import Tensor
 
 from weiss._base.arrays import Array
 from weiss._base.decoding import Decoders, collect
-from weiss._base.files import refuse_special_file, replacing
+from weiss._base.files import read_json, refuse_special_file, replacing
 from weiss._base.images import BadImageError
 from weiss.backbones import Embedder
 from weiss.catalogue.collection import Collection
@@ -150,8 +150,8 @@ def _prepare_workspace(workspace: Path, key: str, paths: Sequence[Path]) -> None
     """Delete blocks of another collection or network, and blocks that cannot be read."""
     plan = workspace / PLAN
     try:
-        is_same = json.loads(plan.read_text())["key"] == key
-    except (OSError, ValueError, KeyError, TypeError):
+        is_same = read_json(plan).get("key") == key
+    except (OSError, ValueError):
         is_same = False
     if is_same:
         for path in paths:
