@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -353,6 +354,18 @@ def test_what_was_embedded_of_other_files_is_not_used(lost_run, tmp_path, monkey
         done = broken_off(patched, after=100)
         build(lost_run, folder, tmp_path / "index", batch_size=16)
     assert sum(done) == 50
+
+
+def test_a_run_that_trains_meanwhile_does_not_change_the_model(lost_run, tmp_path, monkeypatch):
+    run, real = shutil.copytree(lost_run, tmp_path / "run"), building.embed_collection
+
+    def slowly(*given, **options):
+        better = with_other_weights(lost_run, tmp_path / "better")
+        shutil.copy(better / "model.safetensors", run)
+        return real(*given, **options)
+
+    monkeypatch.setattr(building, "embed_collection", slowly)
+    assert len(built(run, photos(tmp_path / "photos", 3), tmp_path / "index")) == 3
 
 
 KILLED = """

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from glyph_catalogue import add, build, full_disk, names_of, opened, photos, write_photo
-from tiny import begin
+from tiny import begin, damage
 
 from weiss.catalogue import (
     DamagedIndexError,
@@ -327,15 +327,17 @@ def test_an_index_in_which_an_older_version_has_removed_items_is_compacted(tmp_p
     assert folder.manifest().next_id == before.next_id
 
 
-def test_damage_is_not_copied_under_a_new_checksum(small, monkeypatch):
+@pytest.mark.parametrize(("kind", "gone"), [("thumbnails", 0), ("vectors", 12)])
+def test_damage_is_not_copied_under_a_new_checksum(small, tmp_path, monkeypatch, kind, gone):
+    """Neither into a segment that is written anew nor, of one that stays, into the store."""
+    for number in range(2):
+        write_photo(tmp_path / "more" / "new" / f"{number}.jpg", 50 + number)
+    add(small, tmp_path / "more")
     monkeypatch.setattr(index_folder_module, "SMALL", 0)  # such files are not read when opened
-    path = next(small.glob("thumbnails-*"))
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
+    damage(small / getattr(IndexFolder(small).manifest().segments[0], kind))
     before = (small / "index.json").read_bytes()
-    with pytest.raises(DamagedIndexError, match="does not match its checksum"):
-        remove_items(small, [0], quiet=True)
+    with pytest.raises(DamagedIndexError, match=f"{kind}-.* does not match its checksum"):
+        remove_items(small, [gone], quiet=True)
     assert (small / "index.json").read_bytes() == before
 
 

@@ -15,6 +15,23 @@ from weiss.catalogue.milvus_store import MilvusStore
 pytest.importorskip("pymilvus")
 
 
+@pytest.fixture(autouse=True)
+def connections(monkeypatch):
+    """Whatever connects to a database closes the connection: no other process could open it."""
+    connect, left = milvus_store._connected, []
+
+    def connected(*given):
+        client = connect(*given)
+        close = client.close
+        left.append(client)
+        monkeypatch.setattr(client, "close", lambda: [close(), left.remove(client)])
+        return client
+
+    monkeypatch.setattr(milvus_store, "_connected", connected)
+    yield
+    assert not left
+
+
 @pytest.fixture
 def small(lost_run, tmp_path):
     """An index of twelve glyphs, its items in a file of Milvus Lite."""
@@ -124,6 +141,14 @@ def test_an_index_that_is_replaced_leaves_no_collection_behind(small, lost_run, 
     assert number_of_items(small) == 12
 
 
+def test_an_index_whose_collection_is_gone_can_be_replaced(small, lost_run, tmp_path):
+    collection = IndexFolder(small).manifest().store["collection"]
+    MilvusStore(str(small / "items.db"), collection, 32).drop()
+    build(lost_run, tmp_path / "few", small, replace_old=True)
+    with opened(small) as found:
+        assert len(found.search(found.vector(12)[None], 50)[0]) == 12
+
+
 def test_an_addition_that_breaks_off_before_the_switch_can_be_made_again(
     small, tmp_path, monkeypatch
 ):
@@ -155,16 +180,30 @@ def test_a_collection_of_an_index_that_was_never_finished_is_deleted(
 def test_a_server_that_only_the_note_names_is_not_contacted(index, monkeypatch):
     asked = []
 
-    def unreachable(home, facts, dimension):
+    def absent(home, facts, dimension):
         asked.append((facts, dimension))
-        raise ConnectionError
+        raise ValueError
 
-    monkeypatch.setattr(MilvusStore, "open", unreachable)
+    monkeypatch.setattr(MilvusStore, "open", absent)
     with (index / ".written").open("a") as note:
         note.write("weiss_0000000a 32 milvus:127.0.0.1:1\nweiss_0000000b 32 milvus:items.db\n")
         note.write("weiss_0000000c 32 milvus:../items.db\nweiss_0000000d 32 other:items.db\n")
     remove_items(index, [0], quiet=True)
     assert asked == [({"address": "milvus:items.db", "collection": "weiss_0000000b"}, 32)]
+
+
+def test_a_collection_is_noted_until_its_server_answers(lost_run, tmp_path, monkeypatch):
+    def unreachable(*_):
+        raise ConnectionError("a Milvus server must answer")
+
+    monkeypatch.setattr(MilvusStore, "open", unreachable)
+    (tmp_path / "index").mkdir()
+    note = tmp_path / "index" / ".written"
+    note.write_text("weiss_0000000a 32 milvus:127.0.0.1:1\n")
+    before = note.read_text()
+    with pytest.raises(ConnectionError, match="must answer"):
+        build(lost_run, "glyphs", tmp_path / "index", store="milvus:127.0.0.1:1")
+    assert note.read_text() == before
 
 
 @pytest.mark.parametrize(

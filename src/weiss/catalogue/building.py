@@ -11,7 +11,8 @@ This is one piece: the four changes share every step after the segment.
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,13 +29,7 @@ from weiss.catalogue.calibration import index_threshold
 from weiss.catalogue.collection import Collection, open_collection
 from weiss.catalogue.embedding import BatchEmbedder, content_digest, embed_collection
 from weiss.catalogue.index_folder import SKIPPED, IndexFolder, clear_workspace
-from weiss.catalogue.index_store import (
-    drop_orphans,
-    drop_store,
-    keep_in_store,
-    store_address,
-    update_store,
-)
+from weiss.catalogue.index_store import open_store, store_address, sweep, update_store
 from weiss.catalogue.item_map import make_map, mean_fields, write_map
 from weiss.catalogue.manifest import Manifest, Segment, refuse_facts
 from weiss.catalogue.networks import Network, network_of_run, without_folders
@@ -123,26 +118,27 @@ def build_index(
         raise ValueError(f"--false-match-rate must lie between 0 and 1; got {false_match_rate}.")
     source = Run(run, trust=trust)
     network = network_of_run(source, device)
-    model, scores = network.manifest_facts("model-00000000"), dict(network.facts["scores"])
-    refuse_facts(model, scores)
+    refuse_facts(network.manifest_facts("model-00000000"), dict(network.facts["scores"]))
     collection = open_collection(data, root=root, split=split)
     with index.writing():
         _refuse_folder(index, run, data, replace_old)  # another process may have written meanwhile
-        drop_orphans(index, address)
-        index.sweep()
+        sweep(index, address)
         old = index.readable_manifest()
         next_id = old.next_id if old is not None else 0
+        model_folder = index.new_name("model")
+        copied = copy_model(source, index.path(model_folder))
+        # From here on the copy counts: a run that trains may replace its network.
+        network = network_of_run(index.path(model_folder), device, trust=trust)
+        model, scores = network.manifest_facts(model_folder), dict(network.facts["scores"])
         embedder = _embedder(network, source, batch_size)
         segment, skipped, speed = _embed_segment(
             index, collection, embedder, next_id, num_workers, quiet
         )
-        model_folder = index.new_name("model")
-        copied = copy_model(source, index.path(model_folder))
         manifest = Manifest(
             name=collection.name,
             next_id=next_id + segment.count,
             segments=(segment,),
-            model={**model, "folder": model_folder},
+            model=model,
             data={"name": collection.name, "split": split},
             scores=scores,
             settings={"kind": kind, "false_match_rate": false_match_rate},
@@ -152,9 +148,7 @@ def build_index(
         )
         manifest, num_classes, details = complete(index, manifest, skipped, device, run=source)
         clear_workspace(index.building)
-        if old is not None:
-            drop_store(index, old)
-        index.sweep()
+        sweep(index, *([] if old is None else [old.store["address"]]))
     classes = f" of {num_classes:,} classes" if num_classes else ", without classes"
     made = (
         f"{collection.name}: {segment.count:,} images{classes}, {network.embedding_size} "
@@ -188,13 +182,10 @@ def add_items(
         OtherModelError: the run is another one.
     """
     index = IndexFolder(folder)
-    index.manifest()  # raises if there is no index, before the lock makes a folder
+    index.manifest()  # raises if there is no index, before the collection is opened
     _check_batch_size(batch_size)
     collection = open_collection(data, root=root, split=split)
-    with index.writing():
-        drop_orphans(index)
-        index.sweep()
-        manifest, items = index.reading(lambda m: Items(index, m))
+    with _changing(index) as (manifest, items):
         model = Run(index.path(manifest.model["folder"]), trust=trust)
         network = network_of_run(model, device)
         given = None if run is None else network_of_run(run, "cpu", trust=trust)
@@ -226,7 +217,6 @@ def add_items(
             index, changed, [*before, *skipped], device, before=items
         )
         clear_workspace(index.building)
-        index.sweep()
     lines = [
         f"{manifest.name}: {segment.count:,} images added, {speed}; now "
         f"{changed.num_items:,} of {num_classes:,} classes",
@@ -255,11 +245,7 @@ def remove_items(
         UnknownItemError: the index does not have one of them; nothing is removed.
     """
     index = IndexFolder(folder)
-    index.manifest()
-    with index.writing():
-        drop_orphans(index)
-        index.sweep()
-        manifest, items = index.reading(lambda m: Items(index, m))
+    with _changing(index) as (manifest, items):
         gone = _find_ids(what, items)
         left = len(items.ids) - len(gone)
         if not left:
@@ -270,7 +256,6 @@ def remove_items(
         skipped = _read_skipped(index, manifest)
         clear_workspace(index.building)  # an addition that was killed may have left these items
         details = complete(index, manifest, skipped, device, before=items, gone=gone)[2]
-        index.sweep()
     line = f"{manifest.name}: {len(gone):,} images removed; now {left:,}"
     change = Change(left, 0, len(gone), (), (), (line, *details))
     return _report(change, index, quiet)
@@ -284,22 +269,28 @@ def compact_index(folder: str | Path, *, quiet: bool = False) -> Change:
     same. Kept embeddings of an addition that was killed stay in any case.
     """
     index = IndexFolder(folder)
-    index.manifest()
-    with index.writing():
-        drop_orphans(index)
-        index.sweep()
-        manifest, items = index.reading(lambda m: Items(index, m))
+    with _changing(index) as (manifest, items):
         skipped, details = _read_skipped(index, manifest), tuple[str, ...]()
         segments = compacted(index, manifest, items, NOTHING)
         if segments == manifest.segments and manifest.removed is None:
-            keep_in_store(index, manifest, items.ids)
+            with closing(open_store(index, manifest)) as store:
+                store.keep_only(items.ids)
             _switch(index, manifest, len(items.by_class()), skipped)  # the card may be older
         else:
             manifest = replace(manifest, segments=segments)
             manifest, _, details = complete(index, manifest, skipped, "cpu", before=items)
-        index.sweep()
     line = f"{manifest.name}: {len(items.ids):,} images in {len(manifest.files):,} files"
     return _report(Change(len(items.ids), 0, 0, (), (), (line, *details)), index, quiet)
+
+
+@contextmanager
+def _changing(index: IndexFolder) -> Iterator[tuple[Manifest, Items]]:
+    """Hold the lock of an index that is changed; delete before and after what it has not."""
+    index.manifest()  # raises if there is no index, before the lock makes a folder
+    with index.writing():
+        sweep(index)
+        yield index.reading(lambda manifest: Items(index, manifest))
+        sweep(index)
 
 
 def complete(
@@ -324,7 +315,6 @@ def complete(
     items = Items(index, manifest, items)
     ids, vectors = items.ids, items.vectors()
     ids_before = None if before is None else before.ids
-    store, after_switch = update_store(index, manifest, ids, vectors, ids_before)
     model = Run(index.path(manifest.model["folder"]))
     map_name = index.new_name("map")
     with replacing(index.path(map_name)) as path:
@@ -332,21 +322,23 @@ def complete(
     names = list(items.by_class())
     labels = items.labels(names)
     threshold, why = index_threshold(manifest, vectors, names, labels, model, run, device)
-    whole = replace(
-        manifest,
-        num_items=len(ids),
-        removed=None,
-        skipped=_write_skipped(index, skipped),
-        store=store,
-        map=map_name,
-        threshold=threshold,
-        threshold_why=why,
-        updated=_now(),
-    )
-    files = {name: whole.files.get(name) or index.file_facts(name) for name in whole.named()}
-    whole = replace(whole, files=files)
-    _switch(index, whole, len(names), skipped)
-    after_switch()
+    facts, store = update_store(index, manifest, ids, vectors, ids_before)
+    with closing(store):
+        whole = replace(
+            manifest,
+            num_items=len(ids),
+            removed=None,
+            skipped=_write_skipped(index, skipped),
+            store=facts,
+            map=map_name,
+            threshold=threshold,
+            threshold_why=why,
+            updated=_now(),
+        )
+        files = {name: whole.files.get(name) or index.file_facts(name) for name in whole.named()}
+        whole = replace(whole, files=files)
+        _switch(index, whole, len(names), skipped)
+        store.keep_only(ids)
     if threshold is None:
         line = f"no threshold: {why}"
     else:
@@ -356,7 +348,7 @@ def complete(
             f"{100 * threshold['true_match_rate']:.1f} % of queries whose class is in the index\n"
             f"  measured on {why}"
         )
-    return whole, len(names), (store["says"], line)
+    return whole, len(names), (facts["says"], line)
 
 
 def copy_model(run: Run, folder: Path) -> list[str]:
@@ -477,6 +469,7 @@ def _embed_segment(
     skipped = [*collection.left_out, *skipped]
     if not len(rows):
         clear_workspace(index.building)
+        sweep(index)
         raise ValueError(
             f"at least one image of {collection.name} must be readable; none of {total:,} is:\n  "
             + "\n  ".join(_in_lines(skipped[:10]))

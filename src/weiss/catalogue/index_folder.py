@@ -28,7 +28,7 @@ import hashlib
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -143,8 +143,12 @@ class IndexFolder:
                 )
             if everything or size <= SMALL or not name.startswith(MAY_BE_LARGE):
                 compared.append(name)
+        self.compare(manifest, compared)
+
+    def compare(self, manifest: Manifest, names: Sequence[str]) -> None:
+        """Compare the checksums of some files; raise DamagedIndexError if one has changed."""
         with ThreadPoolExecutor(usable_cores()) as pool:
-            for name, found in zip(compared, pool.map(self._sha256, compared), strict=True):
+            for name, found in zip(names, pool.map(self._sha256, names), strict=True):
                 if found != manifest.files[name]["sha256"]:
                     raise damaged(name, "its content does not match its checksum")
 
@@ -200,16 +204,11 @@ class IndexFolder:
         for name, content in contents.items():
             self._write(name, content)
 
-    def sweep(self) -> None:
-        """Delete files that the manifest no longer names; the caller must hold the lock.
-
-        Called before a change, because one before may have been killed, and after it.
-        """
+    def sweep(self, manifest: Manifest | None) -> None:
+        """Delete files that the manifest no longer names; the caller must hold the lock."""
         own = "|".join((MANIFEST, CARD, SKIPPED, NOTE)).replace(".", r"\.")
         remove_leftovers(self.folder, f"{own}|{FILE_NAME.pattern}")
-        manifest, kept = self.readable_manifest(), set[str]()
-        if manifest is None and self.exists():
-            return  # damaged: it is unknown which files belong to it
+        kept = set[str]()
         if manifest is not None:
             kept = {name.partition("/")[0] for name in manifest.files}
             kept |= {collection_line(manifest.store, manifest.embedding_size)} - {""}

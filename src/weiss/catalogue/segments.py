@@ -336,10 +336,9 @@ def _written_anew(
     folder: IndexFolder, manifest: Manifest, parts: Sequence[tuple[Segment, OpenSegment, Array]]
 ) -> Segment:
     """Write some rows of segments to one segment."""
-    for name in (name for segment, *_ in parts for name in segment.files()):
-        # The copy gets a new checksum: damage must not get it too. A new segment has none yet.
-        if name in manifest.files and folder.file_facts(name) != manifest.files[name]:
-            raise damaged(name, "its content does not match its checksum")
+    # The copy gets a new checksum: damage must not get it too. A new segment has none yet.
+    copied = (name for segment, *_ in parts for name in segment.files())
+    folder.compare(manifest, [name for name in copied if name in manifest.files])
     kept = [opened.item(row) for _, opened, rows in parts for row in rows.tolist()]
     return write_segment(
         folder,
