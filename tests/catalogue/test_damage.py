@@ -58,6 +58,13 @@ def put(index, path, content):
     change_manifest(index, lambda words: words["files"].update({path.name: facts}))
 
 
+def saved(save, *arrays, **named):
+    """Return what a function of numpy writes to a file."""
+    file = io.BytesIO()
+    save(file, *arrays, **named)
+    return file.getvalue()
+
+
 def flip(path, at, bit):
     content = bytearray(path.read_bytes())
     content[at] ^= 1 << bit
@@ -334,9 +341,7 @@ def test_a_header_that_claims_more_than_there_is_is_damage(index, kind, shape):
 
 
 def test_an_archive_in_place_of_an_array_is_damage(index):
-    file = io.BytesIO()
-    np.savez(file, a=np.zeros(3))
-    put(index, path := file_of(index, "digests"), file.getvalue())
+    put(index, path := file_of(index, "digests"), saved(np.savez, a=np.zeros(3)))
     with pytest.raises(DamagedIndexError, match=f"{path.name} of the index is damaged"):
         opened(index)
 
@@ -365,28 +370,56 @@ def test_items_that_cannot_be_are_damage_although_the_checksums_agree(index, cha
         opened(index)
 
 
-@pytest.mark.parametrize("facts", [b'{"kind":' * 10**5, b"[]", b'{"kind": "flat"}', b"\xff"])
-def test_facts_of_a_store_that_cannot_be_are_damage_although_the_checksums_agree(index, facts):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda ids, facts: (ids, b'{"kind":' * 10**5), "must be a store written by Weiss"),
+        (lambda ids, facts: (ids, b"[]"), "must be a store written by Weiss"),
+        (lambda ids, facts: (ids, b'{"kind": "flat"}'), "must be a store written by Weiss"),
+        (lambda ids, facts: (ids, b"\xff"), "must be a store written by Weiss"),
+        (lambda ids, facts: (ids, facts.replace(b"flat", b"ivf", 1)), "must be ivf; it is Index"),
+        (lambda ids, facts: (ids[:80], facts), "the store .* has a vector without an id"),
+    ],
+)
+def test_a_store_that_cannot_be_is_damage_although_the_checksums_agree(index, change, message):
     path = file_of(index, "store")
     whole = path.read_bytes()
     size, num_tail, *_ = faiss_store.END.unpack(whole[-faiss_store.END.size :])
-    content = whole[: size + num_tail] + facts
-    of_all = hashlib.sha256(content).digest()
-    of_facts = hashlib.sha256(whole[: faiss_store.CHUNK][:size] + content[size:] + of_all).digest()
-    lengths = size, num_tail, len(facts)
+    own, rest = whole[:size], whole[size : -faiss_store.END.size]
+    ids, facts = change(rest[:num_tail], rest[num_tail:])
+    of_all = hashlib.sha256(own + ids + facts).digest()
+    of_facts = hashlib.sha256(own[: faiss_store.CHUNK] + ids + facts + of_all).digest()
+    lengths = size, len(ids), len(facts)
     end = faiss_store.END.pack(*lengths, of_all, of_facts, faiss_store.MARK)
-    put(index, path, content + end)
-    with pytest.raises(DamagedIndexError, match="store-.* must be a store written by Weiss"):
+    put(index, path, own + ids + facts + end)
+    with pytest.raises(DamagedIndexError, match=message):
+        opened(index).search(np.eye(1, 32, dtype=np.float32), 320)
+
+
+@pytest.mark.parametrize("sides", [(16, 0), (0, 16), (-4, -4), (16, 32)])
+def test_a_thumbnail_of_no_size_is_damage_although_the_checksums_agree(index, sides):
+    places = np.load(file_of(index, "places"))
+    places[0, 2:4] = sides
+    put(index, file_of(index, "places"), saved(np.save, places))
+    with pytest.raises(DamagedIndexError, match="thumbnail 0 of the index is damaged"):
+        opened(index).thumbnail(0)
+
+
+@pytest.mark.parametrize(
+    "change", [{"ids": np.arange(1, 321)}, {"points": np.zeros((320, 3))}, {"points": ["x"] * 640}]
+)
+def test_a_map_that_cannot_be_is_damage_although_the_checksums_agree(index, change):
+    with np.load(file_of(index, "map")) as arrays:
+        content = saved(np.savez, **{**arrays, **change})
+    put(index, file_of(index, "map"), content)
+    with pytest.raises(DamagedIndexError, match="map-.* of the index is damaged"):
         opened(index)
 
 
-@pytest.mark.parametrize("sides", [(16, 0), (0, 16), (-4, -4)])
-def test_a_thumbnail_of_no_size_is_damage_although_the_checksums_agree(index, sides):
-    path = file_of(index, "places")
-    places = np.load(path)
-    places[0, 2:4] = sides
-    np.save(path, places)
-    facts = IndexFolder(index).file_facts(path.name)
-    change_manifest(index, lambda words: words["files"].update({path.name: facts}))
-    with pytest.raises(DamagedIndexError, match="thumbnail 0 of the index is damaged"):
-        opened(index).thumbnail(0)
+def test_names_of_a_forged_index_do_not_move_the_cursor(index):
+    path = file_of(index, "items")
+    words = json.loads(path.read_text())
+    words["names"][3] = words["classes"][0] = "a\x1b[2J"
+    put(index, path, json.dumps(words).encode())
+    with opened(index) as found:
+        assert found.item(3).name == found.classes()[-1][0] == "a\ufffd[2J"

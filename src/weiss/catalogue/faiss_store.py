@@ -39,6 +39,7 @@ from weiss._base.arrays import Array
 from weiss._base.checks import one_of
 from weiss._base.files import replacing
 from weiss.catalogue.open_file import OpenFile
+from weiss.catalogue.records import damaged
 from weiss.catalogue.stores import ROUNDING, VectorStore, best_first, refuse_known, unit_vectors
 
 EXACT_BELOW = 100_000
@@ -47,7 +48,8 @@ PROMISE, AIM = 0.98, 0.99
 """The recall@10 that is promised, and the one aimed at: other queries find less than items do."""
 SAMPLE, DEPTHS = 500, (10, 100)
 """Items that measure the recall, and the k for which the search effort is set."""
-KINDS = ("auto", "flat", "ivf", "hnsw")
+CLASSES = {"flat": "IndexFlatIP", "ivf": "IndexIVFFlat", "hnsw": "IndexHNSWFlat"}
+"""The kinds of an index, and faiss's name of each."""
 LINKS, CONSTRUCTION = 32, 80
 """The HNSW graph: M and efConstruction."""
 CANDIDATES = (32, 4096)
@@ -98,7 +100,7 @@ class FaissStore(VectorStore):
     @classmethod
     def checked_address(cls, address: str, home: Path, kind: str) -> str:
         """Return the address, ``faiss``; check the kind."""
-        one_of("--kind", kind, KINDS, "weiss index")
+        one_of("--kind", kind, ("auto", *CLASSES), "weiss index")
         return address
 
     @classmethod
@@ -154,6 +156,8 @@ class FaissStore(VectorStore):
         if self._file is not None:
             self._file.refuse_cut_off()
         places, similarities = self._nearest(queries, wanted, self._effort(wanted))
+        if places.max() >= len(self._ids):
+            raise damaged("the store", "it has a vector without an id")
         return best_first(np.where(places < 0, -1, self._ids[places]), similarities, k)
 
     def contents(self) -> tuple[Array, Array]:
@@ -243,6 +247,8 @@ class FaissStore(VectorStore):
                 f"{path.name} must hold vectors of {dimension} dimensions; it holds {index.d}. "
                 "It belongs to another model: make the index again."
             )
+        if type(index).__name__ != CLASSES[facts["kind"]]:
+            raise damaged(path.name, f"it must be {facts['kind']}; it is {type(index).__name__}")
         store = cls.__new__(cls)
         store.dimension, store.kind, store._wanted = index.d, facts["kind"], facts["wanted"]
         store._index, store._ids = index, ids

@@ -147,13 +147,14 @@ def read_map(path: Path) -> Map:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
             explained = float(kept["explained"])
+            ids, names = kept["ids"], tuple(printable(str(name)) for name in kept["field_names"])
             return Map(
                 str(kept["method"]),
                 None if np.isnan(explained) else explained,
-                kept["ids"],
-                kept["points"],
-                tuple(str(name) for name in kept["field_names"]),
-                kept["field_points"],
+                ids,
+                kept["points"].astype(np.float32).reshape(len(ids), 2),
+                names,
+                kept["field_points"].astype(np.float32).reshape(len(names), 2),
             )
     except FileNotFoundError:
         raise

@@ -14,9 +14,10 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from weiss._base.arrays import Array
 from weiss._base.files import replacing
@@ -24,7 +25,7 @@ from weiss._base.images import encode_png
 from weiss.catalogue.index_folder import IndexFolder
 from weiss.catalogue.manifest import Manifest, Segment, first_error
 from weiss.catalogue.open_file import OpenFile
-from weiss.catalogue.records import Item, UnknownItemError, damaged
+from weiss.catalogue.records import Item, UnknownItemError, damaged, printable
 
 KINDS = ("items", "vectors", "digests", "thumbnails", "places")
 """The files of a segment."""
@@ -202,9 +203,9 @@ class OpenSegment:
     def _kept(self, row: int) -> bytes:
         start, length, height, width = self._places[row, :4].tolist()
         fits = 0 <= start <= start + length <= self._thumbnails.size
-        is_file = height == width == 0
-        if not fits or not (is_file or (min(height, width) > 0 and length % (height * width) == 0)):
-            raise damaged(f"thumbnail {row}", "it lies outside of its file")
+        is_file, pixels = height == width == 0, height * width
+        if not fits or not (is_file or (min(height, width) > 0 and length in (pixels, 3 * pixels))):
+            raise damaged(f"thumbnail {row}", "it lies outside of its file, or has no such size")
         return self._thumbnails.read(start, length)
 
     def thumbnail_type(self, row: int) -> str:
@@ -350,12 +351,16 @@ def _written_anew(
     )
 
 
+Text = Annotated[str, AfterValidator(printable)]
+"""Somebody else may have written it: it must not move the cursor of a terminal."""
+
+
 class _Words(BaseModel):
     """The file of the items of a segment."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    names: list[str]
-    classes: list[str]
+    names: list[Text]
+    classes: list[Text]
     labels: list[list[NonNegativeInt]]
 
 
