@@ -24,7 +24,7 @@ from torch import Tensor
 
 from weiss._base import checks
 from weiss._base.arrays import Array
-from weiss._base.files import replacing, special_file
+from weiss._base.files import json_object, replacing, special_file
 from weiss._base.tensor_files import DIGEST, read_tensors, write_tensors
 from weiss.backbones import BACKBONES, Embedder
 from weiss.catalogue.networks import (
@@ -187,7 +187,7 @@ def _is_export(path: Path, kind: str) -> bool:
             return b"\x0a\x0cweiss_format\x12" in path.read_bytes()
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(min(length, LARGEST_HEADER)))
+            header = json_object(file.read(min(length, LARGEST_HEADER)).decode(), path)
         return "weiss_format" in header["__metadata__"]
     except (OSError, ValueError, KeyError, TypeError):
         return False

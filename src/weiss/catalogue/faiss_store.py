@@ -141,7 +141,7 @@ class FaissStore(VectorStore):
                 "Load it with mapped=False."
             )
         vectors = unit_vectors("vectors", vectors, "FaissStore")
-        refuse_known(ids[self._places(ids) >= 0], "FaissStore")
+        refuse_known(ids[np.isin(ids, self._ids)], "FaissStore")
         if len(ids):
             self._put(ids, vectors)
             self._keep_up(len(ids))
@@ -162,15 +162,11 @@ class FaissStore(VectorStore):
 
     def contents(self) -> tuple[Array, Array]:
         """Return a copy of all ids int64 ``(n,)`` and vectors float32 ``(n, D)``."""
-        if self.kind != "ivf":
-            return self._ids.copy(), self._index.reconstruct_n(0, len(self._ids))
-        vectors = np.zeros((len(self._ids), self.dimension), np.float32)
-        lists = self._index.invlists
-        for number in range(lists.nlist):
-            if size := lists.list_size(number):
-                places = _faiss().rev_swig_ptr(lists.get_ids(number), size)
-                codes = _faiss().rev_swig_ptr(lists.get_codes(number), size * lists.code_size)
-                vectors[places] = codes.view(np.float32).reshape(size, self.dimension)
+        if self.kind == "ivf":  # from a place to its list
+            self._index.make_direct_map()
+        vectors = self._index.reconstruct_n(0, len(self._ids))
+        if self.kind == "ivf":  # the file must not have it
+            self._index.make_direct_map(False)
         return self._ids.copy(), vectors
 
     def describe(self, num_items: int | None = None) -> str:
@@ -306,19 +302,8 @@ class FaissStore(VectorStore):
         """Update what is derived from the ids."""
         there = self._ids >= 0
         self._size = int(there.sum())
-        self._order: Array | None = None
         # A mask of the places that count, one bit each, for a graph of before 0.2.
         self._bits = None if there.all() else np.packbits(there, bitorder="little")
-
-    def _places(self, ids: Array) -> Array:
-        """Return where each id is, int64 ``(n,)``, or -1."""
-        if not len(self._ids):
-            return np.full(len(ids), -1)
-        if self._order is None:
-            self._order = np.argsort(self._ids, kind="stable")
-        at = np.searchsorted(self._ids, ids, sorter=self._order)
-        places = self._order[np.minimum(at, len(self._ids) - 1)]
-        return np.where(self._ids[places] == ids, places, -1)
 
     def _keep_up(self, added: int) -> None:
         """Rebuild the index or measure its effort again, if enough was added."""
