@@ -188,7 +188,7 @@ def test_a_manifest_takes_no_model_from_outside_of_its_folder(index, glyph_run, 
 def in_milvus(address):
     def change(words):
         del words["files"][words["store"]["file"]]
-        words["store"] = {"address": address, "collection": "a", "says": "b"}
+        words["store"] = {"address": address, "collection": "weiss_12345678", "says": "b"}
 
     return change
 
@@ -240,6 +240,8 @@ def test_a_store_outside_of_the_folder_is_named_when_it_is_opened(index):
         (lambda words: words["model"].update(embedding_size=7), "must hold f4 of shape"),
         (lambda words: words["store"].pop("file"), "it names no store"),
         (lambda words: words["store"].update(address="redis:x"), "it names no store"),
+        (lambda words: words["store"].update(address="milvus:host:1"), "it names no store"),
+        (lambda words: words["store"].update(collection="others"), "store.collection: .* pattern"),
         (lambda words: words["store"].pop("says"), "store.says: Field required"),
         (lambda words: words["threshold"].pop("basis"), "threshold.basis: Field required"),
     ],

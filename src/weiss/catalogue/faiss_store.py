@@ -104,12 +104,6 @@ class FaissStore(VectorStore):
         return address
 
     @classmethod
-    def refuse(cls, facts: Mapping[str, Any]) -> None:
-        """Refuse facts without a file."""
-        if "file" not in facts:
-            raise ValueError("it names no store")
-
-    @classmethod
     def make(
         cls, home: Path, facts: Mapping[str, Any], ids: Array, vectors: Array, kind: str
     ) -> "FaissStore":

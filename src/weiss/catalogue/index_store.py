@@ -58,7 +58,7 @@ def sweep(index: IndexFolder, *addresses: str) -> None:
             continue
         facts = {"address": found[3], "collection": found[1]}
         try:
-            kind.refuse(facts)
+            kind.refuse(facts["address"])
             left = kind.open(index.folder, facts, int(found[2]))
         except (ValueError, ImportError):
             continue  # it does not exist

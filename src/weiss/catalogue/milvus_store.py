@@ -74,13 +74,13 @@ class MilvusStore(VectorStore):
         if _is_file(where) and Path(where).name != where:
             home, path = home.resolve(), Path(where).resolve()
             address = MILVUS + (path.relative_to(home) if home in path.parents else path).as_posix()
-        cls.refuse({"address": address})
+        cls.refuse(address)
         return address
 
     @classmethod
-    def refuse(cls, facts: Mapping[str, Any]) -> None:
+    def refuse(cls, address: str) -> None:
         """Refuse an address with a password, or of a file outside of the index folder."""
-        where = facts["address"].removeprefix(MILVUS)
+        where = address.removeprefix(MILVUS)
         if "@" in where:
             raise ValueError(
                 "the address of Milvus must hold neither name nor password, because the index "
@@ -116,7 +116,7 @@ class MilvusStore(VectorStore):
     ) -> "MilvusStore":
         """Open the collection of an index."""
         where = _inside(facts["address"], home)
-        return cls(where, facts.get("collection", "index"), dimension, create=False)
+        return cls(where, facts["collection"], dimension, create=False)
 
     def __len__(self) -> int:
         """Return the number of items."""

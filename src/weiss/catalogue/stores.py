@@ -52,9 +52,9 @@ class VectorStore(ABC):
         """
 
     @classmethod
-    @abstractmethod
-    def refuse(cls, facts: Mapping[str, Any]) -> None:
-        """Raise ValueError for facts of a manifest that name no store, or one that it must not."""
+    def refuse(cls, address: str) -> None:
+        """Raise ValueError for an address that a manifest must not have."""
+        return
 
     @classmethod
     def elsewhere(cls, address: str) -> str:
