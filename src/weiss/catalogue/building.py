@@ -28,6 +28,7 @@ from weiss._base.progress import Bar
 from weiss.catalogue.calibration import index_threshold
 from weiss.catalogue.collection import Collection, open_collection
 from weiss.catalogue.embedding import BatchEmbedder, content_digest, embed_collection
+from weiss.catalogue.export import score_table
 from weiss.catalogue.index_folder import SKIPPED, IndexFolder, clear_workspace
 from weiss.catalogue.index_store import open_store, store_address, sweep, update_store
 from weiss.catalogue.item_map import make_map, mean_fields, write_map
@@ -36,7 +37,6 @@ from weiss.catalogue.networks import Network, network_of_run, without_folders
 from weiss.catalogue.records import OtherModelError, UnknownItemError
 from weiss.catalogue.segments import Block, Items, compacted, write_segment
 from weiss.data import DATASETS, Table
-from weiss.evaluation.metrics import TITLES
 from weiss.runs import recipe_from_dict, to_toml
 from weiss.runs.card import card
 from weiss.runs.folder import CARD, MODEL, RECIPE, RESULT, Run
@@ -569,13 +569,6 @@ def _report(change: Change, index: IndexFolder, quiet: bool) -> Change:
 def _index_card(manifest: Manifest, num_classes: int, num_skipped: int) -> str:
     """Return the card of an index, in Markdown."""
     model, shape = manifest.model, manifest.model["preprocessing"]
-    measured = manifest.scores.get("measured_on", "nothing")
-    rows = [
-        f"| {title} | {100 * manifest.scores[name]:.2f} |"
-        for name, title in TITLES.items()
-        if name in manifest.scores
-    ]
-    table = "\n".join([f"| per cent | {measured} |", "|---|---:|", *rows])
     classes = f" of {num_classes:,} classes" if num_classes else ", without classes"
     skipped = f"- {num_skipped:,} files could not be read: `{SKIPPED}`.\n" if num_skipped else ""
     threshold = f"There is no threshold: {manifest.threshold_why}."
@@ -603,7 +596,7 @@ def _index_card(manifest: Manifest, num_classes: int, num_skipped: int) -> str:
 compared by cosine.
 - Fingerprint `{model["fingerprint"]}`; an export with the same one can replace it.
 
-{table if rows else "Nothing was measured."}
+{score_table(manifest.scores)}
 
 ## When something is a match
 
