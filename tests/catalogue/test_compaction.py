@@ -23,6 +23,7 @@ from weiss.catalogue import (
 )
 from weiss.catalogue import index_folder as index_folder_module
 from weiss.catalogue.index_folder import IndexFolder
+from weiss.catalogue.item_map import read_map, write_map
 from weiss.catalogue.segments import Block, Items, compacted, write_segment
 
 COMPATIBILITY = Path(__file__).parents[1] / "compatibility" / "index"
@@ -315,7 +316,10 @@ def test_an_index_in_which_an_older_version_has_removed_items_is_compacted(tmp_p
     removed = folder.new_name("removed")
     np.save(folder.path(removed), np.array([5], dtype="<i8"))
     words = json.loads((old / "index.json").read_text())
-    words["files"][removed] = folder.file_facts(removed)
+    whole = read_map(folder.path(before.map))
+    left = whole.ids != 5
+    write_map(folder.path(before.map), replace(whole, ids=whole.ids[left], points=whole.points[left]))
+    words["files"] |= {name: folder.file_facts(name) for name in (removed, before.map)}
     words.update(removed=removed, num_items=before.num_items - 1)
     (old / "index.json").write_text(json.dumps(words))
     assert len(opened(old)) == before.num_items - 1

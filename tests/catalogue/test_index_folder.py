@@ -239,7 +239,7 @@ def test_a_store_outside_of_the_folder_is_named_when_it_is_opened(index):
         (lambda words: words["model"].pop("fingerprint"), "model.fingerprint: Field required"),
         (lambda words: words["model"].update(embedding_size=7), "must hold f4 of shape"),
         (lambda words: words["store"].pop("file"), "it names no store"),
-        (lambda words: words["store"].update(address="redis:x"), "it names no store"),
+        (lambda words: words["store"].update(address="redis:x"), "store must be .*got 'redis:x'"),
         (lambda words: words["store"].update(address="milvus:host:1"), "it names no store"),
         (lambda words: words["store"].update(collection="others"), "store.collection: .* pattern"),
         (lambda words: words["store"].pop("says"), "store.says: Field required"),

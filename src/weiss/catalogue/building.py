@@ -33,7 +33,7 @@ from weiss.catalogue.index_folder import SKIPPED, IndexFolder, clear_workspace
 from weiss.catalogue.index_store import open_store, store_address, sweep, update_store
 from weiss.catalogue.item_map import make_map, mean_fields, write_map
 from weiss.catalogue.manifest import Manifest, Segment, refuse_facts
-from weiss.catalogue.networks import Network, network_of_run, without_folders
+from weiss.catalogue.networks import Network, data_name, network_of_run, without_folders
 from weiss.catalogue.records import OtherModelError, UnknownItemError
 from weiss.catalogue.segments import Block, Items, compacted, write_segment
 from weiss.data import DATASETS, Table
@@ -361,7 +361,7 @@ def copy_model(run: Run, folder: Path) -> list[str]:
     names = [RECIPE, MODEL]
     if run.is_finished():
         result = run.result()
-        result["data"] = _data_name(str(result.get("data", "")))
+        result["data"] = data_name(str(result.get("data", "")))
         copy.write_card(card(recipe_from_dict(nested), result))
         copy.write_result(result)
         names += [CARD, RESULT]
@@ -382,13 +382,9 @@ def without_places(recipe: dict[str, Any]) -> dict[str, Any]:
     if isinstance(found.get("data"), dict):
         data = {k: v for k, v in found["data"].items() if k not in ("root", "cache")}
         if "name" in data:
-            data["name"] = _data_name(data["name"])
+            data["name"] = data_name(data["name"])
         found["data"] = data
     return found
-
-
-def _data_name(name: str) -> str:
-    return name if name in DATASETS else Path(name).name or "photos"
 
 
 def _check_batch_size(batch_size: int | None) -> None:
@@ -460,10 +456,9 @@ def _embed_segment(
     if before:
         speed = f"{speed}, {before:,} earlier" if before < total else "embedded earlier"
     parts, why = [NOTHING], dict[int, str]()
-    for path in paths:
-        of_block, errors = Block.summary(path)
-        parts.append(of_block)
-        why |= errors
+    for block in map(Block.read, paths):
+        parts.append(block.rows)
+        why |= block.errors
     rows = np.concatenate(parts)
     skipped = [(collection.names[row], text) for row, text in sorted(why.items())]
     skipped = [*collection.left_out, *skipped]

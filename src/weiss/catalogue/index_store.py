@@ -10,24 +10,18 @@ import numpy as np
 from weiss._base.arrays import Array
 from weiss.catalogue.index_folder import IndexFolder
 from weiss.catalogue.manifest import Manifest, collection_line
-from weiss.catalogue.store_table import STORES, store_at
+from weiss.catalogue.store_table import store_at
 from weiss.catalogue.stores import VectorStore
 
 
 def store_address(home: Path, address: str, kind: str) -> str:
     """Check ``--store`` and ``--kind``; return the address in the form that the manifest keeps."""
-    store = store_at(address)
-    if store is None:
-        raise ValueError(
-            f"--store must be {' or '.join(each.form for each in STORES)}; got {address!r}. For "
-            f"example: {', '.join(each.example for each in STORES)}."
-        )
-    return store.checked_address(address, home, kind)
+    return store_at(address).checked_address(address, home, kind)
 
 
 def open_store(index: IndexFolder, manifest: Manifest, *, to_change: bool = False) -> VectorStore:
     """Open the store of an index, a file read-only or to change it; warn about a server."""
-    kind = _kind(manifest.store["address"])
+    kind = store_at(manifest.store["address"])
     if server := kind.elsewhere(manifest.store["address"]):
         warnings.warn(
             f"the items of {manifest.name} are outside of the index folder, in {server}. It is "
@@ -51,15 +45,16 @@ def sweep(index: IndexFolder, *addresses: str) -> None:
         return  # damaged: it is unknown what belongs to it
     for line in index.noted() - {used}:
         found = re.fullmatch(r"(weiss_[0-9a-f]{8}) ([0-9]{1,6}) (\S+)", line)
-        kind = store_at(found[3]) if found else None
-        if found is None or kind is None:
+        if found is None:
             continue
-        if kind.elsewhere(found[3]) and found[3] not in addresses:
-            continue
-        facts = {"address": found[3], "collection": found[1]}
+        collection, dimension, address = found.groups()
         try:
-            kind.refuse(facts["address"])
-            left = kind.open(index.folder, facts, int(found[2]))
+            kind = store_at(address)
+            kind.refuse(address)
+            if kind.elsewhere(address) and address not in addresses:
+                continue
+            facts = {"address": address, "collection": collection}
+            left = kind.open(index.folder, facts, int(dimension))
         except (ValueError, ImportError):
             continue  # it does not exist
         left.drop()
@@ -82,7 +77,7 @@ def update_store(
         What the manifest keeps about it; and the store, which still has items that are removed if
         it is on a server: readers of the old manifest search it until the switch.
     """
-    facts, kind = dict(manifest.store), _kind(manifest.store["address"])
+    facts, kind = dict(manifest.store), store_at(manifest.store["address"])
     known = ids[:0] if before is None else before
     loses = manifest.removed is not None or not np.isin(known, ids).all()
     is_new = before is None or (loses and not kind.elsewhere(facts["address"]))
@@ -104,10 +99,3 @@ def update_store(
     if kind.suffix:
         store.save(index.path(facts["file"]))
     return {**facts, "says": store.describe(len(ids))}, store
-
-
-def _kind(address: str) -> type[VectorStore]:
-    """Return the kind of store of a manifest, which was checked when it was read."""
-    kind = store_at(address)
-    assert kind is not None
-    return kind

@@ -157,11 +157,11 @@ class Manifest:
 
     def _refuse_contradictions(self) -> None:
         """Raise DamagedIndexError unless the entries fit each other."""
-        store = store_at(self.store["address"])
         try:
-            if store is None or ("file" if store.suffix else "collection") not in self.store:
-                raise ValueError("it names no store")
+            store = store_at(self.store["address"])
             store.refuse(self.store["address"])
+            if ("file" if store.suffix else "collection") not in self.store:
+                raise ValueError("it names no store")
         except ValueError as error:
             raise damaged(MANIFEST, error) from None
         named = self.named()

@@ -105,13 +105,6 @@ class Block:
         errors = json.loads(arrays.pop("errors").tobytes())
         return cls(errors={int(row): why for row, why in errors.items()}, **arrays)
 
-    @staticmethod
-    def summary(path: Path) -> tuple[Array, dict[int, str]]:
-        """Return the rows of the items in a file, and its errors, without reading vectors."""
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
-            errors = json.loads(kept["errors"].tobytes())
-            return kept["rows"], {int(row): why for row, why in errors.items()}
-
 
 def write_segment(
     folder: IndexFolder,
