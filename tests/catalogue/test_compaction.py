@@ -316,9 +316,9 @@ def test_an_index_in_which_an_older_version_has_removed_items_is_compacted(tmp_p
     removed = folder.new_name("removed")
     np.save(folder.path(removed), np.array([5], dtype="<i8"))
     words = json.loads((old / "index.json").read_text())
-    whole = read_map(folder.path(before.map))
-    left = whole.ids != 5
-    write_map(folder.path(before.map), replace(whole, ids=whole.ids[left], points=whole.points[left]))
+    made = read_map(path := folder.path(before.map))
+    left = made.ids != 5
+    write_map(path, replace(made, ids=made.ids[left], points=made.points[left]))
     words["files"] |= {name: folder.file_facts(name) for name in (removed, before.map)}
     words.update(removed=removed, num_items=before.num_items - 1)
     (old / "index.json").write_text(json.dumps(words))

@@ -91,24 +91,15 @@ class FaissStore(VectorStore):
         self._rebuild(np.empty(0, np.int64), np.empty((0, self.dimension), np.float32))
 
     @classmethod
-    def build(cls, ids: Array, vectors: Array, *, kind: str = "auto") -> "FaissStore":
-        """Make a store of many items at once, which is faster than `add`."""
-        store = cls(vectors.shape[1], kind=kind)
-        store._rebuild(ids, unit_vectors("vectors", vectors, "FaissStore"))
-        return store
-
-    @classmethod
     def checked_address(cls, address: str, home: Path, kind: str) -> str:
         """Return the address, ``faiss``; check the kind."""
         one_of("--kind", kind, ("auto", *CLASSES), "weiss index")
         return address
 
     @classmethod
-    def make(
-        cls, home: Path, facts: Mapping[str, Any], ids: Array, vectors: Array, kind: str
-    ) -> "FaissStore":
+    def make(cls, home: Path, facts: Mapping[str, Any], dimension: int, kind: str) -> "FaissStore":
         """Make the store of a new index in memory."""
-        return cls.build(ids, vectors, kind=kind)
+        return cls(dimension, kind=kind)
 
     @classmethod
     def open(
@@ -136,7 +127,9 @@ class FaissStore(VectorStore):
             )
         vectors = unit_vectors("vectors", vectors, "FaissStore")
         refuse_known(ids[np.isin(ids, self._ids)], "FaissStore")
-        if len(ids):
+        if not len(self):
+            self._rebuild(ids, vectors)
+        elif len(ids):
             self._put(ids, vectors)
             self._keep_up(len(ids))
 

@@ -90,7 +90,9 @@ def update_store(
         # The store gets a checksum: damage must not get it too. New segments have none yet.
         parts = [segment.vectors for segment in manifest.segments]
         index.compare(manifest, [name for name in parts if name in manifest.files])
-        store = kind.make(index.folder, facts, ids, vectors, manifest.settings["kind"])
+        size, faiss_kind = manifest.embedding_size, manifest.settings["kind"]
+        store = kind.make(index.folder, facts, size, faiss_kind)
+        store.add(ids, vectors)
     else:
         store = open_store(index, manifest, to_change=True)
         store.keep_only(known)  # a change that was killed may have left others

@@ -101,22 +101,16 @@ class MilvusStore(VectorStore):
         return "" if _is_file(where) else f"Milvus at {public_address(where)}"
 
     @classmethod
-    def make(
-        cls, home: Path, facts: Mapping[str, Any], ids: Array, vectors: Array, kind: str
-    ) -> "MilvusStore":
+    def make(cls, home: Path, facts: Mapping[str, Any], dimension: int, kind: str) -> "MilvusStore":
         """Make the collection of a new index."""
-        where = _inside(facts["address"], home)
-        store = cls(where, facts["collection"], vectors.shape[1])
-        store.add(ids, vectors)
-        return store
+        return cls(_inside(facts["address"], home), facts["collection"], dimension)
 
     @classmethod
     def open(
         cls, home: Path, facts: Mapping[str, Any], dimension: int, *, to_change: bool = False
     ) -> "MilvusStore":
         """Open the collection of an index."""
-        where = _inside(facts["address"], home)
-        return cls(where, facts["collection"], dimension, create=False)
+        return cls(_inside(facts["address"], home), facts["collection"], dimension, create=False)
 
     def __len__(self) -> int:
         """Return the number of items."""

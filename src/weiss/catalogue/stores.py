@@ -63,10 +63,8 @@ class VectorStore(ABC):
 
     @classmethod
     @abstractmethod
-    def make(
-        cls, home: Path, facts: Mapping[str, Any], ids: Array, vectors: Array, kind: str
-    ) -> Self:
-        """Make the store of a new index from all its items."""
+    def make(cls, home: Path, facts: Mapping[str, Any], dimension: int, kind: str) -> Self:
+        """Make the empty store of a new index."""
 
     @classmethod
     @abstractmethod
