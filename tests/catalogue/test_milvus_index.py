@@ -4,9 +4,18 @@ import json
 
 import numpy as np
 import pytest
-from glyph_catalogue import add, build, full_disk, names_of, opened, write_glyphs
+from glyph_catalogue import (
+    add,
+    build,
+    contents,
+    full_disk,
+    names_of,
+    opened,
+    remove,
+    write_glyphs,
+)
 
-from weiss.catalogue import compact_index, milvus_store, remove_items
+from weiss.catalogue import compact_index, milvus_store
 from weiss.catalogue.index_folder import IndexFolder
 from weiss.catalogue.index_store import open_store
 from weiss.catalogue.manifest import MANIFEST
@@ -68,7 +77,7 @@ def test_milvus_finds_what_faiss_finds(glyph_run, glyph_folder, glyph_index, tmp
         assert [hit.item.id for hit in one] == [hit.item.id for hit in two]
     assert str(tmp_path) not in milvus.facts["store"]
     milvus.close()
-    remove_items(folder, ["class:U+0041"], quiet=True)
+    remove(folder, "class:U+0041")
     more = write_glyphs(tmp_path / "more", num_classes=2, per_class=2, first=40)
     add(folder, more)
     again = opened(folder)
@@ -80,9 +89,9 @@ def test_milvus_finds_what_faiss_finds(glyph_run, glyph_folder, glyph_index, tmp
 
 def test_items_that_are_removed_leave_the_database_after_the_manifest(small, monkeypatch):
     with full_disk(monkeypatch):
-        remove_items(small, ["class:U+0022"], quiet=True)
+        remove(small, "class:U+0022")
     assert number_of_items(small) == 12
-    remove_items(small, ["class:U+0022"], quiet=True)
+    remove(small, "class:U+0022")
     assert number_of_items(small) == 8
     assert ": 8 items" in IndexFolder(small).manifest().store["says"]
     assert ": 8 items" in (small / "card.md").read_text()
@@ -92,10 +101,9 @@ def test_nothing_of_a_removed_item_is_left_in_the_folder(small):
     found = opened(small)
     vector = found.vector(5).tobytes()
     found.close()
-    files = lambda: [path for path in small.rglob("*") if path.is_file()]  # noqa: E731
-    assert any(vector in path.read_bytes() for path in files())
-    remove_items(small, [5], quiet=True)
-    assert not any(vector in path.read_bytes() for path in files())
+    assert any(vector in content for content in contents(small).values())
+    remove(small, 5)
+    assert not any(vector in content for content in contents(small).values())
     assert collections(small) == [IndexFolder(small).manifest().store["collection"]]
     assert number_of_items(small) == 11
 
@@ -107,11 +115,11 @@ def test_what_a_killed_removal_has_left_on_a_server_goes_with_the_next_change(sm
     before = IndexFolder(small).manifest().store["collection"]
     with monkeypatch.context() as patched:
         patched.setattr(MilvusStore, "keep_only", lambda *_: None)
-        remove_items(small, [1, 5, 6, 11], quiet=True)
+        remove(small, 1, 5, 6, 11)
     assert number_of_items(small) == 12
     compact_index(small, quiet=True)
     assert number_of_items(small) == 8
-    remove_items(small, [0], quiet=True)
+    remove(small, 0)
     assert number_of_items(small) == 7
     found = opened(small)
     hits = found.search(found.vector(2)[None], 50)[0]
@@ -173,7 +181,7 @@ def test_a_collection_of_an_index_that_was_never_finished_is_deleted(
         build(lost_run, data, folder, store="milvus:items.db")
     build(lost_run, data, folder, store="milvus:items.db")
     assert collections(folder) == [IndexFolder(folder).manifest().store["collection"]]
-    remove_items(folder, [0], quiet=True)
+    remove(folder, 0)
     assert number_of_items(folder) == 2
 
 
@@ -188,7 +196,7 @@ def test_a_server_that_only_the_note_names_is_not_contacted(index, monkeypatch):
     with (index / ".written").open("a") as note:
         note.write("weiss_0000000a 32 milvus:127.0.0.1:1\nweiss_0000000b 32 milvus:items.db\n")
         note.write("weiss_0000000c 32 milvus:../items.db\nweiss_0000000d 32 other:items.db\n")
-    remove_items(index, [0], quiet=True)
+    remove(index, 0)
     assert asked == [({"address": "milvus:items.db", "collection": "weiss_0000000b"}, 32)]
 
 

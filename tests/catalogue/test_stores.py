@@ -7,9 +7,9 @@ import threading
 
 import numpy as np
 import pytest
-from glyph_catalogue import add, build, opened, write_glyphs
+from glyph_catalogue import add, build, opened, remove, write_glyphs
 
-from weiss.catalogue import faiss_store, remove_items, store_table
+from weiss.catalogue import faiss_store, store_table
 from weiss.catalogue.faiss_store import FaissStore
 from weiss.catalogue.milvus_store import MilvusStore
 
@@ -106,7 +106,7 @@ def test_a_store_of_an_index_is_one_entry_of_the_table(lost_run, tmp_path, monke
     data = write_glyphs(tmp_path / "few", num_classes=3, per_class=4)
     build(lost_run, data, tmp_path / "index", store="other:x")
     add(tmp_path / "index", write_glyphs(tmp_path / "more", num_classes=1, per_class=2, first=40))
-    remove_items(tmp_path / "index", [0], quiet=True)
+    remove(tmp_path / "index", 0)
     with opened(tmp_path / "index") as found:
         assert isinstance(found._store, Other)
         assert list((tmp_path / "index").glob("store-*.other"))
