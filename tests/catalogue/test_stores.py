@@ -84,15 +84,19 @@ def test_a_search_finds_what_comparing_everything_finds(make):
         np.testing.assert_allclose(similarities[row], truth, atol=1e-5)
     assert (np.diff(similarities, axis=1) <= 0).all()
     np.testing.assert_allclose(similarities[:, 0], cosines[:, 0], atol=1e-5)
+    text = store.describe()  # one line without folders
+    assert "250 items of 24 dimensions" in text
+    assert not {"\n", "/"} & set(text)
 
 
-def test_items_come_in_parts(make):
+def test_items_come_in_parts_and_all_of_them_are_found(make):
     vectors = embeddings(400, seed=2)
     store = make()
     for start in range(0, 400, 50):
         store.add(np.arange(start, start + 50), vectors[start : start + 50])
         assert len(store) == start + 50
     assert np.mean(store.search(vectors, 1)[0][:, 0] == np.arange(400)) >= 0.98
+    assert (np.sort(store.search(embeddings(3, seed=1), 400)[0], axis=1) == np.arange(400)).all()
 
 
 def test_a_store_of_an_index_is_one_entry_of_the_table(lost_run, tmp_path, monkeypatch):
@@ -138,30 +142,18 @@ def test_a_store_with_fewer_than_k_items_fills_up_with_nothing(make):
     assert len(store) == 3
 
 
-def test_all_items_are_found_when_all_are_asked_for(make):
-    store = make()
-    store.add(np.arange(120), embeddings(120))
-    ids, _ = store.search(embeddings(3, seed=1), 120)
-    assert (np.sort(ids, axis=1) == np.arange(120)).all()
-
-
-def test_ids_are_any_whole_numbers_from_zero(make):
+def test_an_id_is_any_whole_number_from_zero_and_there_once(make):
     ids = np.array([2**63 - 1, 0, 2**62, 2**53 + 1, 2**31])
     store, vectors = make(), embeddings(5)
     store.add(ids, vectors)
     assert store.search(vectors, 1)[0].ravel().tolist() == ids.tolist()
-
-
-def test_an_id_is_there_once(make):
-    store, vectors = make(), embeddings(3)
-    store.add(np.array([1, 2]), vectors[:2])
-    with pytest.raises(ValueError, match="ids must be new to this .*; 2 is in it already"):
-        store.add(np.array([3, 2]), vectors[:2])
+    with pytest.raises(ValueError, match="ids must be new to this .*; 0 is in it already"):
+        store.add(np.array([3, 0]), vectors[:2])
     with pytest.raises(ValueError, match="vectors must be finite and have unit length"):
         store.add(np.array([5]), 2 * vectors[:1])
     with pytest.raises(ValueError, match="queries must be finite and have unit length"):
         store.search(2 * vectors, 1)
-    assert len(store) == 2  # a refused call adds nothing
+    assert len(store) == 5  # a refused call adds nothing
 
 
 @pytest.mark.parametrize(
@@ -176,15 +168,6 @@ def test_what_is_no_embedding_is_refused(entry, length):
     with pytest.raises(ValueError, match=f"queries {words}"):
         store.search(vectors, 1)
     assert len(store) == 0
-
-
-def test_a_store_describes_itself_in_one_line_without_folders(make, tmp_path):
-    store = make()
-    store.add(np.arange(30), embeddings(30))
-    text = store.describe()
-    assert "30 items of 24 dimensions" in text
-    assert "\n" not in text
-    assert "/tmp" not in text
 
 
 # faiss: files, kinds, recall.
