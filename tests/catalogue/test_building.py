@@ -32,11 +32,12 @@ from weiss.catalogue import (
     UnknownItemError,
     build_index,
     building,
+    calibration,
     embedding,
 )
 from weiss.catalogue.building import without_places
 from weiss.catalogue.index_folder import IndexFolder
-from weiss.catalogue.networks import without_folders
+from weiss.catalogue.networks import network_of_run, without_folders
 from weiss.data import Assembly, CentreCrop, Pipeline, Table, open_table
 from weiss.data.sources import HubImages
 from weiss.runs import Run
@@ -325,8 +326,15 @@ def test_a_run_that_trains_meanwhile_does_not_change_the_model(lost_run, tmp_pat
         shutil.copy(better / "model.safetensors", run)
         return real(*given, **options)
 
+    def embed_runs(runs, **options):
+        asked.append((network_of_run(runs[0]).fingerprint, options["overrides"]["data.name"]))
+        raise OSError
+
+    asked = []
     monkeypatch.setattr(building, "embed_collection", slowly)
-    assert len(built(run, photos(tmp_path / "photos", 3), tmp_path / "index")) == 3
+    monkeypatch.setattr(calibration, "embed_runs", embed_runs)
+    found = built(run, photos(tmp_path / "photos", 3), tmp_path / "index")
+    assert asked == [(found.facts["model"]["fingerprint"], "/gone/glyphs")]
 
 
 KILLED = """

@@ -315,7 +315,7 @@ def complete(
     items = Items(index, manifest, items)
     ids, vectors = items.ids, items.vectors()
     ids_before = None if before is None else before.ids
-    model = Run(index.path(manifest.model["folder"]))
+    model = Run(index.path(manifest.model["folder"]), trust=run is not None and run.trust)
     map_name = index.new_name("map")
     with replacing(index.path(map_name)) as path:
         write_map(path, make_map(vectors, ids, *mean_fields(model)))
