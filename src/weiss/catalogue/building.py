@@ -30,12 +30,13 @@ from weiss.catalogue.collection import Collection, open_collection
 from weiss.catalogue.embedding import BatchEmbedder, content_digest, embed_collection
 from weiss.catalogue.export import score_table
 from weiss.catalogue.index_folder import SKIPPED, IndexFolder, clear_workspace
-from weiss.catalogue.index_store import open_store, store_address, sweep, update_store
+from weiss.catalogue.index_store import open_store, sweep, update_store
 from weiss.catalogue.item_map import make_map, mean_fields, write_map
 from weiss.catalogue.manifest import Manifest, Segment, refuse_facts
 from weiss.catalogue.networks import Network, data_name, network_of_run, without_folders
 from weiss.catalogue.records import OtherModelError, UnknownItemError
 from weiss.catalogue.segments import Block, Items, compacted, write_segment
+from weiss.catalogue.store_table import store_at
 from weiss.data import DATASETS, Table
 from weiss.runs import recipe_from_dict, to_toml
 from weiss.runs.card import card
@@ -112,7 +113,7 @@ def build_index(
     """
     index = IndexFolder(folder)
     _refuse_folder(index, run, data, replace_old)
-    address = store_address(index.folder, store, kind)
+    address = store_at(store).checked_address(store, index.folder, kind)
     _check_batch_size(batch_size)
     if not 0 < false_match_rate < 1:
         raise ValueError(f"--false-match-rate must lie between 0 and 1; got {false_match_rate}.")
@@ -188,13 +189,14 @@ def add_items(
     with _changing(index) as (manifest, items):
         model = Run(index.path(manifest.model["folder"]), trust=trust)
         network = network_of_run(model, device)
-        given = None if run is None else network_of_run(run, "cpu", trust=trust)
-        if run is not None and given is not None and not given.is_model_of(manifest.model):
-            raise OtherModelError(
-                f"an index must have vectors of one model; {Path(run).name} is another than the "
-                f"one that {index.folder} was made with. Leave RUN out to use that one, or make "
-                "another index."
-            )
+        if run is not None:
+            given = network_of_run(run, "cpu", trust=trust)
+            if not given.is_model_of(manifest.model):
+                raise OtherModelError(
+                    f"an index must have vectors of one model; {Path(run).name} is another than "
+                    f"the one that {index.folder} was made with. Leave RUN out to use that one, or "
+                    "make another index."
+                )
         new, already = _without_known(collection, items)
         if not len(new):
             raise ValueError(

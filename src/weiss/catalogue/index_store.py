@@ -2,7 +2,6 @@
 
 import re
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,6 @@ from weiss.catalogue.index_folder import IndexFolder
 from weiss.catalogue.manifest import Manifest, collection_line
 from weiss.catalogue.store_table import store_at
 from weiss.catalogue.stores import VectorStore
-
-
-def store_address(home: Path, address: str, kind: str) -> str:
-    """Check ``--store`` and ``--kind``; return the address in the form that the manifest keeps."""
-    return store_at(address).checked_address(address, home, kind)
 
 
 def open_store(index: IndexFolder, manifest: Manifest, *, to_change: bool = False) -> VectorStore:

@@ -196,8 +196,9 @@ class OpenSegment:
     def _kept(self, row: int) -> bytes:
         start, length, height, width = self._places[row, :4].tolist()
         fits = 0 <= start <= start + length <= self._thumbnails.size
-        is_file, pixels = height == width == 0, height * width
-        if not fits or not (is_file or (min(height, width) > 0 and length in (pixels, 3 * pixels))):
+        is_file, area = height == width == 0, height * width
+        is_pixels = min(height, width) > 0 and length in (area, 3 * area)
+        if not fits or not (is_file or is_pixels):
             raise damaged(f"thumbnail {row}", "it lies outside of its file, or has no such size")
         return self._thumbnails.read(start, length)
 
@@ -317,13 +318,12 @@ def compacted(
     counts = [len(rows) for *_, rows in parts]
     few = [at for at in range(len(parts) - 1) if counts[at] <= sum(counts[at + 1 :])]
     start = few[0] if few else len(parts)
-    return tuple(
-        group[0][0]
-        if len(group) == 1 and len(group[0][2]) == group[0][0].count
-        else _written_anew(folder, manifest, group)
-        for group in [*([part] for part in parts[:start]), parts[start:]]
-        if group
-    )
+    segments = []
+    for group in filter(None, [*([part] for part in parts[:start]), parts[start:]]):
+        segment, _, rows = group[0]
+        stays = len(group) == 1 and len(rows) == segment.count
+        segments.append(segment if stays else _written_anew(folder, manifest, group))
+    return tuple(segments)
 
 
 def _written_anew(
