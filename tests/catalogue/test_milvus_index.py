@@ -186,6 +186,7 @@ def test_a_server_that_only_the_note_names_is_not_contacted(index, monkeypatch):
     with (index / ".written").open("a") as note:
         note.write("weiss_0000000a 32 milvus:127.0.0.1:1\nweiss_0000000b 32 milvus:items.db\n")
         note.write("weiss_0000000c 32 milvus:../items.db\nweiss_0000000d 32 other:items.db\n")
+        note.write("weiss_0000000e 32 faiss\n")
     remove(index, 0)
     assert asked == [({"address": "milvus:items.db", "collection": "weiss_0000000b"}, 32)]
 

@@ -45,13 +45,11 @@ def sweep(index: IndexFolder, *addresses: str) -> None:
         try:
             kind = store_at(address)
             kind.refuse(address)
-            if kind.elsewhere(address) and address not in addresses:
-                continue
-            facts = {"address": address, "collection": collection}
-            left = kind.open(index.folder, facts, int(dimension))
+            if not kind.suffix and (address in addresses or not kind.elsewhere(address)):
+                facts = {"address": address, "collection": collection}
+                kind.open(index.folder, facts, int(dimension)).drop()
         except (ValueError, ImportError):
             continue  # it does not exist
-        left.drop()
     index.sweep(manifest)
 
 
