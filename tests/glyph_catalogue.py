@@ -23,6 +23,8 @@ from weiss.data import glyphs
 from weiss.runs import Kept, Run, recipe_from
 from weiss.training import train
 
+OLD_INDEX = Path(__file__).parent / "compatibility" / "index"
+"""An index of an older version, only to be read."""
 SETTINGS = [
     "backbone.widths=[16, 32]",
     "backbone.embedding_size=32",

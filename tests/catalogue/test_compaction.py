@@ -6,11 +6,11 @@ import os
 import shutil
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from glyph_catalogue import (
+    OLD_INDEX,
     add,
     build,
     contents,
@@ -32,8 +32,6 @@ from weiss.catalogue import (
 from weiss.catalogue.index_folder import IndexFolder
 from weiss.catalogue.item_map import read_map, write_map
 from weiss.catalogue.segments import Block, Items, compacted, write_segment
-
-COMPATIBILITY = Path(__file__).parents[1] / "compatibility" / "index"
 
 
 @pytest.fixture(scope="module")
@@ -275,7 +273,7 @@ def test_a_reader_sees_the_old_index_or_the_new_one_whenever_a_removal_comes(
 
 @pytest.mark.filterwarnings("ignore:index.json of old is of an older version")
 def test_an_index_in_which_an_older_version_has_removed_items_is_compacted(tmp_path):
-    old = shutil.copytree(COMPATIBILITY, tmp_path / "old")
+    old = shutil.copytree(OLD_INDEX, tmp_path / "old")
     folder = IndexFolder(old)
     before = folder.manifest()
     name = names_of(opened(old))

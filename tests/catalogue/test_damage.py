@@ -6,11 +6,10 @@ import json
 import logging
 import os
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
-from glyph_catalogue import change_manifest, file_of, opened, put, remove
+from glyph_catalogue import OLD_INDEX, change_manifest, file_of, opened, put, remove
 from server.served import serving
 
 import weiss.server
@@ -21,7 +20,12 @@ from weiss.catalogue.manifest import MANIFEST
 from weiss.catalogue.stores import best_first
 
 REPAIR = "weiss index RUN IMAGES --out INDEX --replace"
-OLD = Path(__file__).parents[1] / "compatibility" / "index"
+
+
+@pytest.fixture
+def old(tmp_path):
+    """A copy of an index of an older version, to be changed."""
+    return shutil.copytree(OLD_INDEX, tmp_path / "index")
 
 
 @pytest.fixture
@@ -166,49 +170,47 @@ def test_a_manifest_that_does_not_fit_its_files_is_refused(index, change, messag
         opened(index)
 
 
-def test_an_index_of_an_older_version_opens_with_a_warning_until_it_is_checked(tmp_path):
-    index = shutil.copytree(OLD, tmp_path / "index")
+def test_an_index_of_an_older_version_opens_with_a_warning_until_it_is_checked(old):
     with pytest.warns(UserWarning, match="has no checksum. Add one: weiss index --check --out"):
-        before = opened(index)
-    folder = IndexFolder(index)
+        before = opened(old)
+    folder = IndexFolder(old)
     assert folder.verify() == (
         "11 files are as they were written; index.json, of an older version, had no checksum, and "
         "has one now."
     )
-    after = opened(index)
+    after = opened(old)
     assert after.facts == before.facts
     assert folder.verify() == "11 files are as they were written, and index.json."
-    flip(file_of(index, "store"), 300, 0)
+    flip(file_of(old, "store"), 300, 0)
     with pytest.raises(DamagedIndexError, match="store-.* is damaged"):
         folder.verify()
 
 
-def test_an_older_index_that_cannot_be_written_is_checked_all_the_same(tmp_path, monkeypatch):
-    index = shutil.copytree(OLD, tmp_path / "index")
-    folder, before = IndexFolder(index), (index / MANIFEST).read_bytes()
+def test_an_older_index_that_cannot_be_written_is_checked_all_the_same(old, monkeypatch):
+    before = (old / MANIFEST).read_bytes()
 
     def read_only(*_, **__):
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(index_folder, "alone", read_only)
-    assert folder.verify().endswith("and none could be added (Read-only file system).")
-    assert (index / MANIFEST).read_bytes() == before
+    said = IndexFolder(old).verify()
+    assert said.endswith("and none could be added (Read-only file system).")
+    assert (old / MANIFEST).read_bytes() == before
 
 
-def test_what_has_changed_since_it_was_compared_gets_no_checksum(tmp_path, monkeypatch):
-    index = shutil.copytree(OLD, tmp_path / "index")
-    folder, words = IndexFolder(index), json.loads((index / MANIFEST).read_text())
+def test_what_has_changed_since_it_was_compared_gets_no_checksum(old, monkeypatch):
+    words = json.loads((old / MANIFEST).read_text())
     words["files"][words["map"]]["sha256"] = "0" * 64
     changed, lock = json.dumps(words), index_folder.alone
 
     def changed_before_the_lock(*given, **options):
-        (index / MANIFEST).write_text(changed)
+        (old / MANIFEST).write_text(changed)
         return lock(*given, **options)
 
     monkeypatch.setattr(index_folder, "alone", changed_before_the_lock)
     with pytest.raises(DamagedIndexError, match="map-.* does not match its checksum"):
-        folder.verify()
-    assert (index / MANIFEST).read_text() == changed
+        IndexFolder(old).verify()
+    assert (old / MANIFEST).read_text() == changed
 
 
 def test_a_server_outlives_files_that_are_cut_off_under_it(large, caplog):

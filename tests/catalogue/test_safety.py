@@ -5,12 +5,20 @@ import shutil
 from pathlib import Path
 
 import pytest
-from glyph_catalogue import add, build, contents, names_of, opened, photos, remove, write_photo
+from glyph_catalogue import (
+    OLD_INDEX,
+    add,
+    build,
+    contents,
+    names_of,
+    opened,
+    photos,
+    remove,
+    write_photo,
+)
 
 from weiss.catalogue import DamagedIndexError, building, compact_index
 from weiss.catalogue.index_folder import IndexFolder
-
-OLD = Path(__file__).parents[1] / "compatibility" / "index"
 
 MINE = (
     "trip-20230405/photo.txt",
@@ -65,7 +73,7 @@ def test_a_note_that_was_tampered_with_deletes_nothing_of_others(index, tmp_path
 
 @pytest.mark.parametrize("name", [".index.json.lock", ".written", ".building"])
 def test_no_change_writes_through_a_link_of_a_forged_index(index, lost_run, tmp_path, name):
-    mine, old = tmp_path / "mine", shutil.copytree(OLD, tmp_path / "old")
+    mine, old = tmp_path / "mine", shutil.copytree(OLD_INDEX, tmp_path / "old")
     more = photos(tmp_path / "photos", 2)
     mine.mkdir()
     (mine / "plan.json").write_text("mine")
