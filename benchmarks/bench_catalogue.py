@@ -66,11 +66,13 @@ def brute_force(vectors: Array) -> Callable[[Array], Array]:
 
 def build(kind: str, vectors: Array, folder: Path) -> VectorStore:
     """Make a store of a kind with ids from 0."""
-    ids = np.arange(len(vectors))
-    if kind != "milvus":
-        return FaissStore.build(ids, vectors, kind=kind)
-    store = MilvusStore(str(folder / "bench.db"), f"items_{len(vectors)}", vectors.shape[1])
-    store.add(ids, vectors)
+    size, dimension = vectors.shape
+    store: VectorStore
+    if kind == "milvus":
+        store = MilvusStore(str(folder / "bench.db"), f"items_{size}", dimension)
+    else:
+        store = FaissStore(dimension, kind=kind)
+    store.add(np.arange(size), vectors)
     return store
 
 
