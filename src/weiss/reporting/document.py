@@ -53,7 +53,8 @@ LATEX = {
     "δ": r"$\delta$",
     "λ": r"$\lambda$",
 }
-NUMBER = re.compile(rf"([+{MINUS}-]?)(\d[\d,]*(?:\.\d+)?)(?: ± (\d[\d,]*(?:\.\d+)?))?")
+# Of ASCII digits: other digits are letters without a font.
+NUMBER = re.compile(rf"([+{MINUS}-]?)(\d[\d,]*(?:\.\d+)?)(?: ± (\d[\d,]*(?:\.\d+)?))?", re.ASCII)
 
 
 class Document:
@@ -124,9 +125,9 @@ class Document:
         """Add text with line breaks, such as a recipe, folded if the format can."""
         self._page.code(text, summary, folded=folded)
         fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
-        body = f"{fence}text\n{text.rstrip()}\n{fence}"
+        body = f"{fence}text\n{re.sub(CONTROL, '?', text).rstrip()}\n{fence}"
         kind = "<details>" if folded else "<details open>"
-        opening = f"{kind}<summary>{escape(summary, quote=False)}</summary>"
+        opening = f"{kind}<summary>{escape(_one_line(summary), quote=False)}</summary>"
         self._markdown.append(f"{opening}\n\n{body}\n\n</details>")
 
     def write(self) -> list[Path]:

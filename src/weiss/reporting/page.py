@@ -25,8 +25,8 @@ MANY = 7
 NUMBER = re.compile(r"[<+\-\N{MINUS SIGN}]?\d[\d,.]*+(?:e[+-]?\d+)?(?!\w)")
 CONTROL = r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 """Characters that no page may hold."""
-SENTENCE = re.compile(r"[^\W\d_]{3,}.*\s[^\W\d_]{3,}")
-"""Two words of three letters: neither a unit nor the 'to' of an interval."""
+WORD = r"[^\W\d_]{3,}"
+"""Three letters or more: neither a unit nor the 'to' of an interval."""
 # The browser fetches nothing, whatever text the page contains.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
@@ -237,7 +237,12 @@ def are_numbers(cells: Sequence[object]) -> bool:
         (True, False)
     """
     shown = [str(cell) for cell in cells if cell is not None]
-    return bool(shown) and all(NUMBER.match(cell) and not SENTENCE.search(cell) for cell in shown)
+    return bool(shown) and all(NUMBER.match(cell) and not _is_sentence(cell) for cell in shown)
+
+
+def _is_sentence(text: str) -> bool:
+    first = re.search(WORD, text)
+    return first is not None and bool(re.search(rf"\s{WORD}", text[first.end() :]))
 
 
 def _tile(tile: Tile, place: int) -> str:
