@@ -7,9 +7,9 @@ import pytest
 import torch
 from reporting.builders import METRICS, write_comparison, write_run
 
-from weiss.reporting import Looked
+from weiss.reporting import Looked, write_report
 from weiss.reporting.gallery import class_scores
-from weiss.reporting.reading import read_folders
+from weiss.reporting.reading import read_folders, values_of
 
 
 def test_seeds_become_a_row_with_the_interval_of_students_t(tmp_path):
@@ -110,37 +110,82 @@ def test_a_summary_that_cannot_be_understood_is_refused(tmp_path):
             "a kind, one of traditional.*got the kind 'odd'",
         ),
         ('{"format": 1, "kind": "dimension", "rows": [], "axes": []}', "must name 1 axes"),
-        ('{"format": 1, "kind": "traditional", "rows": [{}]}', "rows without name, loss, title"),
     ]:
         path.write_text(text)
         with pytest.raises(ValueError, match=said):
             read_folders([tmp_path])
 
 
+def put(summary, place, value):
+    """Replace an entry of a summary, or remove it."""
+    *path, last = place.split(".")
+    for key in path:
+        summary = summary[int(key) if isinstance(summary, list) else key]
+    last = int(last) if isinstance(summary, list) else last
+    if value is ABSENT:
+        del summary[last]
+    else:
+        summary[last] = value
+
+
+ABSENT = object()
+
+
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        (("rows", 0, "scores", "map_at_r", "mean"), "0.9"),
-        (("rows", 0, "scores"), []),
-        (("rows", 0, "runs", 0), "../../elsewhere"),
-        (("rows", 0, "runs"), "seed-0"),
-        (("rows", 0), 5),
-        (("tests", 0, "p_value"), [1]),
-        (("axes",), {"a": 1}),
-        (("recipe",), "seed = 0"),
-        (("num_done",), "3"),
+        ("rows.0.scores.seconds.mean", "0.9"),
+        ("rows.0.scores", []),
+        ("rows.0.runs.0", "../../elsewhere"),
+        ("rows.0.runs", "seed-0"),
+        ("rows.0.name", ABSENT),
+        ("rows.0.loss", None),
+        ("rows.0.title", 5),
+        ("rows.0.at", {"loss.beta": [1]}),
+        ("rows.0.trials", 5),
+        ("rows.0.trials.1.number", ABSENT),
+        ("rows.0.trials.1.settings", ABSENT),
+        ("rows.0.best_settings", "beta"),
+        ("rows.0.search_space.beta.low", ABSENT),
+        ("rows.0", 5),
+        ("tests.0.p_value", [1]),
+        ("tests.0.metric", ABSENT),
+        ("tests.0.first", None),
+        ("axes", {"a": 1}),
+        ("axes.0.key", ABSENT),
+        ("axes.0.label", None),
+        ("axes.0.values", [[]]),
+        ("recipe", "seed = 0"),
+        ("num_done", "3"),
     ],
 )
 def test_a_summary_with_other_kinds_of_values_is_refused_by_their_place(tmp_path, place, value):
     def change(summary):
-        for key in place[:-1]:
-            summary = summary[key]
-        summary[place[-1]] = value
+        summary["axes"] = [{"key": "loss.beta", "label": "beta", "values": [1]}]
+        put(summary, place, value)
+
+    write_comparison(tmp_path, "reality-check", change)
+    name = place.replace(".", r"\.")
+    with pytest.raises(ValueError, match=f"summary.json must .*{name}.* is no such value"):
+        read_folders([tmp_path])
+
+
+@pytest.mark.parametrize("value", [None, ABSENT])
+def test_what_is_null_or_not_there_is_empty(tmp_path, value):
+    places = ["axes", "tests", *(f"rows.0.{key}" for key in ("at", "runs", "failed", "scores"))]
+    places += [f"rows.1.scores.map_at_r.{key}" for key in ("values", "low")]
+
+    def change(summary):
+        for place in places:
+            put(summary, place, value)
 
     write_comparison(tmp_path, change=change)
-    name = r"\.".join(map(str, place))
-    with pytest.raises(ValueError, match=f"summary.json must .*{name} is no such value"):
-        read_folders([tmp_path])
+    (found,) = read_folders([tmp_path])
+    first, second, _ = found.rows
+    assert (first["at"], first["runs"], first["failed"], first["scores"]) == ({}, [], {}, {})
+    assert (found.summary["axes"], found.summary["tests"]) == ([], [])
+    assert values_of(second, "map_at_r") == []
+    write_report([tmp_path], tmp_path / "page.html")
 
 
 def test_a_damaged_result_is_named_and_blocks_no_report_of_a_comparison(tmp_path):

@@ -240,6 +240,26 @@ def test_runs_and_seeds_are_compared_and_an_unfinished_one_is_shown(tmp_path):
     assert 'name = "bn_inception"' in page
 
 
+@pytest.mark.usefixtures("unrendered")
+@pytest.mark.parametrize(
+    ("options", "evaluated", "has_paper"),
+    [
+        ({}, "the test set", True),
+        ({"finished": False}, "the test set", False),
+        ({"on": "held_out"}, "held-out classes", False),
+        ({"on": "held_out", "test": {"map_at_r": 0.2}}, "held-out classes", True),
+    ],
+)
+def test_of_single_runs_is_said_what_chose_the_epoch(tmp_path, options, evaluated, has_paper):
+    write_run(tmp_path / "run", **options)
+    page, markdown, _ = report(tmp_path / "run", tmp_path, figures=True)
+    assert f"MAP@R on {evaluated} at each evaluation" in page
+    assert ("chosen on held-out training classes" in page) is ("on" in options)
+    assert ("| MAP@R | paper |" in markdown) is has_paper
+    if "test" in options:
+        assert "In the paper the test set chose the epoch." in page
+
+
 def test_costs_are_means_and_totals_of_the_runs(made):
     _, (_, markdown, _) = made("traditional")
     row = next(line for line in markdown.splitlines() if "| 11.0 | 33.0 |" in line)

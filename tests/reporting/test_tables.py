@@ -1,11 +1,12 @@
 """Tables: what is absent is a dash, what is best is told by what is shown, nothing is invented."""
 
 import json
+import math
 
 import pytest
 from reporting.builders import write_comparison
 
-from weiss.reporting.reading import read_folders
+from weiss.reporting.reading import read_folders, score_of
 from weiss.reporting.tables import (
     Column,
     comparison_tables,
@@ -27,14 +28,23 @@ def column(table, header):
     return [row[at] for row in table.rows]
 
 
-@pytest.mark.parametrize("score", [None, {}, {"mean": None}, {"mean": float("nan")}])
-def test_an_absent_score_is_no_number(score):
-    assert score_cell(score) is None
-
-
-def test_a_score_without_both_ends_has_no_interval():
-    assert score_cell({"mean": 0.5, "low": 0.4, "high": None}) == "50.0"
-    assert score_cell({"mean": 0.5, "low": 0.4, "high": 0.6}, decimals=2) == "50.00 ± 10.00"
+@pytest.mark.parametrize(
+    ("score", "shown"),
+    [
+        (None, None),
+        ({}, None),
+        ({"mean": None}, None),
+        ({"mean": math.nan}, None),
+        ({"mean": 0.5}, "50.00"),
+        ({"mean": 0.5, "low": 0.4, "high": None}, "50.00"),
+        ({"mean": 0.5, "low": -math.inf, "high": math.inf}, "50.00"),
+        ({"mean": 0.5, "low": 0.4, "high": 0.6}, "50.00 ± 10.00"),
+        ({"mean": 0.9, "median": 0.5, "low": 0.4, "high": 0.6}, "50.00 ± 10.00"),
+    ],
+)
+def test_a_score_is_its_middle_with_its_interval_if_it_has_both_ends(score, shown):
+    found = score_of({"scores": {"map_at_r": score}}, "map_at_r", 100)
+    assert score_cell(found, decimals=2) == shown
 
 
 @pytest.mark.parametrize("power", range(-6, 7))
@@ -206,15 +216,19 @@ def test_ways_of_finding_fields_are_rows(tmp_path):
 
 def test_costs_are_milliseconds_and_megabytes_and_the_least_is_best(tmp_path):
     time, memory = tables_of(tmp_path, "classes")
-    assert "Milliseconds" in time.caption
-    assert "Megabytes" in memory.caption
+    assert "Median milliseconds" in time.caption
+    assert "Peak megabytes" in memory.caption
     assert time.headers == ("loss", "100", "1,000", "100,000")
     assert time.best == {(0, 1), (0, 2), (0, 3)}
 
 
-def test_a_loss_that_ran_out_of_memory_has_no_cost(tmp_path):
-    time, _ = tables_of(tmp_path, "classes", lambda summary: summary["rows"][2].update(scores={}))
-    assert time.rows[0][3] is None
+def test_a_cost_is_a_median_and_absent_of_a_loss_that_ran_out_of_memory(tmp_path):
+    def change(summary):
+        summary["rows"][1]["scores"]["milliseconds"] |= {"mean": 34.0, "median": 2.0}
+        summary["rows"][2]["scores"] = {}
+
+    time, _ = tables_of(tmp_path, "classes", change)
+    assert time.rows[0] == ("MFCWMS", "0.100", "2.00", None)
 
 
 def test_the_breakdown_shows_both_losses_and_the_excess_at_each_spread_and_of_networks(tmp_path):
