@@ -94,24 +94,11 @@ def write_page(
     out: Path, runs: dict[str, Run], found: dict[str, list[Retrieval]], tests: dict[str, Table]
 ) -> Path:
     """Write the page: scores, curves, order parameters, what is found for some characters."""
-    curves = {
-        title: [
-            (line["epoch"], 100 * line["evaluation"]["map_at_r"])
-            for line in run.metrics()
-            if "evaluation" in line
-        ]
-        for title, run in runs.items()
-    }
     names = ("raw pixels", "untrained network")
     levels = {name: 100 * found[name][0].summary()["map_at_r"] for name in names}
     picture = out / "comparison.png"
-    figures.comparison(
-        curves,
-        levels,
-        picture,
-        ylabel="MAP@R on unseen characters (%)",
-        title="Learning to see characters",
-    )
+    curves = {title: [run.metrics()] for title, run in runs.items()}
+    figures.averaged_curves(curves, picture, levels=levels)
     table = tests[MOVED]
     page = Page(
         "Characters nobody has shown",

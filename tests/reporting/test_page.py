@@ -50,7 +50,7 @@ def tile(name="A", is_right=None, side=8, channels=1):
 @pytest.fixture
 def drawn(tmp_path):
     for suffix in ("png", "svg"):
-        figures.comparison({"a": [(1, 2.0)]}, {}, tmp_path / f"a.{suffix}", ylabel="y")
+        figures.search_history({"a": [0.2]}, tmp_path / f"a.{suffix}")
     return tmp_path
 
 

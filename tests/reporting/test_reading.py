@@ -157,6 +157,7 @@ ABSENT = object()
         ("axes.0.values", [[]]),
         ("recipe", "seed = 0"),
         ("num_done", "3"),
+        ("embedding_size", []),
     ],
 )
 def test_a_summary_with_other_kinds_of_values_is_refused_by_their_place(tmp_path, place, value):

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 from weiss._base.files import replacing
 from weiss.figures.drawing import (
     COLOURS,
-    PAPER_TEXT,
+    TEXT,
+    colour_of,
     dress,
+    key,
     legend_below,
     marker,
     name_axes,
@@ -43,7 +45,6 @@ def magnet_transition(found: Sequence["Transition"], path: Path, *, title: str =
         title: of the figure.
     """
     import numpy as np
-    from matplotlib.lines import Line2D
 
     if not found:
         raise ValueError("found must hold at least one magnet; got none. Measure one first.")
@@ -54,29 +55,29 @@ def magnet_transition(found: Sequence["Transition"], path: Path, *, title: str =
     right.set_yscale("log")
     series, all_lines = [], []
     for place, each in enumerate(found):
-        colour, mark = COLOURS[place % len(COLOURS)], marker(place)
         lines = _scaled(each.lines, each.magnet.coupling)
-        _draw_one(left, right, each, lines, colour, mark)
+        _draw_one(left, right, each, lines, place)
         all_lines.append(lines)
-        n, look = each.magnet.n, {"color": colour, "marker": mark, **DOT}
+        n = each.magnet.n
         critical = "JN" if n == 1 else f"JN / {n}"
         label = rf"{magnet_name(n)}, $n = {n}$:  $T_c = {critical}$"
-        series.append(Line2D([], [], linewidth=1.6, label=label, **look))
+        look = {"color": colour_of(place), "marker": marker(place), **DOT}
+        series.append(key(label, linewidth=1.6, **look))
     hottest = max(lines["temperature"][-1] for lines in all_lines)
     # Far below the transition the fluctuation of very many spins is nan.
     peak = max(np.nanmax(lines["exact_fluctuation"]) for lines in all_lines)
     least = min(lines["exact_fluctuation"][-1] for lines in all_lines)
     left.set(xlim=(0, 1.02 * hottest), ylim=(0, 1.1))
     right.set(xlim=(0, 1.02 * hottest), ylim=(least / 6, 5 * peak))
-    box: dict[str, Any] = {"fontsize": PAPER_TEXT - 0.5, "loc": "upper right", "framealpha": 0.9}
+    box: dict[str, Any] = {"fontsize": TEXT - 0.5, "loc": "upper right", "framealpha": 0.9}
     left.legend(handles=series, edgecolor="none", **box)
     grey: dict[str, Any] = {"color": "0.3"}
     sizes = sorted({each.num_spins for each in found})
     spins = " and ".join(f"{size:,}" for size in sizes) + " spins"
     handles = [
-        Line2D([], [], linewidth=1.6, label="mean field theory", **grey),
-        Line2D([], [], linewidth=1.3, linestyle=(0, (4, 2)), label=f"exact, {spins}", **grey),
-        Line2D([], [], marker="o", linestyle="", label=f"simulated, {spins}", **DOT, **grey),
+        key("mean field theory", linewidth=1.6, **grey),
+        key(f"exact, {spins}", linewidth=1.3, linestyle=(0, (4, 2)), **grey),
+        key(f"simulated, {spins}", marker="o", linestyle="", **DOT, **grey),
     ]
     legend_below(figure, handles, columns=3)
     write(figure, path, dpi=200)
@@ -91,14 +92,13 @@ def _scaled(arrays: dict[str, Any], coupling: float) -> dict[str, Any]:
     return found | {"temperature": arrays["temperature"] / coupling}
 
 
-def _draw_one(
-    left: Any, right: Any, each: "Transition", lines: dict[str, Any], colour: str, mark: str
-) -> None:
+def _draw_one(left: Any, right: Any, each: "Transition", lines: dict[str, Any], place: int) -> None:
+    colour = colour_of(place)
     dots = _scaled(each.dots, each.magnet.coupling)
     T, few, critical = lines["temperature"], dots["temperature"], 1.0 / each.magnet.n
     theory = {"color": colour, "linewidth": 1.6, "zorder": 3}
     counted = {"color": colour, "linewidth": 1.3, "linestyle": (0, (4, 2)), "zorder": 3}
-    look = {"color": colour, "fmt": mark, "markersize": 3.6, "markerfacecolor": "white"}
+    look = {"color": colour, "fmt": marker(place), "markersize": 3.6, "markerfacecolor": "white"}
     look |= {"markeredgewidth": 1.1, "elinewidth": 1.1, "capsize": 1.8, "zorder": 4}
     # The line starts at (0, 1) and has a corner at the transition.
     below = critical > T
@@ -147,7 +147,7 @@ def magnet_cooling(
         )
     figure = new_figure(6.4, 3.3)
     if title:
-        figure.suptitle(title, fontsize=PAPER_TEXT + 1, fontweight="bold", parse_math=False)
+        figure.suptitle(title, fontsize=TEXT + 1, fontweight="bold", parse_math=False)
     field, curve = figure.subplots(1, 2, width_ratios=(1, 1.05))
     arrows = _draw_spins(field, spins[0])
     lengths = ((spins.mean(axis=1) ** 2).sum(axis=1)) ** 0.5
@@ -202,9 +202,9 @@ def _draw_curve(axis: Any, temperatures: Any, theory: tuple[Any, Any], critical:
     (head,) = axis.plot([], [], "o", color=COLOURS[1], markersize=6)
     hottest = float(max(temperatures))
     axis.set(xlim=(0, 1.03 * hottest), ylim=(0, 1.06))
-    axis.set_title(" ", fontsize=PAPER_TEXT)
-    words = axis.text(0.5, 1.03, "", transform=axis.transAxes, ha="center", fontsize=PAPER_TEXT)
-    look = {"fontsize": PAPER_TEXT, "color": "0.35"}
+    axis.set_title(" ", fontsize=TEXT)
+    words = axis.text(0.5, 1.03, "", transform=axis.transAxes, ha="center", fontsize=TEXT)
+    look = {"fontsize": TEXT, "color": "0.35"}
     axis.text(critical + 0.015 * hottest, 0.025, "$T_c$", **look)
-    axis.legend(frameon=False, fontsize=PAPER_TEXT - 1, loc="upper right")
+    axis.legend(frameon=False, fontsize=TEXT - 1, loc="upper right")
     return trace, head, words

@@ -210,16 +210,14 @@ def _breakdown(summary: Summary, rows: Sequence[Row], path: Path, with_paper: bo
     """Draw the excess of the pair loss over its mean field against the spread of classes."""
     [axis] = summary["axes"]
     curves: dict[str, list[tuple[float, float]]] = {}
-    networks: dict[str, tuple[float, float]] = {}
+    networks: dict[str, dict[str, tuple[float, float]]] = {}
     for row in rows:
         asked, spread = number(row["at"].get(axis["key"])), mean_of(row, "spread")
         x, excess = asked if spread is None else spread, mean_of(row, "excess")
         if excess is None or x is None:
             continue
         if asked is None:  # a network: its spread was measured, not given
-            label = ", ".join([row["title"], *filter(None, [row.get("network")])])
-            label += f" ({row['name']})" if label in networks else ""
-            networks[label] = (x, excess)
+            networks.setdefault(row.get("network", "other"), {})[row["title"]] = (x, excess)
         else:
             curves.setdefault(row["title"], []).append((x, excess))
     if not curves and not networks:
@@ -230,7 +228,7 @@ def _breakdown(summary: Summary, rows: Sequence[Row], path: Path, with_paper: bo
         "How far each pair loss lies above its mean-field child, less what it does at zero spread, "
         "as samples spread around the mean of their class."
     )
-    return words + (" Labelled marks are networks, as measured." if networks else "")
+    return words + (" Large marks are networks, as measured." if networks else "")
 
 
 def _series(rows: Sequence[Row], key: str, metric: str, *, factor: float = 1) -> dict[str, Any]:

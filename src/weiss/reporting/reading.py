@@ -74,6 +74,7 @@ class _Test(records.Recorded):
 class _Shown(records.Recorded):
     """What a report needs of a summary, beyond the kinds of values in `records.Summary`."""
 
+    embedding_size: int | str | None = None
     axes: list[_Axis]
     rows: list[_Row]
     tests: list[_Test]
