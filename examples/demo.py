@@ -19,7 +19,7 @@ from weiss import LOSSES, figures
 from weiss.catalogue import build_index
 from weiss.data import CentreCrop, Pipeline, Table, open_table
 from weiss.evaluation import Retrieval, evaluate_retrieval
-from weiss.reporting import Gallery, Page, choose_queries, retrieval_rows
+from weiss.reporting import Page, choose_queries, retrieval_rows
 from weiss.runs import Recipe, Run, build_backbone, recipe_from
 from weiss.training import train
 
@@ -127,7 +127,7 @@ def write_page(
         queries,
         k=10,
     )
-    page.gallery(Gallery(shown, f"The ten nearest images, by the network trained with {title}."))
+    page.gallery(shown, f"The ten nearest images, by the network trained with {title}.")
     page.heading("How it got there")
     for title, run in runs.items():
         page.heading(title, level=3)

@@ -515,11 +515,11 @@ def test_a_network_far_from_every_curve_is_named_at_the_edge(figure_of):
 
 
 REFUSED = [
-    (figures.learning_curves, [[]], "at least one line with values; got 0"),
-    (figures.order_parameters, [[]], "an entry 'order'.*none of 0 has"),
-    (figures.order_parameters, [[{"epoch": 1}]], "an entry 'order'.*none of 1 has"),
-    (figures.order_parameters, [[{"epoch": 1, "order": None}]], "an entry 'order'.*none of 1 has"),
-    (figures.order_parameters, [lines(order=())], "an entry 'order'.*none of 4 has"),
+    (figures.learning_curves, [[]], "a line with values; got 0 lines"),
+    (figures.order_parameters, [[]], "an entry 'order'.*got 0 lines"),
+    (figures.order_parameters, [[{"epoch": 1}]], "an entry 'order'.*got 1 lines"),
+    (figures.order_parameters, [[{"epoch": 1, "order": None}]], "an entry 'order'.*got 1 lines"),
+    (figures.order_parameters, [lines(order=())], "an entry 'order'.*got 4 lines"),
     (figures.averaged_curves, [{"a": [lines(evaluated=False)]}], "with 'map_at_r'; got 1 titles"),
     (figures.averaged_order, [{"a": [[{"epoch": 1}]], "b": []}], "'order' .* got 2 titles without"),
     (figures.box_panels, [{"": Boxes({"a": []})}], "at least one number; got 1 panels"),

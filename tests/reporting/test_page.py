@@ -9,7 +9,7 @@ import pytest
 
 from weiss import figures
 from weiss._base import images
-from weiss.reporting import Gallery, Page, Row, Tile
+from weiss.reporting import Page, Row, Tile
 
 RNG = np.random.default_rng(0)
 EVIL = "<script>alert('x')</script> & \"quotes\" \x00"
@@ -62,8 +62,7 @@ def everything(drawn, text="text"):
     page.table([text, "MAP@R"], [[text, "61.2"], ["b", None]], best={(0, 1)}, caption=text)
     page.figure(drawn / "a.png", text)
     page.figure(drawn / "a.svg", text, alt=text)
-    rows = [Row(text, tile(text), (tile(text, True), tile(text, False, 300, 3)), text)]
-    page.gallery(Gallery(rows, text))
+    page.gallery([Row(tile(text), (tile(text, True), tile(text, False, 300, 3)), text)], text)
     return page
 
 
@@ -101,7 +100,7 @@ def test_a_figure_is_described_by_its_caption_or_by_other_words(drawn):
 
 def test_right_and_wrong_differ_by_sign_word_and_border():
     page = Page("t")
-    page.gallery(Gallery([Row("A", tile("A"), (tile("A", True), tile("B", False)))]))
+    page.gallery([Row(tile("A"), (tile("A", True), tile("B", False)), "note")], "caption")
     read = Reader(page.html())
     kinds = [tag["class"] for tag in read.all("li")]
     assert kinds == ["tile query", "tile right", "tile wrong"]
@@ -115,7 +114,7 @@ def test_right_and_wrong_differ_by_sign_word_and_border():
 def test_the_pixels_of_a_gallery_are_those_given_and_large_ones_are_reduced():
     small, large = tile(side=8), tile(side=400, channels=3)
     page = Page("t")
-    page.gallery(Gallery([Row("A", small, (large,))]))
+    page.gallery([Row(small, (large,), "note")], "caption")
     sources = [attributes["src"] for attributes in Reader(page.html()).all("img")]
     first, second = (base64.b64decode(source.split(",")[1]) for source in sources)
     np.testing.assert_array_equal(images.decode(first, channels=1), small.pixels)

@@ -2,13 +2,10 @@
 
 import json
 
-import numpy as np
 import pytest
-import torch
 from reporting.builders import METRICS, write_comparison, write_run
 
-from weiss.reporting import Looked, write_report
-from weiss.reporting.gallery import class_scores
+from weiss.reporting import write_report
 from weiss.reporting.reading import read_folders, values_of
 
 
@@ -204,47 +201,3 @@ def test_a_damaged_result_is_named_and_blocks_no_report_of_a_comparison(tmp_path
         assert len(found.metrics()[found.label(row)]) == len(found.runs(row)) - 1
     with pytest.raises(ValueError, match=f"{path} must be JSON; it is cut off"):
         read_folders([path.parent])  # of a single run there is nothing else to show
-
-
-def looked(labels, values, index=None, num_classes=3):
-    number = len(labels)
-    return Looked(
-        torch.eye(number),
-        np.asarray(labels),
-        [f"class {c}" for c in range(num_classes)],
-        lambda item: np.zeros((4, 4, 1), dtype=np.uint8),
-        {"map_at_r": np.asarray(values)},
-        np.arange(number) if index is None else np.asarray(index),
-    )
-
-
-def test_classes_are_sorted_by_their_mean_with_their_worst_query():
-    random = np.random.default_rng(0)
-    labels, values = random.integers(0, 5, 60), random.random(40).round(1)
-    index = random.permutation(60)[:40]
-    found = class_scores(looked(labels, values, index, 6))
-    by_class = {}
-    for place, row in enumerate(index.tolist()):
-        by_class.setdefault(int(labels[row]), []).append((float(values[place]), row))
-    means = {c: sum(value for value, _ in own) / len(own) for c, own in by_class.items()}
-    assert [score.name for score in found] == [
-        f"class {c}" for c in sorted(means, key=lambda c: means[c])
-    ]
-    for score in found:
-        own = by_class[int(score.name.split()[1])]
-        assert score.mean == pytest.approx(sum(value for value, _ in own) / len(own))
-        assert score.num_queries == len(own)
-        assert score.worst_value == min(value for value, _ in own)
-        assert (score.worst_value, score.worst) in own
-
-
-def test_a_query_of_two_classes_counts_in_both():
-    labels = np.array([[1, 1, 0], [0, 1, 0]], dtype=bool)
-    first, second = class_scores(looked(labels, [0.2, 0.6]))
-    assert (first.name, first.mean, first.num_queries) == ("class 0", 0.2, 1)
-    assert (second.name, second.mean, second.num_queries) == ("class 1", pytest.approx(0.4), 2)
-
-
-def test_values_of_other_queries_are_refused():
-    with pytest.raises(ValueError, match="per_query must hold 'map_at_r'.*got 2 for 3 queries"):
-        looked([0, 1, 2], [0.1, 0.2])

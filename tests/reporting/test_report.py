@@ -160,8 +160,9 @@ def test_a_comparison_that_has_just_begun_has_a_page(tmp_path, kind):
 
     begun = {"is_complete": False, "num_done": 0, "tests": []}
     write_comparison(tmp_path / "a", kind, change=change, **begun)
-    page, *_ = report(tmp_path / "a", tmp_path, figures=True)
+    page, _, latex = report(tmp_path / "a", tmp_path, figures=True)
     assert "no scores yet" in page or "no measurements yet" in page
+    assert r"\multicolumn{0}" not in latex
     told(tmp_path, kind=kind, rows=[], **begun)
 
 

@@ -152,20 +152,20 @@ def test_one_seed_gets_no_interval_and_the_caption_says_so(tmp_path):
 
 def test_the_reality_check_has_separated_and_concatenated_scores_of_its_sizes(tmp_path):
     first, second = tables_of(tmp_path / "cub", "reality-check")
-    assert first.groups == (("", 1), ("separated, 128-d", 6), ("", 1))
-    assert second.groups == (("", 1), ("concatenated, 512-d", 6), ("", 1))
+    assert first.groups == (("", 1), ("separated, 128 dimensions", 6), ("", 1))
+    assert second.groups == (("", 1), ("concatenated, 512 dimensions", 6), ("", 1))
     assert first.rows[0][2] == "22.11 ± 0.08"
     assert second.rows[0][2] == "27.03 ± 0.12"
     (table,) = tables_of(tmp_path / "glyphs", "reality-check", data="glyphs", size=32)
     names = [name for name, _ in table.groups]
-    assert names == ["", "separated, 32-d", "concatenated, 128-d", ""]
+    assert names == ["", "separated, 32 dimensions", "concatenated, 128 dimensions", ""]
 
 
 def test_concatenated_embeddings_are_as_long_as_there_are_folds(tmp_path):
     (table,) = tables_of(
         *(tmp_path, "reality-check"), data="glyphs", size=32, protocol={"folds": 3}
     )
-    assert ("concatenated, 96-d", 3) in table.groups
+    assert ("concatenated, 96 dimensions", 3) in table.groups
     assert "3 folds" in table.caption
 
 

@@ -22,6 +22,7 @@ from weiss.figures.drawing import (
     log_if_helpful,
     name_axes,
     paper_figure,
+    refuse_nothing,
     share_from_zero,
     whole_epochs,
     write,
@@ -69,11 +70,7 @@ def learning_curves(
     }
     panels = {name: _with_values(curves) for name, curves in panels.items()}
     panels = {name: curves for name, curves in panels.items() if curves}
-    if not panels:
-        raise ValueError(
-            f"metrics must have at least one line with values; got {len(metrics)} without any. "
-            "Train for an epoch first."
-        )
+    refuse_nothing(panels, "metrics must have a line with values", f"{len(metrics)} lines")
     figure, axes = _panels(list(panels), [line["epoch"] for line in metrics], title)
     warm = [line["epoch"] for line in metrics if line.get("phase") == "warm-up"]
     for name, curves in panels.items():
@@ -112,11 +109,8 @@ def order_parameters(metrics: Metrics, path: Path, *, title: str = "") -> None:
     share = _with_values({"": _order_curve(metrics, "violating_share")})
     violating = ORDER["violating_share"]
     names = [*spreads, *([violating] if share else [])]
-    if not names:
-        raise ValueError(
-            f"metrics must have an entry 'order' with values in at least one line; none of "
-            f"{len(metrics)} has. Draw learning_curves instead."
-        )
+    must_hold = "metrics must have a line with an entry 'order' that has values"
+    refuse_nothing(names, must_hold, f"{len(metrics)} lines")
     figure, axes = _panels(names, [line["epoch"] for line in metrics], title)
     for name, spread in spreads.items():
         epochs = list(spread)
@@ -263,11 +257,7 @@ def averaged_curves(runs: Runs, path: Path, *, levels: Mapping[str, float] = NOT
     """
     metric = "map_at_r"
     curves = _averages(runs, lambda lines: _curve(lines, "evaluation", metric, factor=100))
-    if not curves:
-        raise ValueError(
-            f"runs must have at least one evaluation with {metric!r}; got {len(runs)} titles "
-            "without any. Train for an epoch first."
-        )
+    refuse_nothing(curves, f"runs must have an evaluation with {metric!r}", f"{len(runs)} titles")
     height = max(2.9, height_for([*curves, *levels]))
     figure, [axis] = paper_figure(1, 1, width=6.3, height=height)
     _over_epochs(axis, [at for curve in curves.values() for at in curve.epochs])
@@ -304,11 +294,8 @@ def averaged_order(runs: Runs, path: Path) -> None:
         path: the file to write.
     """
     panels = order_averages(runs)
-    if not panels:
-        raise ValueError(
-            "runs must have at least one line with an entry 'order' that has values; got "
-            f"{len(runs)} titles without any. Leave the figure out, or train for an epoch first."
-        )
+    must_hold = "runs must have a line with an entry 'order' that has values"
+    refuse_nothing(panels, must_hold, f"{len(runs)} titles")
     # Panels are equally high, and each has room for the labels of the fullest.
     height = len(panels) * max(2.0, *(height_for(list(curves)) for curves in panels.values()))
     figure, axes = paper_figure(len(panels), 1, width=6.3, height=height + 0.2, sharex=True)

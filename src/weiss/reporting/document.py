@@ -5,14 +5,14 @@ Figures are files beside them, .svg and .pdf.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
 from weiss._base.files import replacing
 from weiss._version import __version__
-from weiss.reporting.gallery import Gallery
+from weiss.reporting.gallery import Row
 from weiss.reporting.page import CONTROL, Page
 from weiss.reporting.tables import MINUS, Cell, Table
 
@@ -114,12 +114,12 @@ class Document:
         self._markdown.append(f"![{text}]({place})\n\n{text}")
         self._latex.append(f"% Figure: {_one_line(f'{self.figures.name}/{name}.pdf')}")
 
-    def gallery(self, gallery: Gallery) -> None:
+    def gallery(self, rows: Sequence[Row], caption: str) -> None:
         """Add queries and their neighbours; in Markdown without the images."""
-        self._page.gallery(gallery)
-        lines = [f"- {markdown_text(row.label)}: {markdown_text(row.note)}" for row in gallery.rows]
+        self._page.gallery(rows, caption)
+        lines = [f"- {markdown_text(row.query.name)}: {markdown_text(row.note)}" for row in rows]
         where = f"The images are in [{markdown_text(self.out.name)}]({quote(self.out.name)})."
-        self._markdown.append("\n".join([f"{markdown_text(gallery.caption)} {where}\n", *lines]))
+        self._markdown.append("\n".join([f"{markdown_text(caption)} {where}\n", *lines]))
 
     def code(self, text: str, summary: str, *, folded: bool = True) -> None:
         """Add text with line breaks, such as a recipe, folded if the format can."""

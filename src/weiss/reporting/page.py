@@ -4,11 +4,12 @@ import base64
 import re
 from collections.abc import Collection, Sequence
 from html import escape
+from itertools import count
 from pathlib import Path
 
 from weiss._base import images
 from weiss._base.files import replacing
-from weiss.reporting.gallery import Gallery, Tile
+from weiss.reporting.gallery import Row, Tile
 from weiss.reporting.style import CSS
 
 KINDS = {".png": "image/png", ".svg": "image/svg+xml"}
@@ -172,21 +173,17 @@ class Page:
             "</details>"
         )
 
-    def gallery(self, gallery: Gallery) -> None:
+    def gallery(self, rows: Sequence[Row], caption: str) -> None:
         """Add rows of queries and their neighbours, right and wrong ones marked."""
-        caption = f"{_text(gallery.caption)}<br>" if gallery.caption else ""
-        name = gallery.caption or "Queries and their nearest neighbours"
-        rows = ""
-        for row in gallery.rows:
-            note = f" · {_text(row.note)}" if row.note else ""
-            tiles = _tile(row.query, 0) + "".join(
-                _tile(tile, place) for place, tile in enumerate(row.neighbours, start=1)
+        shown = ""
+        for row in rows:
+            tiles = "".join(map(_tile, (row.query, *row.neighbours), count()))
+            shown += (
+                f'<div class="row"><p><strong>{_text(row.query.name)}</strong> · {_text(row.note)}'
+                f'</p>\n<ul class="tiles">\n{tiles}</ul></div>\n'
             )
-            rows += (
-                f'<div class="row"><p><strong>{_text(row.label)}</strong>{note}</p>\n'
-                f'<ul class="tiles">\n{tiles}</ul></div>\n'
-            )
-        self._figure(f"{_scroll('rows', name)}\n{rows}</div>", f"{caption}{KEY}")
+        content = f"{_scroll('rows', caption)}\n{shown}</div>"
+        self._figure(content, f"{_text(caption)}<br>{KEY}")
 
     def _figure(self, content: str, caption: str) -> None:
         """Add content with its caption, both as markup; only the content scrolls."""

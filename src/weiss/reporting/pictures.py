@@ -16,6 +16,7 @@ from weiss.reporting.reading import (
     is_reference,
     mean_of,
     number,
+    parts_of,
     score_of,
 )
 
@@ -36,17 +37,17 @@ def draw_picture(summary: Summary, path: Path, *, with_paper: bool = False) -> s
         The caption, in plain text; None if there is nothing to draw yet: then no file is written.
     """
     rows = [row for row in summary["rows"] if row["scores"]]
-    draw = {"reality-check": _parts, "classes": _costs, "breakdown": _breakdown}.get(
-        str(summary.get("kind"))
-    )
-    if draw is None:
-        axes = [axis["key"] for axis in summary["axes"]]
-        if len(axes) == 2:
-            draw = _heat
-        elif len(axes) == 1 and any(number(row["at"].get(axes[0])) is not None for row in rows):
-            draw = _lines
-        else:
-            draw = _boxes
+    axes = [axis["key"] for axis in summary["axes"]]
+    if summary["kind"] == "classes":
+        draw = _costs
+    elif summary["kind"] == "breakdown":
+        draw = _breakdown
+    elif len(axes) == 2:
+        draw = _heat
+    elif len(axes) == 1 and any(number(row["at"].get(axes[0])) is not None for row in rows):
+        draw = _lines
+    else:
+        draw = _boxes
     caption = draw(summary, rows, path, with_paper)
     if caption is None:
         return None
@@ -57,28 +58,24 @@ def draw_picture(summary: Summary, path: Path, *, with_paper: bool = False) -> s
 
 
 def _boxes(summary: Summary, rows: Sequence[Row], path: Path, with_paper: bool) -> str | None:
-    """Draw the values of each row as a box."""
-    drawn = _boxes_of(summary, rows, METRIC, with_paper)
-    if not drawn.values:
-        return None
-    figures.box_panels({"": drawn}, path, ylabel=YLABEL)
-    return f"MAP@R{_where(summary)}, in per cent: {_about_boxes([drawn])}"
+    """Draw the values of each row as a box.
 
-
-def _parts(summary: Summary, rows: Sequence[Row], path: Path, with_paper: bool) -> str | None:
-    """Draw a reality check: its concatenated embeddings above its separated ones."""
-    size = number(summary.get("embedding_size"))
-    folds = int((summary.get("protocol") or {}).get("folds", 4))
-    panels: dict[str, Boxes] = {}
-    for part, factor in (("concatenated", folds), ("separated", 1)):
-        drawn = _boxes_of(summary, rows, f"{part}.{METRIC}", with_paper)
-        if drawn.values:
-            panels[f"{part}, {factor * size:g} dimensions" if size else part] = drawn
+    Of a reality check those of the concatenated embeddings above those of the separated ones.
+    """
+    metrics = {"": METRIC}
+    if summary["kind"] == "reality-check":
+        parts = reversed(parts_of(summary).items())
+        metrics = {title: f"{part}.{METRIC}" for part, title in parts}
+    panels = {
+        name: _boxes_of(summary, rows, metric, with_paper) for name, metric in metrics.items()
+    }
+    panels = {name: drawn for name, drawn in panels.items() if drawn.values}
     if not panels:
         return None
     figures.box_panels(panels, path, ylabel=YLABEL)
+    of = f" of {' and '.join(panels)}" if "" not in panels else ""
     about = _about_boxes(list(panels.values()))
-    return f"MAP@R{_where(summary)} of {' and '.join(panels)}, in per cent: {about}"
+    return f"MAP@R{_where(summary)}{of}, in per cent: {about}"
 
 
 def _boxes_of(summary: Summary, rows: Sequence[Row], metric: str, with_paper: bool) -> Boxes:

@@ -197,6 +197,20 @@ def is_reference(row: Row) -> bool:
     return bool(row["loss"] == UNTRAINED)
 
 
+def folds_of(summary: Summary) -> int:
+    """Return the number of folds of a reality check; if it is not said, that of the paper."""
+    return int(number((summary.get("protocol") or {}).get("folds")) or 4)
+
+
+def parts_of(summary: Summary) -> dict[str, str]:
+    """Return the two ways in which a reality check uses its networks, each with its dimensions."""
+    size = number(summary.get("embedding_size"))
+    factors = {"separated": 1, "concatenated": folds_of(summary)}
+    if size is None:
+        return {part: part for part in factors}
+    return {part: f"{part}, {factor * size:g} dimensions" for part, factor in factors.items()}
+
+
 def number(value: Any) -> float | None:
     """Return a finite number as float; None for anything else, also for True."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -357,11 +371,9 @@ def _from_single_runs(data: str, given: Mapping[str, list[Run]]) -> Comparison:
         "format": FORMAT,
         "kind": "traditional",
         "title": "Runs",
-        "question": "",
         "data": data,
-        "backbone": _alike(every, "backbone", "name"),
-        "embedding_size": _alike(every, "backbone", "embedding_size"),
-        "batch_size": _alike(every, "train", "batch_size"),
+        "backbone": _alike(every, "name"),
+        "embedding_size": _alike(every, "embedding_size"),
         "measured_on": places.pop() if len(places) == 1 else None,
         "selected_on": HELD_OUT if recipe.get("evaluate", {}).get("on") == "held_out" else "test",
         "is_complete": not unfinished,
@@ -370,18 +382,15 @@ def _from_single_runs(data: str, given: Mapping[str, list[Run]]) -> Comparison:
         "axes": [],
         "rows": rows,
         "tests": [],
-        "protocol": {},
         "recipe": recipe,
-        "command": "",
-        "made_with": recipe.get("made_with", {}),
     }
     return Comparison(Path(), summary, is_given=False, unfinished=unfinished)
 
 
-def _alike(runs: Sequence[Run], section: str, key: str) -> Any:
-    """Return a setting that all runs share, or its values joined by "and"."""
+def _alike(runs: Sequence[Run], key: str) -> Any:
+    """Return a setting of the network that all runs share, or its values joined by "and"."""
     found: list[Any] = []
-    for value in (run.recipe().get(section, {}).get(key) for run in runs):
+    for value in (run.recipe()["backbone"].get(key) for run in runs):
         found += [value] if value not in found else []
     return found[0] if len(found) == 1 else " and ".join(map(str, found))
 

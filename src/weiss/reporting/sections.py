@@ -12,7 +12,7 @@ from typing import Any
 from weiss import figures
 from weiss.evaluation.metrics import TITLES
 from weiss.reporting.document import Document
-from weiss.reporting.gallery import Gallery, Looked, Query, class_scores, retrieval_rows
+from weiss.reporting.gallery import Looked, Query, class_scores, retrieval_rows
 from weiss.reporting.pictures import draw_picture, levels_of
 from weiss.reporting.reading import Comparison, Row, axis_value, measured, number, values_of
 from weiss.reporting.tables import (
@@ -398,11 +398,9 @@ def add_worst_classes(document: Document, comparison: Comparison, look: Look) ->
             document.paragraph(f"No images of {which}: its data could not be read: {error}")
             continue
         document.gallery(
-            Gallery(
-                found,
-                f"{which}: the classes with the lowest mean MAP@R, each with its worst query and "
-                "the nearest images.",
-            )
+            found,
+            f"{which}: the classes with the lowest mean MAP@R, each with its worst query and the "
+            "nearest images.",
         )
         worst = classes[:NUM_WORST]
         fine = classes[len(worst) :][-NUM_BEST:]

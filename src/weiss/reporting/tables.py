@@ -16,8 +16,10 @@ from weiss.reporting.reading import (
     Row,
     Score,
     axis_value,
+    folds_of,
     is_reference,
     mean_of,
+    parts_of,
     score_of,
     values_of,
 )
@@ -29,8 +31,6 @@ DECIMALS = {"reality-check": 2}
 BREAKDOWN = {"spread": "spread", "pair": "pair loss", "mean_field": "mean field"}
 BREAKDOWN |= {"gap": "gap", "excess": "excess"}
 COSTS = {"milliseconds": "Median milliseconds", "megabytes": "Peak megabytes"}
-FOLDS = 4
-"""The number of folds of a reality check whose summary does not have it; as in the paper."""
 MINUS = "\N{MINUS SIGN}"
 
 
@@ -263,24 +263,22 @@ def _bench(comparison: Comparison) -> Table:
 
 def _reality_check(comparison: Comparison) -> list[Table]:
     """Return separated and concatenated scores; with the paper's numbers, a table each."""
-    rows, size = comparison.rows, comparison.summary.get("embedding_size")
-    folds = (comparison.summary.get("protocol") or {}).get("folds", FOLDS)
-    parts = {"separated": size, "concatenated": folds * size if isinstance(size, int) else None}
+    rows = comparison.rows
     names = Column("loss", [row["title"] for row in rows])
     number = [str(len(values_of(row, comparison.main_metric))) for row in rows]
     blocks = {}
-    for part, dimensions in parts.items():
-        title = part if dimensions is None else f"{part}, {dimensions}-d"
+    for part, title in parts_of(comparison.summary).items():
         blocks[title] = [
             column
             for name, header in TITLES.items()
             if _has(comparison, f"{part}.{name}")
             for column in _with_paper(comparison, header, f"{part}.{name}")
         ]
+    blocks = {title: block for title, block in blocks.items() if block}
     has_paper = any(column.header == "paper" for block in blocks.values() for column in block)
     caption = _how_measured(comparison, has_paper=has_paper)
-    caption += f" Separated: mean of the networks of {folds} folds; concatenated: their embeddings "
-    caption += "side by side. Bold: the best of a column."
+    caption += f" Separated: mean of the networks of {folds_of(comparison.summary)} folds; "
+    caption += "concatenated: their embeddings side by side. Bold: the best of a column."
     together = [blocks] if not has_paper else [{title: block} for title, block in blocks.items()]
     tables = []
     for shown in together:
