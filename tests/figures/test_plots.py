@@ -222,7 +222,7 @@ def test_order_is_the_median_over_classes_averaged_over_the_seeds_that_reached_a
         order_run([0.2, 0.4], [0.6, 0.4], [0.1, 0.0]),
         order_run([0.4, 0.5, 0.9], [0.8, 0.2, 0.1], [0.3, 0.02, 0.01]),
     ]
-    found = figures.order_averages({"MFCWMS": seeds})
+    found = figures.averages({"MFCWMS": seeds})
     length, residual, share = (found[key]["MFCWMS"] for key in figures.ORDER)
     assert length.epochs == residual.epochs == share.epochs == [1, 2, 3]
     assert length.means == pytest.approx([0.3, 0.45, 0.9])
@@ -241,7 +241,7 @@ def test_runs_without_order_parameters_count_for_nothing():
         "nothing": [absent, lost],
         "not begun": [],
     }
-    found = figures.order_averages(runs)
+    found = figures.averages(runs)
     assert {key: list(curves) for key, curves in found.items()} == {
         "class_mean_length": ["half", "pairs"],
         "residual": ["half"],
@@ -249,7 +249,7 @@ def test_runs_without_order_parameters_count_for_nothing():
     assert found["class_mean_length"]["half"].means == [0.5]
     assert found["class_mean_length"]["half"].num_runs == 1
     assert found["class_mean_length"]["pairs"].means == [0.75, 0.8]
-    assert figures.order_averages({"nothing": [absent], "pairs": []}) == {}
+    assert figures.averages({"nothing": [absent], "pairs": []}) == {}
 
 
 def test_labels_of_a_full_panel_do_not_touch_though_another_is_nearly_empty(figure_of):

@@ -107,6 +107,20 @@ def order_of(loss, epoch):
     return found
 
 
+def rewrite_metrics(run, lines):
+    """Write the metrics of a run and, as they have their checksum there, its result."""
+    result = run.result()
+    run.write_metrics(lines)
+    run.write_result(result)
+
+
+def forget_order(folder):
+    """Rewrite every run in a folder as one that measured no order parameters."""
+    for path in folder.rglob("metrics.jsonl"):
+        run = Run(path.parent)
+        rewrite_metrics(run, [{**line, "order": None} for line in run.metrics()])
+
+
 def write_comparison(folder, kind="traditional", change=None, **options):
     """Write a comparison folder; return its summary, on which a function may work before."""
     summary = make_summary(kind, Path(folder), **options)

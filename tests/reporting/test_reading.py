@@ -3,10 +3,11 @@
 import json
 
 import pytest
-from reporting.builders import METRICS, write_comparison, write_run
+from reporting.builders import METRICS, rewrite_metrics, write_comparison, write_run
 
 from weiss.reporting import write_report
 from weiss.reporting.reading import read_folders, values_of
+from weiss.runs import Run
 
 
 def test_seeds_become_a_row_with_the_interval_of_students_t(tmp_path):
@@ -201,3 +202,11 @@ def test_a_damaged_result_is_named_and_blocks_no_report_of_a_comparison(tmp_path
         assert len(found.metrics()[found.label(row)]) == len(found.runs(row)) - 1
     with pytest.raises(ValueError, match=f"{path} must be JSON; it is cut off"):
         read_folders([path.parent])  # of a single run there is nothing else to show
+
+
+def test_metrics_are_those_of_runs_that_have_ended_an_epoch(tmp_path):
+    write_comparison(tmp_path)
+    for run in ("mf_cwms/seed-1", *(f"proxy_anchor/seed-{seed}" for seed in range(3))):
+        rewrite_metrics(Run(tmp_path / run), [])
+    (found,) = read_folders([tmp_path])
+    assert {label: len(runs) for label, runs in found.metrics().items()} == {"MFCWMS": 2}

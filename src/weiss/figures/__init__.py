@@ -9,8 +9,8 @@ from weiss.figures.curves import (
     Averaged,
     averaged_curves,
     averaged_order,
+    averages,
     learning_curves,
-    order_averages,
     order_parameters,
 )
 from weiss.figures.dependences import Point, breakdown, costs, dependence
@@ -29,6 +29,7 @@ __all__ = [
     "attribute_rows",
     "averaged_curves",
     "averaged_order",
+    "averages",
     "box_panels",
     "breakdown",
     "corrections",
@@ -40,7 +41,6 @@ __all__ = [
     "magnet_cooling",
     "magnet_name",
     "magnet_transition",
-    "order_averages",
     "order_parameters",
     "residuals",
     "search_history",

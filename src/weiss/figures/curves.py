@@ -61,12 +61,12 @@ def learning_curves(
     """
     groups = dict.fromkeys(name for line in metrics for name in line.get("lr") or ())
     retrieval = {
-        name: _curve(metrics, "evaluation", key, factor=100) for key, name in TITLES.items()
+        name: _curve(metrics, ("evaluation", key), factor=100) for key, name in TITLES.items()
     }
     panels = {
-        "Training loss": {"": _curve(metrics, "loss")},
+        "Training loss": {"": _curve(metrics, ("loss",))},
         "Retrieval (%)": retrieval,
-        "Learning rate": {name: _curve(metrics, "lr", name, zero=nan) for name in groups},
+        "Learning rate": {name: _curve(metrics, ("lr", name), zero=nan) for name in groups},
     }
     panels = {name: _with_values(curves) for name, curves in panels.items()}
     panels = {name: curves for name, curves in panels.items() if curves}
@@ -130,8 +130,10 @@ def order_parameters(metrics: Metrics, path: Path, *, title: str = "") -> None:
     write(figure, path, dpi=150)
 
 
-def _curve(metrics: Metrics, *keys: str, factor: float = 1.0, zero: float = 0.0) -> Curve:
-    """Return the values under these keys."""
+def _curve(
+    metrics: Metrics, keys: Sequence[str], *, factor: float = 1.0, zero: float = 0.0
+) -> Curve:
+    """Return the values under nested keys; ``zero`` takes the place of a zero."""
     curve: Curve = {}
     for line in metrics:
         found: Any = line
@@ -145,7 +147,7 @@ def _curve(metrics: Metrics, *keys: str, factor: float = 1.0, zero: float = 0.0)
 def _order_curve(metrics: Metrics, key: str) -> Curve:
     """Return an order parameter: the median over classes, or a share in per cent."""
     if key == "violating_share":
-        return _curve(metrics, "order", key, factor=100)
+        return _curve(metrics, ("order", key), factor=100)
     spread = _spread(metrics, key)
     return {at: float(quantiles[len(quantiles) // 2]) for at, quantiles in spread.items()}
 
@@ -255,30 +257,34 @@ def averaged_curves(runs: Runs, path: Path, *, levels: Mapping[str, float] = NOT
         levels: for each label the height of a dashed line, in per cent, such as the network's score
             before training.
     """
-    metric = "map_at_r"
-    curves = _averages(runs, lambda lines: _curve(lines, "evaluation", metric, factor=100))
-    refuse_nothing(curves, f"runs must have an evaluation with {metric!r}", f"{len(runs)} titles")
+    curves = averages(runs).get("map_at_r", {})
+    refuse_nothing(curves, "runs must have an evaluation with 'map_at_r'", f"{len(runs)} titles")
     height = max(2.9, height_for([*curves, *levels]))
     figure, [axis] = paper_figure(1, 1, width=6.3, height=height)
     _over_epochs(axis, [at for curve in curves.values() for at in curve.epochs])
-    name_axes(axis, "epoch", f"{TITLES[metric]} (%)")
+    name_axes(axis, "epoch", "MAP@R (%)")
     ends = _draw(axis, curves, list(runs))
     label_ends(axis, ends + draw_levels(axis, levels, _reach(curves)))
     write(figure, path, dpi=200)
 
 
-def order_averages(runs: Runs) -> dict[str, dict[str, Averaged]]:
-    """Return the order parameters over the epochs, for each title the mean of its runs.
+def averages(runs: Runs) -> dict[str, dict[str, Averaged]]:
+    """Return MAP@R and the order parameters over the epochs, for each title the mean of its runs.
 
-    Of a run the median over its classes counts, of pairs of fields the share in per cent.
+    Of an order parameter of a run the median over its classes counts; MAP@R and the share of pairs
+    of fields are in per cent.
 
     Args:
         runs: for each title the runs, each the lines of its metrics.jsonl.
 
     Returns:
-        For each order parameter that any run has, by its key, the titles that have it.
+        For each of ``"map_at_r"`` and the keys of `ORDER` that any run has, the titles that have
+        it.
     """
-    found = {key: _averages(runs, partial(_order_curve, key=key)) for key in ORDER}
+    found = {
+        "map_at_r": _averages(runs, partial(_curve, keys=("evaluation", "map_at_r"), factor=100)),
+        **{key: _averages(runs, partial(_order_curve, key=key)) for key in ORDER},
+    }
     return {key: curves for key, curves in found.items() if curves}
 
 
@@ -293,7 +299,7 @@ def averaged_order(runs: Runs, path: Path) -> None:
         runs: for each title the runs, each the lines of its metrics.jsonl.
         path: the file to write.
     """
-    panels = order_averages(runs)
+    panels = {key: curves for key, curves in averages(runs).items() if key in ORDER}
     must_hold = "runs must have a line with an entry 'order' that has values"
     refuse_nothing(panels, must_hold, f"{len(runs)} titles")
     # Panels are equally high, and each has room for the labels of the fullest.

@@ -103,16 +103,9 @@ def _values(comparison: Comparison, metric: str) -> dict[str, list[float]]:
 
 
 def _add_curves(document: Document, comparison: Comparison, name: str) -> None:
-    # Runs without an evaluation keep an empty entry, so that each curve keeps its colour.
-    curves = {
-        label: [
-            lines
-            for lines in runs
-            if any((line.get("evaluation") or {}).get("map_at_r") is not None for line in lines)
-        ]
-        for label, runs in comparison.metrics().items()
-    }
-    if not 0 < sum(map(bool, curves.values())) <= MOST_CURVES:
+    runs = comparison.metrics()
+    curves = figures.averages(runs).get("map_at_r", {})
+    if not 0 < len(curves) <= MOST_CURVES:
         return
     # The untrained network was measured on the test set; the curves may be on held-out classes.
     chosen = comparison.summary.get("selected_on", comparison.summary.get("measured_on"))
@@ -121,8 +114,8 @@ def _add_curves(document: Document, comparison: Comparison, name: str) -> None:
     what = "the test set" if chosen == "test" else "held-out classes"
 
     def draw(path: Path) -> str:
-        figures.averaged_curves(curves, path, levels=levels)
-        band = any(len(lines) > 1 for lines in curves.values())
+        figures.averaged_curves(runs, path, levels=levels)
+        band = any(curve.num_runs > 1 for curve in curves.values())
         about = "mean over the runs that reached the epoch, shaded from the lowest to the highest"
         words = f"MAP@R on {what} at each evaluation" + (f": {about}." if band else ".")
         return words + (" Dashed: before training." if levels else "")
@@ -133,7 +126,8 @@ def _add_curves(document: Document, comparison: Comparison, name: str) -> None:
 def add_order(document: Document, comparison: Comparison, name: str) -> None:
     """Add the order parameters along training, a line a loss, if runs have measured them."""
     runs = comparison.metrics()
-    found = figures.order_averages(runs)
+    found = figures.averages(runs)
+    found.pop("map_at_r", None)
     if not 0 < len({label for curves in found.values() for label in curves}) <= MOST_CURVES:
         return
     # The runs of a reality check differ in their data too, not in the seed alone.
