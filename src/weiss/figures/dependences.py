@@ -286,18 +286,19 @@ def breakdown(
             ends.append((name, xs[-1], means[-1], colour_of(place)))
     (low, high), right = axis.get_ylim(), axis.get_xlim()[1]
     handles = []
-    for fill, (kind, of_titles) in zip(cycle(FILLS), marks.items()):
+    for fill, (kind, of_titles) in zip(cycle(FILLS), marks.items(), strict=False):
         look = {"fillstyle": fill, "markersize": 8, "markeredgecolor": "black", "zorder": 4}
         look |= {"markerfacecoloralt": "white", "linestyle": "none"}
         handles.append(key(f"{kind} network", color="0.6", marker="o", **look))
         for name, [point] in of_titles.items():
-            colour, place = colour_of(titles.index(name)), titles.index(name)
+            place = titles.index(name)
             if point in near:
-                axis.plot(point.x, point.mean, marker=marker(place), color=colour, **look)
+                sign = {"marker": marker(place), "color": colour_of(place)}
+                axis.plot(point.x, point.mean, **sign, **look)
             else:
                 arrow, edge = ("↓", low) if point.mean < low else ("↑", high)
                 label = f"{arrow} {name}, {kind}: {point.mean:.3g} at {point.x:.3g}"
-                ends.append((label, right, edge, colour))
+                ends.append((label, right, edge, colour_of(place)))
     label_ends(axis, ends)
     if handles:
         legend_below(figure, handles)

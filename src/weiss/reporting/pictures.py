@@ -186,7 +186,7 @@ def _heat(summary: Summary, rows: Sequence[Row], path: Path, with_paper: bool) -
 
 def _costs(summary: Summary, rows: Sequence[Row], path: Path, with_paper: bool) -> str | None:
     """Draw time and memory of a step against the number of classes."""
-    [axis] = summary["axes"]
+    axis = summary["axes"][0]
     time, memory = (_series(rows, axis["key"], name) for name in ("milliseconds", "megabytes"))
     points = [point for each in (time, memory) for many in each.values() for point in many]
     if not any(point.x > 0 and point.mean > 0 for point in points):
@@ -205,7 +205,7 @@ def _costs(summary: Summary, rows: Sequence[Row], path: Path, with_paper: bool) 
 
 def _breakdown(summary: Summary, rows: Sequence[Row], path: Path, with_paper: bool) -> str | None:
     """Draw the excess of the pair loss over its mean field against the spread of classes."""
-    [axis] = summary["axes"]
+    axis = summary["axes"][0]
     curves: dict[str, list[tuple[float, float]]] = {}
     networks: dict[str, dict[str, tuple[float, float]]] = {}
     for row in rows:
