@@ -102,7 +102,7 @@ def test_what_was_published_has_its_interval(tmp_path, monkeypatch):
 def test_a_reality_check_shows_both_ways_with_their_dimensions(tmp_path):
     draw_picture(make_summary("reality-check"), tmp_path / "a.svg")
     found = texts(tmp_path / "a.svg")
-    assert {"concatenated, 512 dimensions", "separated, 128 dimensions"} <= set(found)
+    assert {"concatenated, 512-d", "separated, 128-d"} <= set(found)
 
 
 def test_scores_are_in_per_cent_and_costs_are_not(tmp_path):

@@ -119,14 +119,14 @@ def test_one_seed_gets_no_interval_and_the_caption_says_so(tmp_path):
 
 def test_the_reality_check_has_separated_and_concatenated_scores_of_its_sizes(tmp_path):
     first, second = tables_of(tmp_path / "cub", "reality-check")
-    assert first.groups == (("", 1), ("separated, 128 dimensions", 6), ("", 1))
-    assert second.groups == (("", 1), ("concatenated, 512 dimensions", 6), ("", 1))
+    assert first.groups == (("", 1), ("separated, 128-d", 6), ("", 1))
+    assert second.groups == (("", 1), ("concatenated, 512-d", 6), ("", 1))
     assert first.rows[0][2] == "22.11 ± 0.08"
     assert second.rows[0][2] == "27.03 ± 0.12"
     glyphs = {"data": "glyphs", "size": 32, "protocol": {"folds": 3}}
     (table,) = tables_of(tmp_path / "glyphs", "reality-check", **glyphs)
     names = [name for name, _ in table.groups]
-    assert names == ["", "separated, 32 dimensions", "concatenated, 96 dimensions", ""]
+    assert names == ["", "separated, 32-d", "concatenated, 96-d", ""]
     assert "3 folds" in table.caption
 
 

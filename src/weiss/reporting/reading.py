@@ -208,7 +208,7 @@ def parts_of(summary: Summary) -> dict[str, str]:
     factors = {"separated": 1, "concatenated": folds_of(summary)}
     if size is None:
         return {part: part for part in factors}
-    return {part: f"{part}, {factor * size:g} dimensions" for part, factor in factors.items()}
+    return {part: f"{part}, {factor * size:g}-d" for part, factor in factors.items()}
 
 
 def number(value: Any) -> float | None:
