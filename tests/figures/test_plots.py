@@ -13,6 +13,7 @@ from xml.dom import minidom
 import numpy as np
 import pytest
 import torch
+from unrendered import texts
 
 from weiss import figures
 from weiss.data import from_arrays
@@ -62,24 +63,6 @@ def order_run(lengths=(), residuals=(), shares=()):
     for line, share in zip(made, shares, strict=False):
         line["order"]["violating_share"] = share
     return made
-
-
-def texts(figure):
-    """All texts of a figure, line by line; ticks where they are in view."""
-    found = [figure.get_suptitle()]
-    legends = list(figure.legends)
-    for axis in figure.axes:
-        found += [text.get_text() for text in axis.texts]
-        found += [axis.get_title(loc) for loc in ("left", "center")]
-        for along in (axis.xaxis, axis.yaxis) if axis.axison else ():
-            found.append(along.get_label().get_text())
-            low, high = sorted(along.get_view_interval())
-            ticks = zip(along.get_majorticklocs(), along.get_majorticklabels(), strict=False)
-            found += [
-                label.get_text() for at, label in ticks if low <= at <= high and label.get_visible()
-            ]
-    found += [text.get_text() for legend in legends for text in legend.get_texts()]
-    return [line for text in found for line in text.split("\n") if line]
 
 
 @pytest.fixture

@@ -169,6 +169,7 @@ def test_a_summary_with_other_kinds_of_values_is_refused_by_their_place(tmp_path
         read_folders([tmp_path])
 
 
+@pytest.mark.usefixtures("unrendered")
 @pytest.mark.parametrize("value", [None, ABSENT])
 def test_what_is_null_or_not_there_is_empty(tmp_path, value):
     places = ["axes", "tests", *(f"rows.0.{key}" for key in ("at", "runs", "failed", "scores"))]

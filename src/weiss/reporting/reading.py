@@ -203,7 +203,12 @@ def folds_of(summary: Summary) -> int:
 
 
 def parts_of(summary: Summary) -> dict[str, str]:
-    """Return the two ways in which a reality check uses its networks, each with its dimensions."""
+    """Return the two ways in which a reality check uses its networks, each with its dimensions.
+
+    Example:
+        >>> parts_of({"embedding_size": 128})["concatenated"], parts_of({})["concatenated"]
+        ('concatenated, 512-d', 'concatenated')
+    """
     size = number(summary.get("embedding_size"))
     factors = {"separated": 1, "concatenated": folds_of(summary)}
     if size is None:
