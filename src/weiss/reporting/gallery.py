@@ -204,7 +204,10 @@ class Looked:
     """The evaluation of a run's network, with its data, for the section on the worst classes.
 
     Args:
-        embeddings, labels, class_names, read: as `retrieval_rows` takes them.
+        embeddings: ``(N, D)`` of all queries and gallery items.
+        labels: their classes, ``(N,)`` indices or ``(N, C)`` multi-hot.
+        class_names: the C names.
+        read: returns the i-th image, uint8 ``(height, width, 1 or 3)``.
         per_query: for each metric ``(n,)`` values; ``"map_at_r"`` must be among them.
         query_index: ``(n,)`` the rows of the embeddings that are queries.
         candidates: rows to search in, as indices; None for all.
