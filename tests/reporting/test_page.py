@@ -10,6 +10,7 @@ import pytest
 from weiss import figures
 from weiss._base import images
 from weiss.reporting import Page, Row, Tile
+from weiss.reporting.tables import significant
 
 RNG = np.random.default_rng(0)
 EVIL = "<script>alert('x')</script> & \"quotes\" \x00"
@@ -130,7 +131,7 @@ def test_best_cells_are_bold_numbers_stand_right_and_none_is_a_dash():
     assert '<th scope="row">a</th>' in html
     assert '<th scope="col" class="number">MAP@R</th>' in html
     # A name that begins with digits is no number.
-    page.table(["class", "p"], [["001.Albatross", "<0.001"], ["2nd", "1e-05"]])
+    page.table(["class", "p"], [["001.Albatross", "<0.001"], ["2nd", significant(-4e-17)]])
     assert '<th scope="row">001.Albatross</th>' in page.html()
     assert '<td class="number">&lt;0.001</td>' in page.html()
     # However long a text is, to look at it takes no time.

@@ -23,7 +23,7 @@ KEY = (
 )
 MANY = 7
 """A table with more columns has smaller gaps."""
-NUMBER = re.compile(r"[<+\-\N{MINUS SIGN}]?\d[\d,.]*+(?:e[+-]?\d+)?(?!\w)")
+NUMBER = re.compile(r"[<+\-\N{MINUS SIGN}]?\d[\d,.]*+(?:e[+\-\N{MINUS SIGN}]?\d+)?(?!\w)")
 CONTROL = r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 """Characters that no page may hold."""
 WORD = r"[^\W\d_]{3,}"
