@@ -1,4 +1,4 @@
-"""The options of the scripts on glyphs; pages tell what the kept rows of their runs say."""
+"""The options of the scripts; pages tell what the kept rows of their runs say."""
 
 import csv
 import sys
@@ -43,6 +43,8 @@ def nothing(*_, **__):
         ("convergence", "--rows {file}/x.csv", "--rows: a folder that can be written to; "),
         ("convergence", "--rows {folder}", "--rows: the name of a file; "),
         ("settling", "--out {file}", "--out must be a folder that can be written to; "),
+        ("demo", "--out {file}", "--out must be a folder that can be made; "),
+        ("demo", "--out {folder} --epochs 0", "train.epochs must be a whole number of at least 1"),
         ("fluctuations", "--characters 15", "--characters: a batch has 16 of them; got 15"),
         ("two_attributes", "--per-class 0", "--per-class: a whole number, 1 or more; got '0'"),
         ("two_attributes", "--per-class 7", "--per-class: must divide the batch size, 64"),
