@@ -148,7 +148,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for all of it")
     parser.add_argument("--epochs", type=int, help="fewer epochs, for a quick look")
     arguments = parser.parse_args()
-    recipe, runs = train_both(arguments.out, arguments.epochs)
+    try:
+        recipe, runs = train_both(arguments.out, arguments.epochs)
+    except ValueError as error:  # options without sense: no traceback
+        parser.error(str(error))
     tests = {name: open_table(name).part("test") for name in TITLES}
     found = measure(recipe, runs, tests)
     header, rows = table_of(found)

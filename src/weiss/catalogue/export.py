@@ -150,8 +150,7 @@ def _kind(out: Path, asked: str | None, fields: bool) -> str:
     if (asked or named) not in FORMATS or (named in FORMATS and named != (asked or named)):
         raise ValueError(
             f"out must end in .{ONNX} or .{SAFETENSORS}, and fit the format; got {out.name!r}"
-            f"{'' if asked is None else f' for format={asked!r}'}. Rename the file"
-            f"{', or pass format=...' if asked is None else ''}."
+            f"{'' if asked is None else f' for format={asked!r}'}. Rename the file."
         )
     kind = asked or named
     if fields and kind == ONNX:

@@ -347,7 +347,7 @@ def _of_torch(model: Embedder, facts: dict[str, Any], device: str) -> Network:
 
 def _of_safetensors(path: Path, device: str, trust: bool) -> Network:
     try:
-        tensors, words = read_tensors(path)
+        tensors, words = read_tensors(path, is_ours=not trust)
     except DamagedFileError as error:
         raise ValueError(f"{error} Copy it anew, or export it again.") from error
     facts = _facts(path, words, (*NEEDED, "backbone"))

@@ -65,7 +65,7 @@ def write_report(
     if out.suffix.lower() != ".html":
         raise ValueError(
             f"--out must end in .html, the page; got {out}. Markdown and LaTeX are written beside "
-            f"it. Pass {out.with_suffix('.html')}."
+            f"it. Pass for example {out / 'report.html' if out.is_dir() else f'{out}.html'}."
         )
     comparisons = read_folders(folders, summaries)
     headings = [heading_of(comparison) for comparison in comparisons]
