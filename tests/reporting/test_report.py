@@ -364,10 +364,12 @@ def test_data_that_cannot_be_read_cost_the_images_and_nothing_else(
     assert "How to reproduce" in found.page
 
 
-@pytest.mark.parametrize("name", ["page.md", "page"])
-def test_a_page_must_be_html(tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "better"), [("page.md", "page"), ("page", "page"), (".", "report")]
+)
+def test_a_page_must_be_html(tmp_path, name, better):
     write_run(tmp_path / "run")
-    with pytest.raises(ValueError, match=r"--out must end in \.html.*Pass .*page\.html"):
+    with pytest.raises(ValueError, match=rf"--out must end in \.html.*Pass .*{better}\.html"):
         write_report([tmp_path / "run"], tmp_path / name)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 

@@ -63,9 +63,10 @@ def write_report(
     """
     out = Path(out)
     if out.suffix.lower() != ".html":
+        page = out / "report.html" if out.is_dir() else out.with_suffix(".html")
         raise ValueError(
             f"--out must end in .html, the page; got {out}. Markdown and LaTeX are written beside "
-            f"it. Pass for example {out / 'report.html' if out.is_dir() else f'{out}.html'}."
+            f"it. Pass {page}."
         )
     comparisons = read_folders(folders, summaries)
     headings = [heading_of(comparison) for comparison in comparisons]
