@@ -36,6 +36,24 @@ def test_formats_agree(tmp_path, suffix):
     assert np.abs(got.astype(int) - PIXELS).mean() < (2 if suffix == "jpg" else 1e-9)
 
 
+def test_photos_of_a_phone_are_read_upright_or_refused_with_what_to_install(tmp_path, monkeypatch):
+    pytest.importorskip("pillow_heif").register_heif_opener()
+    exif = Image.Exif()
+    exif[images.ORIENTATION] = 6
+    path = saved(Image.fromarray(PIXELS), "a.heic", tmp_path, quality=95, exif=exif.tobytes())
+    assert decode(path).shape == (60, 40, 3)  # turned
+    assert images.stored_size(path, 20) == 20 * 30
+    turned = np.rot90(PIXELS, -1).astype(int)
+    assert np.abs(decode(path) - turned).mean() < 8  # the other way: 68
+    with pytest.raises(BadImageError):  # never of an upload
+        decode(path.read_bytes(), formats=images.FORMATS)
+    monkeypatch.setattr(images, "find_spec", lambda name: None)
+    monkeypatch.delitem(Image.OPEN, "HEIF")
+    for source in (path, path.read_bytes()):
+        with pytest.raises(BadImageError, match=r"HEIC.*weiss\[heic\]"):
+            decode(source)
+
+
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_exif_orientation_is_applied(tmp_path, orientation):
     exif = Image.Exif()

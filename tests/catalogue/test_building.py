@@ -407,6 +407,26 @@ def test_names_that_are_no_text_or_move_the_cursor_are_shown_as_text(lost_run, t
     assert len(opened(tmp_path / "index")) == 3
 
 
+def test_a_flat_folder_is_added_as_a_class_or_the_change_says_that_it_has_none(index, tmp_path):
+    folder = tmp_path / "new"
+    for number in (1, 2):
+        write_photo(folder / f"{number}.jpg", number)
+    (folder / "notes.txt").write_text("no image")
+    added = add(index, folder, class_name="kiwi")
+    assert any("1 .txt" in line for line in added.lines)
+    assert not any("no class" in line for line in added.lines)
+    names = [item.name for item in opened(index).items_of("kiwi", 0, 9)]
+    assert names == ["kiwi/1.jpg", "kiwi/2.jpg"]
+    assert any("no class" in line for line in add(index, folder).lines)
+    with pytest.raises(KeyError, match="class:kiwi"):
+        remove(index, "kiwi")
+    assert remove(index, "class:kiwi").num_removed == 2
+    with pytest.raises(ValueError, match="has its own"):
+        add(index, tmp_path, class_name="kiwi")
+    with pytest.raises(ValueError, match="empty name"):
+        add(index, folder, class_name=" ")
+
+
 def test_an_empty_subfolder_is_a_remark(lost_run, tmp_path):
     folder = photos(tmp_path / "photos")
     (folder / "nothing" / "deep").mkdir(parents=True)

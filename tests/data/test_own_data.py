@@ -1,6 +1,7 @@
 """Your own data: folders, lists, arrays, Hugging Face data sets; and what can be wrong."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from weiss.data import (
     Assembly,
     BadImagesError,
     Pipeline,
+    folder_remarks,
     from_arrays,
     from_folder,
     from_hub,
@@ -60,6 +62,44 @@ def test_a_folder_has_one_class_a_subfolder_and_a_fifth_of_them_tests(photos, mo
     assert table.sizes() == {"train": (9, 3), "test": (6, 2)}
     assert table.shared_classes() == []
     assert table.source.file(2) == photos / "a" / "deep" / "2.JPG"
+
+
+def test_nested_folders_are_classes_named_by_their_path(photos, tmp_path):
+    for i in range(2):
+        write_image(photos / "a" / "deep" / f"more{i}.jpg", 2, 5 + i)
+    table = from_folder(photos / "..", replace(ALL, nested=True, min_images=1))
+    by_path = {"photos/a", "photos/a/deep", "photos/b10", "photos/b10/deep"}
+    assert by_path < set(table.class_names)
+    assert dict(zip(table.class_names, table.class_sizes(), strict=True))["photos/a/deep"] == 3
+    (photos / "a" / "deep").rename(photos / "a" / "deeper")
+    root = tmp_path / "split"
+    for split, name in {"train": "a", "test": "b10"}.items():
+        (root / split).mkdir(parents=True)
+        (photos / name).rename(root / split / name)
+    split = from_folder(root, Assembly(nested=True, min_images=1))
+    assert split.class_names == ("a", "a/deeper", "b10", "b10/deep")
+    assert split.sizes() == {"train": (5, 2), "test": (3, 2)}
+
+
+def test_files_that_are_not_taken_are_counted_by_kind_and_finer_folders_are_mentioned(photos):
+    for name in ("clip.MOV", "clip2.mov", "Thumbs.db", "README", "b10/list.csv", ".git/config"):
+        (photos / name).write_text("no image")
+    others, depth = folder_remarks(photos)
+    assert "2 .mov" in others
+    for kind in ("1 .txt", "1 .db", "1 .csv", "1 hidden", "1 without a suffix"):
+        assert kind in others
+    assert "5 uppermost" in depth
+    assert "10 folders" in depth
+    assert "--nested" in depth
+    assert folder_remarks(photos, nested=True) == [others]
+    taken = map(str, from_folder(photos, ALL).source.paths)
+    assert all(name.endswith(".JPG") for name in taken)
+
+
+def test_a_folder_without_anything_else_has_no_remarks(tmp_path):
+    for split, name in (("train", "a"), ("test", "b")):
+        write_image(tmp_path / split / name / "1.jpg", 0, 0)
+    assert folder_remarks(tmp_path) == []
 
 
 def test_folders_named_like_splits_are_splits(photos, tmp_path):

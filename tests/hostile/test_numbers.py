@@ -43,6 +43,7 @@ def definition(name, random):
     if name.endswith("cwms"):
         energies = lambda d: torch.exp(a * (d - delta)), lambda d: torch.exp(-b * (d - delta))
         return settings, (*energies, over(a), over(b))
+    assert name.endswith("binomial"), f"the definition of {name} must be written here"
     energies = (
         lambda d: over(a)(torch.exp(a * (d - delta))),
         lambda d: over(b)(torch.exp(-b * (d - delta))),

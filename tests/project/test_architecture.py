@@ -53,6 +53,7 @@ LAZY = {
     "datasets": {"data"},
     "timm": {"backbones"},
     "safetensors": {"_base"},
+    "pillow_heif": {"_base"},
     "accelerate": {"training"},
     "optuna": {"comparing"},
     "onnx": {"catalogue"},

@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,14 +24,16 @@ if TYPE_CHECKING:
 
 SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".avif"),
-    *(".tif", ".tiff", ".ppm", ".pgm"),
+    *(".tif", ".tiff", ".ppm", ".pgm", ".heic", ".heif"),
 )
 FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP")
 """Formats accepted in untrusted uploads: those that browsers show. Pillow has others that start
 another program (EPS), whose tiles may be far larger than the image (TIFF), or that it reads byte by
 byte in Python (PPM)."""
-OWN_FORMATS = (*FORMATS, "TIFF", "PPM")
-"""Formats accepted in trusted files: those of `SUFFIXES`, whatever the file name is."""
+OWN_FORMATS = (*FORMATS, "TIFF", "PPM", "HEIF")
+"""Formats accepted in trusted files: those of `SUFFIXES`, whatever the file name is.
+HEIF, the format of phones, needs pillow-heif."""
+HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
 MAX_SCANS = 100
 """Scans of an untrusted JPEG file: a progressive one has about ten, and each of them goes over the
 whole image, however few bytes it takes."""
@@ -129,7 +132,7 @@ def read(
             file = io.BytesIO(source) if isinstance(source, bytes) else source
             if not isinstance(source, bytes) and (kind := special_file(source)):
                 raise BadImageError(f"is {kind}, not a regular file")
-            with Image.open(file, formats=formats) as image:
+            with Image.open(file, formats=_known(formats)) as image:
                 if image.width * image.height > MAX_PIXELS:  # whatever Pillow's own limit is now
                     raise Image.DecompressionBombError
                 image.load()
@@ -168,8 +171,33 @@ def _reason(source: str | Path | bytes, error: Exception) -> str:
         return f"cannot be opened ({error.strerror})"
     if isinstance(error, UnidentifiedImageError):
         size = len(source) if isinstance(source, bytes) else Path(source).stat().st_size
-        return "is no image that Pillow can read" if size else "is empty (zero bytes)"
+        if not size:
+            return "is empty (zero bytes)"
+        if _is_heif(source):
+            return "is a HEIC image; install its decoder with: pip install 'weiss[heic]'"
+        return "is no image that Pillow can read"
     return f"cannot be decoded ({error})"
+
+
+def _known(formats: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the formats that Pillow can read; pillow-heif is registered where it is there."""
+    if "HEIF" not in formats:
+        return formats
+    if "HEIF" not in Image.OPEN and find_spec("pillow_heif") is not None:
+        import pillow_heif
+
+        pillow_heif.register_heif_opener()
+    return tuple(each for each in formats if each != "HEIF" or each in Image.OPEN)
+
+
+def _is_heif(source: str | Path | bytes) -> bool:
+    """Return whether a file claims a brand of HEIF in its first box (ISO/IEC 23008-12)."""
+    if isinstance(source, bytes):
+        start = source[:12]
+    else:
+        with Path(source).open("rb") as file:
+            start = file.read(12)
+    return start[4:8] == b"ftyp" and start[8:] in HEIF_BRANDS
 
 
 def upright(image: Image.Image, channels: int = 3) -> "Array":
@@ -244,7 +272,7 @@ def stored_size(source: Path, short_side: int | None) -> int:
     if special_file(source):
         return 0
     try:
-        with _quiet(), Image.open(source, formats=OWN_FORMATS) as image:
+        with _quiet(), Image.open(source, formats=_known(OWN_FORMATS)) as image:
             return math.prod(reduced_size(*image.size, short_side))
     except Exception:
         return 0

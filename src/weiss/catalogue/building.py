@@ -79,6 +79,8 @@ def build_index(
     *,
     root: str | Path | None = None,
     split: str = "all",
+    nested: bool = False,
+    class_name: str | None = None,
     store: str = "faiss",
     kind: str = "auto",
     batch_size: int | None = None,
@@ -98,6 +100,8 @@ def build_index(
         folder: the index folder. Embeddings of an earlier call with the same data are used.
         root: the folder of a named data set, or the folder that the paths of a list start from.
         split: ``"all"``, or a part of the data.
+        nested: as for `weiss.data.Assembly`: every folder that holds images is a class.
+        class_name: the class of all items of a folder without subfolders.
         store: ``"faiss"``, or ``"milvus:ADDRESS"``.
         kind: of a faiss index: auto, flat, ivf, hnsw.
         batch_size: pictures of a forward pass; the recipe's by default.
@@ -120,7 +124,7 @@ def build_index(
     source = Run(run, trust=trust)
     network = network_of_run(source, device)
     refuse_facts(network.manifest_facts("model-00000000"), dict(network.facts["scores"]))
-    collection = open_collection(data, root=root, split=split)
+    collection = open_collection(data, root=root, split=split, nested=nested, class_name=class_name)
     with index.writing():
         _refuse_folder(index, run, data, replace_old)  # another process may have written meanwhile
         sweep(index, address)
@@ -167,6 +171,8 @@ def add_items(
     run: str | Path | None = None,
     root: str | Path | None = None,
     split: str = "all",
+    nested: bool = False,
+    class_name: str | None = None,
     batch_size: int | None = None,
     device: str = "auto",
     num_workers: int | None = None,
@@ -185,7 +191,7 @@ def add_items(
     index = IndexFolder(folder)
     index.manifest()  # raises if there is no index, before the collection is opened
     _check_batch_size(batch_size)
-    collection = open_collection(data, root=root, split=split)
+    collection = open_collection(data, root=root, split=split, nested=nested, class_name=class_name)
     with _changing(index) as (manifest, items):
         model = Run(index.path(manifest.model["folder"]), trust=trust)
         network = network_of_run(model, device)
@@ -225,6 +231,10 @@ def add_items(
         *collection.remarks,
         *details,
     ]
+    if num_classes and not any(collection.classes):
+        lines.append(
+            "what was added has no class. To give it one: remove it, and add it with --class NAME"
+        )
     if already:
         lines.insert(
             1, f"{len(already):,} were in it already with the same content: {some(list(already))}"
@@ -497,6 +507,8 @@ def _find_ids(what: Sequence[str | int], items: Items) -> Array:
         else:
             known = [f"class:{name}" for name in by_class] if each.startswith("class:") else by_name
             hint = suggestion(each, known) if len(known) <= MOST_NAMES else ""
+            if each in by_class:
+                hint = f" To remove all items of the class {each}: class:{each}"
             raise UnknownItemError(
                 f"what is removed must be in the index; {each!r} is neither a name, nor an id, nor "
                 f"class:NAME of it.{hint}"

@@ -15,7 +15,7 @@ from weiss._base.arrays import Array
 from weiss._base.checks import some
 from weiss.catalogue.records import printable
 from weiss.data import DATASETS, Assembly, Table, open_table
-from weiss.data.own_data import EMPTY, images_below, is_image
+from weiss.data.own_data import EMPTY, folder_remarks, images_below, is_image
 from weiss.data.sources import Files, Vectors
 
 NO_CLASS = ""
@@ -53,13 +53,19 @@ class Collection:
 
 
 def open_collection(
-    data: str | Path | Table, *, root: str | Path | None = None, split: str = "all"
+    data: str | Path | Table,
+    *,
+    root: str | Path | None = None,
+    split: str = "all",
+    nested: bool = False,
+    class_name: str | None = None,
 ) -> Collection:
     """Open the images of an index; the arguments are those of `weiss.catalogue.build_index`.
 
     Images that cannot be read are found later, when they are embedded.
     """
     if isinstance(data, Table):
+        _refuse_class(class_name, data.name)
         return _named(data.name, data if split == "all" else data.part(split))
     path = Path(data)
     is_folder = str(data) not in DATASETS and path.is_dir()
@@ -74,12 +80,33 @@ def open_collection(
                 f"--split must be left out for {path}, a folder of images without classes; got "
                 f"{split!r}."
             )
-        return _named(path.resolve().name, _without_classes(path))
-    table, left_out = _with_classes(str(data), root, split)
+        found = _named(
+            path.resolve().name, _without_classes(path), remarks=tuple(folder_remarks(path))
+        )
+        return found if class_name is None else _of_class(found, class_name)
+    _refuse_class(class_name, str(data))
+    table, left_out = _with_classes(str(data), root, split, nested)
     empty = [printable(name) for name, why in left_out if why == EMPTY]
-    remarks = (f"{len(empty):,} subfolders hold no images: {some(empty)}",) if empty else ()
+    remarks = [f"{len(empty):,} subfolders hold no images: {some(empty)}"] if empty else []
+    remarks += folder_remarks(path, nested=nested) if is_folder else []
     rows = tuple((name, why) for name, why in left_out if why != EMPTY)
-    return _named(table.name or path.resolve().name, table, rows, remarks)
+    return _named(table.name or path.resolve().name, table, rows, tuple(remarks))
+
+
+def _of_class(found: Collection, class_name: str) -> Collection:
+    """Give all items a class, and the names that a folder with this subfolder would give them."""
+    name = printable(class_name.strip())
+    if not name:
+        raise ValueError("--class must name a class; got an empty name. Leave it out for none.")
+    names = tuple(f"{name}/{each}" for each in found.names)
+    return replace(found, names=names, classes=((name,),) * len(names))
+
+
+def _refuse_class(class_name: str | None, data: str) -> None:
+    if class_name is not None:
+        raise ValueError(
+            f"--class is for a folder of images without classes; {data} has its own. Leave it out."
+        )
 
 
 def _named(
@@ -165,7 +192,7 @@ def _without_classes(folder: Path) -> Table:
 
 
 def _with_classes(
-    data: str, root: str | Path | None, split: str
+    data: str, root: str | Path | None, split: str, nested: bool
 ) -> tuple[Table, list[tuple[str, str]]]:
     how = None
     left_out: list[tuple[str, str]] = []
@@ -176,6 +203,7 @@ def _with_classes(
             shared_classes=True,
             min_images=1,
             skip_bad=True,
+            nested=nested,
             on_left_out=lambda names, why: left_out.extend((name, why) for name in names),
         )
     table = open_table(data, root=root, how=how)

@@ -32,7 +32,8 @@ class VectorStore(ABC):
     database and changes in place.
 
     Attributes:
-        suffix: of the name of its file in the index; empty for a database.
+        suffix: of the name of its file in the index: a dot and at most 12 small letters or digits;
+            empty for a database.
         pattern: matches the addresses of this kind of store.
         form: how they look, for messages.
         example: some of them, for messages.
@@ -48,7 +49,8 @@ class VectorStore(ABC):
     def checked_address(cls, address: str, home: Path, kind: str) -> str:
         """Return the address that a user gave as the manifest keeps it, or refuse it.
 
-        ``home`` is the index folder, and ``kind`` the kind of a faiss index that was asked for.
+        ``home`` is the index folder, and ``kind`` the kind of a faiss index that was asked for,
+        which other stores refuse unless it is ``"auto"``.
         """
 
     @classmethod
@@ -71,7 +73,11 @@ class VectorStore(ABC):
     def open(
         cls, home: Path, facts: Mapping[str, Any], dimension: int, *, to_change: bool = False
     ) -> Self:
-        """Open the store of an index; a file can be changed only with ``to_change``."""
+        """Open the store of an index; a file can be changed only with ``to_change``.
+
+        A file that is read whole is compared with its checksum, however large it is. What is wrong
+        is a ValueError or `DamagedIndexError`, never an error of the library.
+        """
 
     def save(self, path: Path) -> None:
         """Write a store that is a file."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weiss.cli.options import Device, Quiet, Root, Trust
+from weiss.cli.options import Device, Nested, Quiet, Root, Trust
 
 if TYPE_CHECKING:
     from weiss.catalogue import Catalogue, Hit
@@ -24,6 +24,7 @@ INDEX_HELP = "\n\n".join(
         "Examples:",
         "weiss index runs/photos photos/ --out photos.index",
         "weiss index --add more/ --out photos.index",
+        "weiss index --add new/kiwi --class kiwi --out photos.index",
         "weiss index --remove lamp/3.jpg --remove class:chair --out photos.index",
         "weiss index --check --out photos.index",
         "weiss index --compact --out photos.index",
@@ -35,9 +36,10 @@ Onnx = Annotated[
     typer.Option(help="Embed by this ONNX file, an export of the index's model."),
 ]
 USED = {
-    "RUN IMAGES": {"run", "images", "replace", "root", "split", "store", "kind"}
-    | {"false_match_rate", "batch_size", "device", "quiet", "trust"},
-    "--add": {"run", "add", "root", "split", "batch_size", "device", "quiet", "trust"},
+    "RUN IMAGES": {"run", "images", "replace", "root", "split", "nested", "class_name", "store"}
+    | {"kind", "false_match_rate", "batch_size", "device", "quiet", "trust"},
+    "--add": {"run", "add", "root", "split", "nested", "class_name", "batch_size", "device"}
+    | {"quiet", "trust"},
     "--remove": {"remove", "device", "quiet"},
     "--check": {"check", "quiet"},
     "--compact": {"compact", "quiet"},
@@ -77,6 +79,11 @@ def index(
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing index.")] = False,
     root: Root = None,
     split: Annotated[str, typer.Option(help="all, or a part of the data: test, train.")] = "all",
+    nested: Nested = False,
+    class_name: Annotated[
+        str | None,
+        typer.Option("--class", metavar="NAME", help="The class of a folder without subfolders."),
+    ] = None,
     store: Annotated[
         str,
         typer.Option(help="faiss, or a database: milvus:host:19530, or milvus:items.db, a file."),
@@ -122,7 +129,8 @@ def index(
     from weiss.catalogue import add_items, build_index, compact_index, remove_items
 
     common: dict[str, Any] = {"device": device, "quiet": quiet}
-    embedding = {"root": root, "split": split, "batch_size": batch_size, "trust": trust, **common}
+    embedding: dict[str, Any] = {"root": root, "split": split, "batch_size": batch_size}
+    embedding |= {"nested": nested, "class_name": class_name, "trust": trust, **common}
     try:
         if remove:
             remove_items(out, remove, **common)

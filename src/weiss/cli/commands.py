@@ -13,7 +13,7 @@ import typer
 from rich.table import Table as Grid
 
 from weiss.cli import catalogue, comparing, magnet, printing
-from weiss.cli.options import Device, MovedData, Overrides, Quiet, Root, Trust
+from weiss.cli.options import Device, MovedData, Nested, Overrides, Quiet, Root, Trust
 
 app = typer.Typer(
     name="weiss",
@@ -137,21 +137,36 @@ def data_check(
     seed: Annotated[int, typer.Option(help="Which classes or images are held out.")] = 0,
     shared_classes: SharedClasses = False,
     min_images: Annotated[int, typer.Option(help="The fewest images a class may have.")] = 2,
+    nested: Nested = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="Do not decode the images: lists and counts only.")
     ] = False,
 ) -> None:
-    """Look at all of a data set: counts, missing and broken images, near-duplicates."""
+    """Look at all of a data set: counts, what is left out, broken images, near-duplicates."""
     from weiss.data import OFFICIAL, Assembly, check_table, open_table
 
     how = Assembly(
-        split, seed=seed, shared_classes=shared_classes, min_images=min_images, skip_bad=skip_bad
+        split,
+        seed=seed,
+        shared_classes=shared_classes,
+        min_images=min_images,
+        skip_bad=skip_bad,
+        nested=nested,
     )
     table = open_table(data, root=root, how=how, allow_missing=allow_missing)
     official = None if allow_missing or skip_bad else OFFICIAL.get(data)
-    found = check_table(table, official, images=not quick, skip_bad=skip_bad)
+    remarks = _folder_remarks(data, nested)
+    found = check_table(table, official, remarks=remarks, images=not quick, skip_bad=skip_bad)
     printing.print_sizes(found.table, OFFICIAL.get(data))
     printing.print_findings(found, skip_bad=skip_bad, quick=quick)
+
+
+def _folder_remarks(data: str, nested: bool) -> list[str]:
+    """Return what a folder of photos has that is not taken; nothing for other data."""
+    from weiss.data import DATASETS, folder_remarks
+
+    is_folder = data not in DATASETS and Path(data).is_dir()
+    return folder_remarks(data, nested=nested) if is_folder else []
 
 
 @data_app.command("show")
@@ -166,6 +181,7 @@ def data_show(
     split: Split = "auto",
     allow_missing: AllowMissing = False,
     skip_bad: SkipBad = False,
+    nested: Nested = False,
 ) -> None:
     """Draw a few images of a few classes: all of each image, reduced."""
     from weiss.data import Assembly, open_table
@@ -174,7 +190,7 @@ def data_show(
     if out.suffix.lower() != ".png" or out.is_dir():
         raise ValueError(f"--out must name a .png file; got {out}. Add a name that ends in .png.")
     # Images are shown even if the data cannot be trained on.
-    how = Assembly(split=split, shared_classes=True, min_images=1, skip_bad=skip_bad)
+    how = Assembly(split=split, shared_classes=True, min_images=1, skip_bad=skip_bad, nested=nested)
     table = open_table(data, root=root, how=how, allow_missing=allow_missing)
     draw_sheet(table.part(part), out, num_classes=classes, each=each, seed=seed)
     print(f"Wrote {out}")
@@ -200,6 +216,7 @@ def train(
     skip_bad: SkipBad = False,
     allow_missing: AllowMissing = False,
     shared_classes: SharedClasses = False,
+    nested: Nested = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume the run in --out where it stopped.")
     ] = False,
@@ -229,6 +246,7 @@ def train(
         "data.skip_bad": skip_bad or None,
         "data.allow_missing": allow_missing or None,
         "data.shared_classes": shared_classes or None,
+        "data.nested": nested or None,
     }
     changes = {key: value for key, value in options.items() if value is not None}
     changes |= overrides_from(overrides or ())
@@ -241,6 +259,9 @@ def train(
         name = Path(asked.data.name).stem or "photos"
         out = Path("runs") / f"{name}-{asked.backbone.name}-{asked.loss.name}".replace(":", "-")
         out = out.with_name(f"{out.name}-{asked.seed}" if seeds == 1 else out.name)
+    if not quiet and not resume:
+        for remark in _folder_remarks(asked.data.name, asked.data.nested):
+            printing.err().print(f"[yellow]Note:[/] {printing.plain(remark)}", soft_wrap=True)
     if seeds == 1:
         train_one(asked, out, resume=resume, quiet=quiet)
     else:

@@ -24,6 +24,12 @@ MovedData = Annotated[
         "Repeat.",
     ),
 ]
+Nested = Annotated[
+    bool,
+    typer.Option(
+        "--nested", help="In a folder of photos, every folder that holds images is a class."
+    ),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 Trust = Annotated[

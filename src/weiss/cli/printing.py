@@ -46,6 +46,12 @@ def print_sizes(table: "Table", official: Any) -> None:
         grid.add_row(*row)
     out().print(f"[bold]{plain(table.name)}[/]: {len(table):,} items")
     out().print(grid)
+    of_class = sorted((int(table.class_sizes()[c]), table.class_names[c]) for c in table.classes())
+    if of_class:
+        (least, rarest), (most, commonest) = of_class[0], of_class[-1]
+        middle = of_class[len(of_class) // 2][0]
+        text = f"images a class: {least:,} ({rarest}) to {most:,} ({commonest}), median {middle:,}"
+        out().print(plain(text), soft_wrap=True)
 
 
 def print_findings(found: "Findings", *, skip_bad: bool, quick: bool) -> None:

@@ -6,7 +6,14 @@ from weiss.data.crops import CentreCrop, RandomCrop
 from weiss.data.datasets import DATASETS, open_table
 from weiss.data.glyphs import glyphs
 from weiss.data.official_sets import OFFICIAL
-from weiss.data.own_data import Assembly, from_arrays, from_folder, from_hub, from_list
+from weiss.data.own_data import (
+    Assembly,
+    folder_remarks,
+    from_arrays,
+    from_folder,
+    from_hub,
+    from_list,
+)
 from weiss.data.pipeline import Batch, Pipeline
 from weiss.data.prepare import prepare
 from weiss.data.samplers import PerClass, Sampler, Shuffled, share_of
@@ -30,6 +37,7 @@ __all__ = [
     "Table",
     "check_table",
     "class_folds",
+    "folder_remarks",
     "from_arrays",
     "from_folder",
     "from_hub",

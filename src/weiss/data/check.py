@@ -5,6 +5,7 @@ classes too small to search, classes on both sides of the split, and images on b
 photograph that appears twice, perhaps reduced or saved again, improves every score wrongly.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -57,6 +58,7 @@ def check_table(
     table: Table,
     official: OfficialSet | None = None,
     *,
+    remarks: Sequence[str] = (),
     images: bool = True,
     skip_bad: bool = False,
 ) -> Findings:
@@ -65,10 +67,11 @@ def check_table(
     Args:
         table: from `open_table`.
         official: the description of a published data set, which it must agree with.
+        remarks: what is known of it already, for example `folder_remarks`.
         images: decode every image, and compare those of training and testing.
         skip_bad: check what remains when unreadable images are left out.
     """
-    found = Findings(table)
+    found = Findings(table, remarks=list(remarks))
     if images and not isinstance(table.source, Vectors):
         _check_images(found, skip_bad)
     if official is not None:

@@ -11,6 +11,7 @@ import numbers
 import os
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -54,6 +55,8 @@ class Assembly:
         shared_classes: accept given splits whose train and test share classes.
         min_images: a class with fewer items is refused. Retrieval needs two: a query and a match.
         skip_bad: leave out what would be refused, with a warning that lists it.
+        nested: in a folder of photos every folder that holds images is a class, named by its path
+            (``fruit/kiwi``); otherwise the uppermost folders are the classes.
         on_left_out: called with the names of what is left out and why, instead of a warning.
     """
 
@@ -63,6 +66,7 @@ class Assembly:
     shared_classes: bool = False
     min_images: int = 2
     skip_bad: bool = False
+    nested: bool = False
     on_left_out: Callable[[Sequence[str], str], None] | None = field(
         default=None, compare=False, repr=False
     )
@@ -251,10 +255,11 @@ def _key(label: Any) -> int | str:
 def from_folder(folder: str | Path, how: Assembly | None = None) -> Table:
     """Read a folder with one subfolder a class; or with train, test, ... and classes below those.
 
-    Files without the suffix of an image are ignored, and so are hidden ones. Class names are the
-    names of the subfolders; `how` says how to split and what to refuse.
+    Class names are the names of the subfolders; `how` says how to split, what to refuse and whether
+    folders in folders are classes. Hidden files and files without the suffix of an image are not
+    taken: `folder_remarks` counts them.
     """
-    folder = Path(folder)
+    folder, how = Path(folder), how or Assembly()
     if not folder.is_dir():
         raise FileNotFoundError(
             f"a folder of photos must exist; {folder} does not. Check the path."
@@ -271,6 +276,58 @@ def from_folder(folder: str | Path, how: Assembly | None = None) -> Table:
             f"{folder} must have one subfolder a class; it has none. Make a subfolder for each "
             "class and put its images there."
         )
+    classes, is_split = _class_folders(folder, below)
+    paths: list[str] = []
+    labels: list[str] = []
+    splits: list[str] = []
+    empty = []
+    for one, split in classes:
+        found = sorted(images_below(one))
+        if not found:
+            empty.append(str(one.relative_to(folder)))
+        holders = [path.parent if how.nested else one for path in found]
+        paths += [os.path.relpath(path, folder) for path in found]
+        labels += [holder.relative_to(one.parent).as_posix() for holder in holders]
+        splits += [split] * len(found)
+    if empty:
+        law = f"every class of {folder} must have images"
+        remedy = f"Remove them, or add images ({', '.join(images.SUFFIXES)})."
+        how.leave_out(empty, len(classes), EMPTY, law, remedy)
+    name = os.path.basename(os.path.abspath(folder))  # also of "."
+    return how.table(name, Files(folder, paths), labels, splits if is_split else None)
+
+
+def folder_remarks(folder: str | Path, *, nested: bool = False) -> list[str]:
+    """Return a sentence on the files of a folder of photos that are not taken, and on its depth.
+
+    Args:
+        folder: what `from_folder` reads.
+        nested: whether folders in folders are classes already.
+    """
+    root = Path(folder)
+    others: Counter[str] = Counter()
+    for path in _files_below(root):
+        if path.name.startswith("."):
+            others["hidden"] += 1
+        elif not is_image(path):
+            others[path.suffix.lower() or "without a suffix"] += 1
+    remarks = []
+    if others:
+        listed = [f"{count:,} {kind}" for kind, count in others.most_common()]
+        remarks.append(f"files that are not taken, since they are no images: {some(listed, 8)}")
+    classes = [one for one, _ in _class_folders(root, _subfolders(root))[0]]
+    holders = {path.parent for one in classes for path in images_below(one)}
+    if not nested and not holders <= set(classes):
+        remarks.append(
+            f"classes are the {len(classes):,} uppermost folders; the images lie in "
+            f"{len(holders):,} folders. To make each of these a class, use nested=True (on the "
+            "command line: --nested)"
+        )
+    return remarks
+
+
+def _class_folders(folder: Path, below: list[Path]) -> tuple[list[tuple[Path, str]], bool]:
+    """Return each class folder with the name above its images, and whether those are splits."""
     names = [ALIASES.get(path.name.lower(), path.name.lower()) for path in below]
     # A folder called train with folders in it is a split, and then everything beside it must be.
     is_split = any(
@@ -278,29 +335,12 @@ def from_folder(folder: str | Path, how: Assembly | None = None) -> Table:
     )
     if is_split:
         _refuse_half_split(folder, below, names)
-    paths: list[str] = []
-    labels: list[str] = []
-    splits: list[str] = []
-    empty = []
     classes = [
         (one, split)
         for part, split in zip(below, names, strict=True)
         for one in (_subfolders(part) if is_split else [part])
     ]
-    for one, split in classes:
-        found = sorted(images_below(one))
-        if not found:
-            empty.append(str(one.relative_to(folder)))
-        paths += [os.path.relpath(path, folder) for path in found]
-        labels += [one.name] * len(found)
-        splits += [split] * len(found)
-    how = how or Assembly()
-    if empty:
-        law = f"every class of {folder} must have images"
-        remedy = f"Remove them, or add images ({', '.join(images.SUFFIXES)})."
-        how.leave_out(empty, len(classes), EMPTY, law, remedy)
-    name = os.path.basename(os.path.abspath(folder))  # also of "."
-    return how.table(name, Files(folder, paths), labels, splits if is_split else None)
+    return classes, is_split
 
 
 def from_list(
@@ -558,6 +598,11 @@ def is_image(path: Path) -> bool:
 
 def images_below(folder: Path) -> Iterator[Path]:
     """Yield the image files of a folder and of all below it, without hidden ones."""
+    return filter(is_image, _files_below(folder))
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder and of all below it that is not hidden."""
     seen: set[str] = set()
     for place, folders, files in os.walk(folder, followlinks=True):
         # Links may form a cycle.
@@ -567,4 +612,4 @@ def images_below(folder: Path) -> Iterator[Path]:
         seen.add(real)
         # Sorted: of two links to one folder always the same is followed.
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (path for name in files if is_image(path := Path(place) / name))
+        yield from (Path(place) / name for name in files)

@@ -16,7 +16,8 @@ from torch import Tensor
 from weiss._base import checks
 
 TITLES = {"map_at_r": "MAP@R", "precision_at_1": "P@1", "r_precision": "RP"}
-"""The metrics that tables, cards, figures and summaries show, in this order, and their titles."""
+"""The metrics that tables, cards, figures and summaries show, in this order, with their titles, and
+that ``evaluate.metric`` of a recipe may name."""
 
 
 def precision_at(hits_QK: Tensor, k: int) -> Tensor:

@@ -119,6 +119,7 @@ class Data(Section):
     shared_classes: Flag = entry(False, "accept given splits whose train and test share classes")
     min_images: Count = entry(2, "a class with fewer images is refused")
     skip_bad: Flag = entry(False, "skip what would be refused, with a warning")
+    nested: Flag = entry(False, "in a folder, every folder that holds images is a class")
     allow_missing: Flag = entry(False, "accept a named set of which images are missing")
     keep: Annotated[str, among(("auto", *STORAGES))] = entry(
         "auto", "where decoded images are kept"
@@ -131,7 +132,7 @@ class Data(Section):
     @property
     def how(self) -> Assembly:
         """How `weiss.data.open_table` makes a table of data that have no name."""
-        keys = ("split", "held_out", "shared_classes", "min_images", "skip_bad")
+        keys = ("split", "held_out", "shared_classes", "min_images", "skip_bad", "nested")
         return Assembly(seed=self.split_seed, **{key: getattr(self, key) for key in keys})
 
 
