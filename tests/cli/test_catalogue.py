@@ -74,6 +74,34 @@ def test_a_page_of_the_hits_is_written_beside_the_table(made, tmp_path):
     assert str(made) not in page
 
 
+def test_a_class_added_after_training_is_named_and_what_is_wrong_is_shown(made, index, tmp_path):
+    kiwis = write_glyphs(tmp_path / "new", num_classes=1, per_class=8, first=60)
+    (folder,) = kiwis.iterdir()
+    query, wrong = (folder / "0.png").rename(tmp_path / "query.png"), folder / "wrong.png"
+    shutil.copy(made / "pictures" / "U+0041" / "1.png", wrong)
+    strange = tmp_path / "strange"
+    strange.mkdir()
+    for number in range(2):
+        shutil.copy(made / "pictures" / "U+0041" / "2.png", strange / f"{number}.png")
+    said("index", "--add", folder, "--class", "kiwi", "--out", index)
+    assert "no class" in said("index", "--add", strange, "--out", index)
+    line = said("classify", index, query)
+    assert line.startswith(f"{query}: kiwi 0.")
+    (answer,) = json.loads(said("classify", index, query, "-k", 2, "--json"))
+    assert [len(answer["classes"]), answer["classes"][0]["class"]] == [2, "kiwi"]
+    lines = said("classify", index, "--html", tmp_path / "page.html")
+    assert "items (" in lines
+    assert "kiwi/wrong.png: U+0041 " in lines
+    page = (tmp_path / "page.html").read_text()
+    found = json.loads(said("classify", index, "--json"))
+    assert page.count("<h2>") == len(found["doubtful"])
+    doubtful = next(each for each in found["doubtful"] if each["name"] == "kiwi/wrong.png")
+    assert (doubtful["nearer_to"], doubtful["classes"]) == ("U+0041", ["kiwi"])
+    assert doubtful["other"] > doubtful["own"]
+    assert found["accuracy"] == pytest.approx(1 - len(found["doubtful"]) / found["measured"])
+    assert "Leave IMAGE out" in refused("classify", index, query, "--html", tmp_path / "p.html")
+
+
 def test_an_index_is_made_added_to_and_removed_from(made, tmp_path):
     few, more, index = (tmp_path / name for name in ("few", "more", "index"))
     write_glyphs(few, num_classes=3, per_class=4)

@@ -1,6 +1,7 @@
 """A collection of pictures that can be searched by a picture: make an index, change it, search."""
 
 from weiss.catalogue.building import Change, add_items, build_index, compact_index, remove_items
+from weiss.catalogue.class_fields import ClassFields, Guess
 from weiss.catalogue.item_map import Map
 from weiss.catalogue.records import (
     DamagedIndexError,
@@ -16,7 +17,9 @@ from weiss.catalogue.search import Catalogue
 __all__ = [
     "Catalogue",
     "Change",
+    "ClassFields",
     "DamagedIndexError",
+    "Guess",
     "Hit",
     "Item",
     "Map",

@@ -15,6 +15,7 @@ from weiss._base.arrays import Array
 from weiss._base.checks import UntrustedError
 from weiss._base.checks import count as a_count
 from weiss._base.devices import refuse_absent_device
+from weiss.catalogue.class_fields import ClassFields, Guess, class_fields, grouped
 from weiss.catalogue.index_folder import IndexFolder
 from weiss.catalogue.index_store import open_store
 from weiss.catalogue.item_map import Map, read_map
@@ -69,6 +70,8 @@ class Catalogue:
             raise damaged(str(manifest.map), "it does not have the items of the index")
         self._store = open_store(folder, manifest)
         self._embedding, self._searching = threading.Lock(), threading.Lock()
+        self._measuring = threading.Lock()
+        self._class_fields: ClassFields | None = None
         self.name = manifest.name
         self.embedding_size = manifest.embedding_size
         self.short_side = network.preprocessing.short_side
@@ -170,12 +173,7 @@ class Catalogue:
             leave_out: for each query the id of an item that it must not find (itself), or None.
         """
         a_count("k", k, "search")
-        vectors = np.ascontiguousarray(vectors, dtype=np.float32)
-        if vectors.ndim != 2 or vectors.shape[1] != self.embedding_size:
-            raise ValueError(
-                f"vectors must have shape (q, {self.embedding_size}); got {vectors.shape}. Embed "
-                "pictures with this catalogue."
-            )
+        vectors = self._checked(vectors)
         if leave_out is not None and len(leave_out) != len(vectors):
             raise ValueError(
                 f"leave_out must have one id, or None, for each of the {len(vectors)} vectors; got "
@@ -199,6 +197,69 @@ class Catalogue:
             if asked >= size:
                 return found
             asked = min(2 * asked, size)
+
+    def _checked(self, vectors: Array) -> Array:
+        vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+        if vectors.ndim != 2 or vectors.shape[1] != self.embedding_size:
+            raise ValueError(
+                f"vectors must have shape (q, {self.embedding_size}); got {vectors.shape}. Embed "
+                "pictures with this catalogue."
+            )
+        return vectors
+
+    def class_fields(self) -> ClassFields:
+        """Return the field of each class, and how well they tell the items apart.
+
+        Computed from the vectors of the index at the first call: its rows are the items by id.
+        """
+        with self._measuring:
+            if self._class_fields is None:
+                names = tuple(self._by_class)
+                labels = self._items.labels(names)
+                self._class_fields = class_fields(self._items.vectors(), labels, names)
+            return self._class_fields
+
+    def classify(self, vectors: Array, k: int = 3) -> list[list[Guess]]:
+        """Return the k classes whose fields are nearest to each vector ``(q, D)``, best first.
+
+        Classes that never trained count like any other. Fewer if the index has fewer classes.
+        """
+        a_count("k", k, "classify")
+        return self.class_fields().classify(self._checked(vectors), k)
+
+    def doubtful(self) -> list[tuple[Item, str, float, float]]:
+        """Return items that are nearer to another class than to their own, the clearest first.
+
+        Each with that class, and its similarities to the fields of its own class and of that one.
+        """
+        fields = self.class_fields()
+        return [
+            (
+                self.item(int(self._items.ids[row])),
+                fields.names[fields.nearest_other[row]],
+                float(fields.own[row]),
+                float(fields.other[row]),
+            )
+            for row in fields.doubtful().tolist()
+        ]
+
+    def unknown(self) -> list[list[Item]]:
+        """Return the items without a class that fit none, in groups of what is alike.
+
+        Empty where nothing says what fits: see `ClassFields.level`.
+        """
+        fields = self.class_fields()
+        if fields.level is None:
+            return []
+        without = [
+            at for at, (_, segment, row) in enumerate(self._items) if not segment.labels[row]
+        ]
+        vectors = np.asarray(self._items.vectors()[np.array(without, dtype=np.int64)])
+        guesses = fields.classify(vectors, 1)
+        strange = [at for at, (best,) in enumerate(guesses) if not best.fits]
+        ids = self._items.ids[without][strange].tolist()
+        groups = grouped(vectors[strange], fields.level)
+        return [[self.item(ids[row]) for row in rows] for rows in groups]
 
     def item(self, id: int) -> Item:
         """Return an item; UnknownItemError if there is none of that id."""

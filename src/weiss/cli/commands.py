@@ -31,6 +31,7 @@ app.command("magnet", help=magnet.MAGNET_HELP)(magnet.magnet)
 app.command("join-in", hidden=True)(comparing.join_in)
 app.command("index", help=catalogue.INDEX_HELP)(catalogue.index)
 app.command("search")(catalogue.search)
+app.command("classify")(catalogue.classify)
 app.command("serve")(catalogue.serve)
 app.command("export")(catalogue.export)
 
