@@ -99,7 +99,7 @@ class RayCluster(Executor):
             self._connect(address)
         has_gpus = self._ray.cluster_resources().get("GPU", 0) > 0
         self._needs = resources(recipe, needs, has_gpus=has_gpus)
-        self._task = self._ray.remote(_do).options(max_retries=TRIES - 1, retry_exceptions=True)
+        self._do = self._ray.remote(_do)
         self._tasks: dict[Any, str] = {}  # the key of each unit, by its task
         self._identity: str | None = None
         self._slots, self._counted = 0, -COUNT_SECONDS
@@ -135,9 +135,10 @@ class RayCluster(Executor):
         if self._identity is None:
             self._identity = (read_plan(self._out) or {})["id"]
         needs = LIGHT if unit.is_light else self._needs
-        task = self._task.options(name=unit.key, **needs)
-        given = (unit, str(self._out), self._identity, os.getcwd())
-        self._tasks[task.remote(*given)] = unit.key
+        task = self._do.options(
+            name=unit.key, max_retries=TRIES - 1, retry_exceptions=True, **needs
+        ).remote(unit, str(self._out), self._identity, os.getcwd())
+        self._tasks[task] = unit.key
 
     def wait(self, seconds: float) -> list[Outcome]:
         """Collect what tasks return; one that Ray gave up has failed."""
