@@ -6,7 +6,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS)
 .DEFAULT_GOAL := help
 
-.PHONY: help setup demo test test-slow test-gpu test-data test-postgres test-browser test-hostile check format bench docs dist clean
+.PHONY: help setup demo test test-slow test-gpu test-data test-ray test-browser test-hostile check format bench docs dist clean
 
 help: ## list these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,8 +37,9 @@ test-gpu: setup ## run the tests that need a CUDA device
 test-data: setup ## run the tests on real data: CUB=folder of CUB_200_2011 WEIGHTS=folder of weights
 	$(BIN)/pytest -q -m data --cub="$(CUB)" --weights="$(WEIGHTS)" tests
 
-test-postgres: setup ## run the tests that start a PostgreSQL server (Debian: apt install postgresql)
-	$(BIN)/pytest -q -m postgres
+test-ray: setup ## run the tests that start a Ray cluster on this machine and kill parts of it (ten minutes on two cores)
+	$(PIP) -e ".[ray]"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m ray
 
 test-browser: setup ## run the tests in a browser (Debian: apt install chromium)
 	$(PIP) -e ".[browser]"

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -69,20 +70,25 @@ class Cluster:
         options |= {"temp_dir": self.folder, "ray_client_server_port": self.client_port}
         # A dead machine is noticed within seconds, not in half a minute.
         options["_system_config"] = {"health_check_period_ms": 500, "health_check_timeout_ms": 2000}
+        with self.seeing_tests():
+            self.raylets = RayletsHere(initialize_head=True, head_node_args=options)
+        self.other = None
+        self.address = self.raylets.address
+
+    @contextmanager
+    def seeing_tests(self):
+        """Let workers import weiss, and the units of these tests, from here."""
+        source = str(Path(sys.modules["weiss"].__file__).parents[1])
         with pytest.MonkeyPatch.context() as patch:
-            # Workers import weiss, and the units of these tests, from here.
-            source = str(Path(sys.modules["weiss"].__file__).parents[1])
             patch.setenv("PYTHONPATH", f"{source}:{TESTS}")
             patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-            self.raylets = RayletsHere(initialize_head=True, head_node_args=options)
-            self.other = None
-            self.add()
-        self.address = self.raylets.address
+            yield
 
     def add(self):
         """Add a second raylet, unless it is there."""
         if self.other is None:
-            self.other = self.raylets.add_node(num_cpus=1)
+            with self.seeing_tests():
+                self.other = self.raylets.add_node(num_cpus=1)
             self.raylets.wait_for_nodes()
 
     @property
@@ -275,10 +281,10 @@ class TestWithACluster:
 
     def test_a_cluster_that_is_not_there_is_refused_and_none_is_started(self, recipe, tmp_path):
         pytest.importorskip("ray")
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-            patch.setenv("RAY_gcs_rpc_server_connect_timeout_s", "1")
+        with socket.socket() as nobody:
+            nobody.bind(("127.0.0.1", 0))  # and does not listen
+            address = f"ray://127.0.0.1:{nobody.getsockname()[1]}"
+            plan = traditional(recipe, ["mf_cwms"], seeds=1)
             with pytest.raises(ValueError, match="--cluster must be a Ray cluster that runs"):
-                plan = traditional(recipe, ["mf_cwms"], seeds=1)
-                carry_out(plan, tmp_path / "bench", cluster="auto", quiet=True)
+                carry_out(plan, tmp_path / "bench", cluster=address, quiet=True)
         assert not (tmp_path / "bench").exists()

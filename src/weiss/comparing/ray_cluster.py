@@ -30,8 +30,8 @@ ADDRESS = re.compile(r"auto|ray://[^/\s]+:\d+")
 NEEDS = ("gpus", "cpus", "memory")
 LEAST_POOL = 16
 """Tasks that wait or run even if the cluster has no room now: an autoscaler must see them."""
-COUNT_SECONDS, STOP_SECONDS = 5.0, 60.0
-"""Time between two looks at the size of the cluster, and for tasks to save their state."""
+CONNECT_SECONDS, COUNT_SECONDS, STOP_SECONDS = 10.0, 5.0, 60.0
+"""For a cluster to answer, between two looks at its size, for tasks to save their state."""
 LIGHT = {"num_cpus": 0, "num_gpus": 0}
 """What a light unit needs: it waits for no place."""
 
@@ -109,8 +109,11 @@ class RayCluster(Executor):
 
     def _connect(self, address: str) -> None:
         try:
+            if address != "auto":  # Ray itself would try for half a minute
+                host, _, port = address.removeprefix("ray://").rpartition(":")
+                socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
             self._ray.init(address=address, logging_level=logging.WARNING)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (OSError, OverflowError, RuntimeError, ValueError) as error:
             raise ValueError(
                 f"--cluster must be a Ray cluster that runs and can be reached; {address} is not: "
                 f"{error} Start one with `ray start`, or leave --cluster out."
