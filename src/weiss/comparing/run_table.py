@@ -123,11 +123,14 @@ class RunTable(Plan):
 
     def ready(self, done: Results) -> list[Unit]:
         """Return every unfinished unit, seed by seed: so a partial table is a fair comparison."""
+        return [unit for unit in self._units if unit.key not in done]
+
+    @cached_property
+    def _units(self) -> list[Unit]:
         wanted = [
             (seed, row, key)
             for row, variant in enumerate(self.variants)
             for seed, key in self._keys(variant).items()
-            if key not in done
         ]
         found = []
         for seed, row, key in sorted(wanted):
