@@ -57,7 +57,7 @@ format: setup ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup ## measure losses, evaluation, decoding and the catalogue against rivals; writes benchmarks/results
+bench: setup ## measure losses, evaluation, decoding, the catalogue and executors against rivals; writes benchmarks/results
 	$(BIN)/python benchmarks/bench_multi_similarity.py
 	$(BIN)/python benchmarks/bench_classes.py
 	$(BIN)/python benchmarks/bench_retrieval.py --task inshop --rivals plain,faiss,pml --repeats 5
@@ -66,6 +66,8 @@ bench: setup ## measure losses, evaluation, decoding and the catalogue against r
 	$(BIN)/python benchmarks/bench_index.py --rounds 7
 	$(BIN)/python benchmarks/bench_catalogue.py
 	$(BIN)/python benchmarks/bench_serve.py
+	$(BIN)/python benchmarks/bench_executors.py --nap 12
+	$(BIN)/python benchmarks/bench_cluster.py
 
 docs: setup ## build the documentation site into site/, from these files alone
 	$(PIP) -e ".[docs]"

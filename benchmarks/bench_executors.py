@@ -10,7 +10,7 @@ units, locks, files on disk. The rival is the time of the units alone: their sum
 everything; "begun" is from the first result on, what each further unit costs. Ray's cluster has
 two cores of this machine and runs before; its workers start with the first units.
 
-    python benchmarks/bench_executors.py                    # local, and ray if it is installed
+    python benchmarks/bench_executors.py --nap 12           # local, and ray if it is installed
     python benchmarks/bench_executors.py --smoke            # short, keeps nothing
 """
 
@@ -20,6 +20,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 from napping_units import Napping, napping
@@ -111,13 +112,14 @@ def main() -> None:
             continue  # no part of the tests, or not installed
         overhead = measure(name, plan)
         row = {"executor": name, "units": plan.num_units, "workers": WORKERS, "nap": seconds}
+        row["ray"] = version("ray") if name == "ray" else ""
         rows.append(row | {f"overhead_{k}": round(value, 4) for k, value in overhead.items()})
         print(
             f"{name}: {plan.num_units} units of {seconds:g} s on {WORKERS} workers; beyond the "
             f"units {100 * overhead['whole']:.2f} % of their time in all, once begun "
             f"{100 * overhead['begun']:.2f} % of it"
         )
-    keep(arguments, "executors", rows)
+    keep(arguments, f"executors-{seconds:g}", rows)
 
 
 if __name__ == "__main__":

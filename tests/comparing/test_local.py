@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import shlex
 import signal
 import subprocess
@@ -36,7 +37,9 @@ real = units.train
 
 
 def train(recipe, folder, **options):
-    if os.path.exists(note + ".hangs"):
+    try:
+        open(note + ".first", "x").close()  # only one of them
+    except FileExistsError:
         return real(recipe, folder, **options)
     with open(note + ".new", "w") as file:
         file.write(str(os.getpid()))
@@ -122,7 +125,8 @@ def test_two_workers_of_which_one_is_killed_give_the_table_of_one_and_decode_onc
     said = capfd.readouterr().out.splitlines()
     death = [line for line in said if "was killed (signal 9)" in line]
     assert len(death) == 1
-    assert death[0].endswith("ms/trial-000/fold-0 is begun again by another")
+    # Whichever of the two folds began to train first.
+    assert re.search(r"ms/trial-000/fold-[01] is begun again by another$", death[0])
     said.remove(death[0])
     assert [line.partition(" ")[0] for line in said] == [f"[{n}/18]" for n in range(1, 19)]
     assert len({line.split(" ")[1].rstrip(":") for line in said}) == 18
