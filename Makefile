@@ -6,7 +6,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS)
 .DEFAULT_GOAL := help
 
-.PHONY: help setup demo test test-slow test-gpu test-data test-postgres test-browser test-hostile check format bench docs dist clean
+.PHONY: help setup demo test test-slow test-gpu test-data test-ray test-browser test-hostile check format bench docs dist clean
 
 help: ## list these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,8 +37,9 @@ test-gpu: setup ## run the tests that need a CUDA device
 test-data: setup ## run the tests on real data: CUB=folder of CUB_200_2011 WEIGHTS=folder of weights
 	$(BIN)/pytest -q -m data --cub="$(CUB)" --weights="$(WEIGHTS)" tests
 
-test-postgres: setup ## run the tests that start a PostgreSQL server (Debian: apt install postgresql)
-	$(BIN)/pytest -q -m postgres
+test-ray: setup ## run the tests that start a Ray cluster on this machine and kill parts of it (ten minutes on two cores)
+	$(PIP) -e ".[ray]"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m ray
 
 test-browser: setup ## run the tests in a browser (Debian: apt install chromium)
 	$(PIP) -e ".[browser]"
@@ -56,7 +57,7 @@ format: setup ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup ## measure losses, evaluation, decoding and the catalogue against rivals; writes benchmarks/results
+bench: setup ## measure losses, evaluation, decoding, the catalogue and executors against rivals; writes benchmarks/results
 	$(BIN)/python benchmarks/bench_multi_similarity.py
 	$(BIN)/python benchmarks/bench_classes.py
 	$(BIN)/python benchmarks/bench_retrieval.py --task inshop --rivals plain,faiss,pml --repeats 5
@@ -65,6 +66,8 @@ bench: setup ## measure losses, evaluation, decoding and the catalogue against r
 	$(BIN)/python benchmarks/bench_index.py --rounds 7
 	$(BIN)/python benchmarks/bench_catalogue.py
 	$(BIN)/python benchmarks/bench_serve.py
+	$(BIN)/python benchmarks/bench_executors.py --nap 12
+	$(BIN)/python benchmarks/bench_cluster.py
 
 docs: setup ## build the documentation site into site/, from these files alone
 	$(PIP) -e ".[docs]"

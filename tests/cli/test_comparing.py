@@ -3,6 +3,7 @@
 import json
 import shlex
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,20 +92,6 @@ def test_a_report_can_be_made_anew_where_only_summaries_were_kept(tmp_path):
     assert "units are done" not in (tmp_path / "page.html").read_text()
 
 
-def test_no_password_is_kept(stripes, tmp_path, monkeypatch):
-    from weiss.comparing import workers
-
-    def join(plan, out, **given):
-        raise ValueError(given["command"])
-
-    monkeypatch.setattr(workers, "join", join)
-    address = "postgresql://me:secret@host/base"
-    for words in (["--storage", address], [f"--storage={address}"]):
-        message = refused(*tiny("bench", "traditional", stripes, "--out", tmp_path / "a", *words))
-        assert "postgresql://me:...@host/base" in message
-        assert "secret" not in message
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -113,6 +100,25 @@ def test_no_password_is_kept(stripes, tmp_path, monkeypatch):
         (["bench", "traditional", "--seeds", "0"], "--seeds must be a whole number of at least 1"),
         (["bench", "traditional", "nowhere"], "a recipe must be one of"),
         (["bench", "traditional", "--workers", "0"], "--workers must be"),
+        (["bench", "traditional", "--cluster", "local"], "--cluster must be auto or ray://HOST"),
+        (["bench", "traditional", "--cluster", "auto", "--workers", "2"], "--workers must be left"),
+        (["bench", "traditional", "--needs", "gpus=1"], "--needs must come with --cluster"),
+        (
+            ["bench", "traditional", "--cluster", "auto", "--needs", "gpu=1"],
+            "Did you mean 'gpus'",
+        ),
+        (
+            ["bench", "traditional", "--cluster", "auto", "--needs", "gpus=-1"],
+            "--needs gpus must be",
+        ),
+        (
+            ["bench", "traditional", "--cluster", "auto", "--needs", "gpus"],
+            "--needs must read NAME=NUMBER",
+        ),
+        (
+            ["bench", "traditional", "--cluster", "auto", "--set", "train.device=cuda:1"],
+            "train.device must be auto, cpu or cuda",
+        ),
         (["bench", "reality-check", "--trials", "0"], "--trials must be a whole number"),
         (["bench", "reality-check", "--folds", "400"], "at least 800 training classes"),
         (["bench", "reality-check", "--sampler", "x"], "--sampler must be one of 'gp', 'tpe'"),
@@ -132,11 +138,11 @@ def test_what_is_wrong_is_said_and_nothing_is_made(tmp_path, monkeypatch, words,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_storage_that_is_locked_or_none_is_said(stripes, tmp_path):
-    (tmp_path / "notes.db").write_text("not a database at all " * 50)
-    storage = ("--storage", tmp_path / "notes.db")
-    words = tiny("bench", "traditional", stripes, "--out", tmp_path / "a", *storage)
-    assert "not a database" in refused(*words)
+def test_a_cluster_without_ray_names_the_extra_and_makes_nothing(stripes, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)  # as where it is not installed
+    words = ("bench", "traditional", stripes, "--cluster", "auto", "--out", tmp_path / "a")
+    assert "pip install 'weiss[ray]'" in refused(*tiny(*words))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_studies_are_listed_with_what_they_ask():
@@ -149,7 +155,6 @@ def test_studies_are_listed_with_what_they_ask():
 def test_the_helps_say_that_the_same_command_continues():
     for words in (["bench", "traditional"], ["bench", "reality-check"], ["study"]):
         assert "again to continue" in " ".join(said(*words, "--help").split())
-    assert "join-in" not in said("--help")
 
 
 def test_a_study_runs_over_its_values_and_draws_its_picture(stripes, tmp_path):

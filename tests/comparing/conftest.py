@@ -2,15 +2,19 @@
 
 import os
 import shutil
-import socket
-import subprocess
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from contextlib import contextmanager
 
 import pytest
-from tiny import tiny_recipe, write_stripes
+import torch
+from compared import QUICK, small_check
+from tiny import tiny_recipe, wait_until, write_stripes
 from trained import always_one_thread, undrawn
+
+from weiss.comparing import carry_out
+from weiss.training import StoppedError
 
 __all__ = ["always_one_thread", "undrawn"]
 
@@ -24,7 +28,45 @@ def stripes(tmp_path_factory):
 @pytest.fixture(scope="session")
 def recipe(stripes):
     """A recipe of a second."""
-    return tiny_recipe(stripes, train__epochs=1, train__warmup_epochs=0, train__batch_size=8)
+    return tiny_recipe(stripes, **QUICK)
+
+
+@pytest.fixture(scope="session")  # tests that go to another process and back leave a module
+def undisturbed(recipe, tmp_path_factory):
+    """A small reality check, done by one process without a break; only to be read."""
+    out = tmp_path_factory.mktemp("undisturbed") / "bench"
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in every test here, but this comes before what is a module's
+    try:
+        return out, carry_out(small_check(recipe), out, quiet=True)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def copy(undisturbed, tmp_path):
+    """A copy of it, to be changed."""
+    shutil.copytree(undisturbed[0], tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+@pytest.fixture
+def interrupted():
+    """Press Ctrl-C as soon as something is so, and expect that the comparison stops."""
+
+    @contextmanager
+    def once(reached):
+        def stop():
+            wait_until(reached)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        stopper = threading.Thread(target=stop)
+        stopper.start()
+        with pytest.raises(StoppedError, match="Start the same command again"):
+            yield
+        stopper.join()
+
+    return once
 
 
 @pytest.fixture
@@ -42,61 +84,3 @@ def at_once():
             return list(pool.map(call, given))
 
     return call_all
-
-
-class Server:
-    """A PostgreSQL server of our own, in a folder.
-
-    Args:
-        folder: for its data.
-    """
-
-    def __init__(self, folder):
-        bins = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
-        found = shutil.which("initdb") or (str(sorted(bins)[-1] / "initdb") if bins else None)
-        if found is None:
-            pytest.fail("these tests start a PostgreSQL server: install postgresql")
-        self.folder, self.bins = folder, Path(found).resolve().parent
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.user = {}
-        if os.geteuid() == 0:  # the server refuses to run as root
-            self.user = {"user": "nobody"}
-            for path in (folder, *folder.parents):
-                if path.is_relative_to("/tmp") and path != Path("/tmp"):
-                    path.chmod(0o755)
-            shutil.chown(folder, "nobody")
-        self._run("initdb", "-D", "data", "-U", "weiss", "-A", "trust", "--no-sync")
-        self.address = f"postgresql://weiss@127.0.0.1:{self.port}/postgres"
-
-    def start(self):
-        options = f"-p {self.port} -c listen_addresses=127.0.0.1"
-        options += f" -c unix_socket_directories={self.folder}"
-        self._run("pg_ctl", "-D", "data", "-o", options, "-l", "log", "-w", "start")
-
-    def stop(self):
-        self._run("pg_ctl", "-D", "data", "-m", "fast", "-w", "stop")
-
-    def _run(self, name, *words):
-        # Nothing is captured: the server keeps the pipe, and one would wait for it for ever.
-        command = [str(self.bins / name), *words]
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        subprocess.run(command, check=True, cwd=self.folder, **quiet, **self.user)
-
-
-@pytest.fixture(scope="session")
-def server(tmp_path_factory):
-    """A running PostgreSQL server."""
-    one = Server(tmp_path_factory.mktemp("postgres"))
-    one.start()
-    yield one
-    one.stop()
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def storage(request, tmp_path):
-    """The address of a storage: a file, and where a server can be started, PostgreSQL."""
-    if request.param == "sqlite":
-        return str(tmp_path / "ledger.sqlite3")
-    return request.getfixturevalue("server").address

@@ -2,7 +2,8 @@
 
 import pytest
 
-from weiss.comparing import STUDIES, carry_out, make_study, plan_from, studies
+from weiss.comparing import STUDIES, carry_out, make_study, studies
+from weiss.comparing.summary import plan_from
 from weiss.comparing.units import results_on_disk
 from weiss.runs import recipe_from
 

@@ -8,7 +8,8 @@ The files beside this one were made by commit a9c18ca, from the stripes of `test
     weiss export finished --out export.onnx       and export.safetensors
     weiss bench traditional stripes --losses mf_cwms,proxy_anchor --seeds 2 --out comparison
 
-They are never written again. Models of the comparison, pictures and its ledger were left out.
+They are never written again. Models of the comparison and its pictures were left out. Its
+ledger.sqlite3, in which versions before 0.2 noted who did what, is that of version 0.1.
 """
 
 import json
@@ -18,12 +19,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from compared import when_done
 from PIL import Image
 from tiny import metrics, tiny_recipe, traces, without_times, write_stripes
 
 from weiss._base.tensor_files import read_tensors
 from weiss.catalogue import Catalogue, add_items, remove_items
 from weiss.catalogue.networks import network_of_file, network_of_run
+from weiss.comparing import carry_out, traditional
 from weiss.reporting import write_report
 from weiss.runs import Run, evaluate_run, recipe_from
 from weiss.training import train
@@ -141,3 +144,21 @@ def test_a_comparison_reports_its_numbers(old, unrendered):
     for row in summary["rows"]:
         mean = row["scores"]["map_at_r"]["mean"]
         assert f"{100 * mean:.2f}" in text or f"{100 * mean:.1f}" in text
+
+
+def test_a_comparison_with_a_ledger_continues_from_its_folders_alone(old, unrendered):
+    ledger, before = Path("comparison/ledger.sqlite3").read_bytes(), when_done("comparison")
+    summary = json.loads(Path("comparison/summary.json").read_text())
+    lost = Path("comparison/mf_cwms/seed-1")
+    shutil.rmtree(lost)  # which the ledger has as done
+    plan = traditional(tiny_recipe("stripes"), ["mf_cwms", "proxy_anchor"], seeds=2)
+    found = carry_out(plan, "comparison", quiet=True)
+    assert found["is_complete"]
+    for ours, theirs in zip(found["rows"], summary["rows"], strict=True):
+        assert ours["name"] == theirs["name"]
+        scores = [row["scores"]["map_at_r"]["values"] for row in (ours, theirs)]
+        assert scores[0] == pytest.approx(scores[1], abs=0.02)
+    after = when_done("comparison")
+    again = {path for path in after if after[path] != before.get(path)}
+    assert again == {lost / "result.json"}
+    assert Path("comparison/ledger.sqlite3").read_bytes() == ledger

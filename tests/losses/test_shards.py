@@ -3,6 +3,7 @@
 import pytest
 import sharded
 import torch
+import wrapped
 
 import weiss
 from weiss._base.processes import gather_batch
@@ -21,6 +22,12 @@ def test_fused_kernels_know_shards(tmp_path, monkeypatch):
     pytest.importorskip("triton")
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     torch.multiprocessing.spawn(sharded.compute_fused, (2, tmp_path / "store"), nprocs=2)
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_two_processes_with_a_network_in_fsdp_train_as_one_does(tmp_path):
+    torch.multiprocessing.spawn(wrapped.compute, (2, tmp_path / "store"), nprocs=2)
 
 
 def test_one_process_keeps_all_classes():

@@ -62,6 +62,7 @@ LAZY = {
     "faiss": {"catalogue"},
     "pymilvus": {"catalogue"},
     "umap": {"catalogue"},
+    "ray": {"comparing"},
 }
 # Which packages may import these, at import time too where that is what a file is for.
 EAGER = {
@@ -73,7 +74,6 @@ EAGER = {
     "uvicorn": {"server"},
     "python_multipart": {"server"},
     "prometheus_client": {"server"},
-    "sqlalchemy": {"comparing"},
     "pydantic": {"catalogue", "runs", "server"},
     "pydantic_core": {"runs"},
     "torchvision": set(),

@@ -37,17 +37,21 @@ Out = Annotated[
 Workers = Annotated[
     int, typer.Option(help="Processes that share the work; they are spread over the GPUs.")
 ]
-Storage = Annotated[
+Cluster = Annotated[
     str | None,
     typer.Option(
         metavar="ADDRESS",
-        help="Where workers find each other: a file, or postgresql://USER:PASSWORD@HOST/DATABASE. "
-        "By default a file in --out. The same command on another machine, with the same --out "
-        "and --storage, joins in.",
+        help="Do the work on a Ray cluster that runs: auto (the one of this machine) or "
+        "ray://HOST:PORT. Its machines must see --out and the data under the same paths.",
     ),
 ]
-Study = Annotated[
-    str | None, typer.Option("--study", help="Its name in the storage; by default the folder's.")
+Needs = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME=NUMBER,...",
+        help="With --cluster: what a unit needs, where the recipe does not tell: "
+        "gpus=0.5,cpus=4,memory=16 (GB).",
+    ),
 ]
 COMPARED = "mf_cwms,mf_contrastive,proxy_anchor"
 CONTINUE = "Start it again to continue: finished units are not computed again."
@@ -81,15 +85,15 @@ def traditional(
     overrides: Overrides = None,
     root: Root = None,
     workers: Workers = 1,
-    storage: Storage = None,
-    study: Study = None,
+    cluster: Cluster = None,
+    needs: Needs = None,
     quiet: Quiet = False,
 ) -> None:
     """The traditional protocol; the text is `TRADITIONAL_HELP`."""
     from weiss.comparing import traditional as plan_of
 
     plan = plan_of(_recipe(recipe, overrides, root), _names(losses), seeds=seeds)
-    _carry_out(plan, out, quiet, workers=workers, storage=storage, study=study)
+    _carry_out(plan, out, quiet, workers=workers, cluster=cluster, needs=_needs(needs))
 
 
 @bench_app.command("reality-check", help=REALITY_CHECK_HELP)
@@ -114,8 +118,8 @@ def reality_check(
     overrides: Overrides = None,
     root: Root = None,
     workers: Workers = 1,
-    storage: Storage = None,
-    study: Study = None,
+    cluster: Cluster = None,
+    needs: Needs = None,
     quiet: Quiet = False,
 ) -> None:
     """The reality check; the text is `REALITY_CHECK_HELP`."""
@@ -140,7 +144,7 @@ def reality_check(
         prune=prune,
         spaces=spaces,
     )
-    _carry_out(plan, out, quiet, workers=workers, storage=storage, study=study)
+    _carry_out(plan, out, quiet, workers=workers, cluster=cluster, needs=_needs(needs))
 
 
 def study(
@@ -156,8 +160,8 @@ def study(
     overrides: Overrides = None,
     root: Root = None,
     workers: Workers = 1,
-    storage: Storage = None,
-    study: Study = None,
+    cluster: Cluster = None,
+    needs: Needs = None,
     quiet: Quiet = False,
 ) -> None:
     """Vary one setting; the text is `STUDY_HELP`."""
@@ -175,7 +179,7 @@ def study(
         seeds=seeds,
         values=dict(_values(text) for text in values or ()),
     )
-    _carry_out(plan, out, quiet, workers=workers, storage=storage, study=study)
+    _carry_out(plan, out, quiet, workers=workers, cluster=cluster, needs=_needs(needs))
 
 
 def report(
@@ -224,23 +228,6 @@ def report(
         print(f"Wrote {len(figures)} figures to {figures[0].parent}")
 
 
-def join_in() -> None:
-    """Work on the comparison that is described on standard input; for `--workers`."""
-    import json
-
-    from weiss.comparing import open_ledger, plan_from, work
-
-    orders: dict[str, Any] = json.load(sys.stdin)
-    out = Path(orders["out"])
-    work(
-        plan_from(orders),
-        out,
-        open_ledger(out, orders["storage"], orders["study"]),
-        say=lambda line: None if orders["quiet"] else print(line, flush=True),
-        among_others=True,
-    )
-
-
 def _recipe(recipe: str | None, overrides: list[str] | None, root: Path | None) -> Any:
     from weiss.runs import recipe_from
 
@@ -263,6 +250,16 @@ def _values(text: str) -> tuple[str, list[Any]]:
 
     words = [word.strip() for word in listed.split(",") if word.strip()]
     return key.strip(), [override_from(f"a.value={word}")[1] for word in words]
+
+
+def _needs(text: str | None) -> dict[str, float]:
+    try:
+        words = [word.partition("=") for word in (text or "").split(",") if word.strip()]
+        return {name.strip(): float(number) for name, _, number in words}
+    except ValueError:
+        raise ValueError(
+            f"--needs must read NAME=NUMBER,...; got {text!r}. Write --needs gpus=0.5,cpus=4, say."
+        ) from None
 
 
 def _draw(found: dict[str, Any], out: Path) -> None:

@@ -1,18 +1,19 @@
-"""The paper's experiments: each a plan of runs over a recipe, shared by any number of workers.
+"""The paper's experiments: each a plan of runs over a recipe, done by any number of workers.
 
 - what is compared: `plan`, `run_table` (traditional protocol), `reality_check`, `studies`,
   `contenders` (the option --losses), `search_spaces`; `breakdown` and `costs` measure losses;
-- how it is done: `units` (a run or a measurement), `workers`, `ledger`;
+- how it is done: `units` (a run or a measurement), `driver` (asks the plan), `executor` (does
+  units): `local` with its `worker`, or `ray_cluster`;
 - what lies on disk: `folder` (the plan), `summary` (summary.json, which reports read).
 """
 
-from weiss.comparing.folder import PLAN, open_ledger
+from weiss.comparing.driver import carry_out
+from weiss.comparing.folder import PLAN
 from weiss.comparing.plan import Plan
 from weiss.comparing.reality_check import reality_check
 from weiss.comparing.run_table import traditional
 from weiss.comparing.studies import STUDIES, make_study
-from weiss.comparing.summary import current_summary, plan_from
-from weiss.comparing.workers import carry_out, work
+from weiss.comparing.summary import current_summary
 
 __all__ = [
     "PLAN",
@@ -21,9 +22,6 @@ __all__ = [
     "carry_out",
     "current_summary",
     "make_study",
-    "open_ledger",
-    "plan_from",
     "reality_check",
     "traditional",
-    "work",
 ]

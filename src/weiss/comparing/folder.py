@@ -2,113 +2,62 @@
 
     plan.json       what the comparison is: kind, options, recipe, and an identity
     summary.json    the results so far
-    ledger.sqlite3  which worker does which unit, unless --storage names another place
     LOSS/...        the units, most of them run folders
 
-Readers of a comparison need the plan and the units; only workers need the ledger.
+There is nothing else: a unit is finished when its folder holds its result. (Before 0.2 a database
+said who did what, by default in ledger.sqlite3. It is not read, and may be deleted.)
 """
 
 import json
 import uuid
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from weiss._base.files import alone, read_json, replacing
 from weiss.comparing.contenders import merged_losses
-from weiss.comparing.ledger import Ledger
-from weiss.comparing.plan import Description, Plan
+from weiss.comparing.plan import Plan
 from weiss.runs import differences, recipe_from_dict, records
 from weiss.runs.folder import Run
 from weiss.runs.recipe import OF_A_MACHINE
 from weiss.runs.summaries import FORMAT
 
-PLAN, LEDGER = "plan.json", "ledger.sqlite3"
+PLAN = "plan.json"
 
 
-def open_ledger(out: Path, storage: str | None, study: str | None) -> Ledger:
-    """Return the ledger of the comparison in a folder."""
-    if storage is None:
-        return Ledger(str(out / LEDGER), study or "study")
-    return Ledger(storage, study or out.resolve().name)
-
-
-def join(
-    plan: Plan,
-    out: Path,
-    *,
-    storage: str | None = None,
-    study: str | None = None,
-    command: str = "",
-) -> tuple[Ledger, Description]:
+def join(plan: Plan, out: Path, command: str = "") -> Plan:
     """Start a comparison in a folder, or join the one it holds; see `carry_out`.
 
     Returns:
-        The ledger, and the description of the comparison: what this and earlier commands asked
-        for together.
+        The plan of what this and earlier commands asked for together; device and data folders are
+        those of this command.
 
     Raises:
-        ValueError: the folder or the storage holds another comparison, or the recipe has changed.
+        ValueError: the folder holds another comparison, or the recipe has changed.
     """
     if Run(out).exists():
         raise ValueError(
             f"--out must name a folder for many runs; {out} is a run itself. Choose another."
         )
-    held, is_new = read_plan(out), False
-    if held is None:
-        out.mkdir(parents=True, exist_ok=True)
-        with alone(out / PLAN):
-            held = read_plan(out)  # another command may have started it in the meantime
-            if held is None:
-                is_new = True
-                identity = uuid.uuid4().hex
-                held = {"format": FORMAT, "id": identity, "command": command, **plan.describe()}
-                _write_plan(out, held)
-    _grown(held, plan, out)  # refuses before anything else is created or changed
-    try:
-        ledger = open_ledger(out, storage, study)
-        registered = {key: held[key] for key in ("kind", "options", "recipe")}
-        identity, found = ledger.register(held["id"], registered)
-        if identity != held["id"]:
-            raise ValueError(
-                f"the storage must belong to the comparison in {out}; its study {ledger.study!r} "
-                "belongs to another folder. Name that folder in --out, or choose another name with "
-                "--study."
-            )
-    except (ValueError, OSError, ImportError):
-        if is_new:
-            (out / PLAN).unlink(missing_ok=True)
-            with suppress(OSError):
-                out.rmdir()
-        raise
-    grown = _grown(found, plan, out)
-    while grown["options"] != found["options"] and not ledger.change_plan(found, grown):
-        found = _found(ledger)  # another command made it grow in the meantime
-        grown = _grown(found, plan, out)
-    if held["options"] != grown["options"]:
-        with alone(out / PLAN):
-            held = read_plan(out) or held  # another command may have made it grow meanwhile
+    out.mkdir(parents=True, exist_ok=True)
+    with alone(out / PLAN):
+        held = read_plan(out)
+        if held is None:
+            identity = uuid.uuid4().hex
+            held = {"format": FORMAT, "id": identity, "command": command, **plan.describe()}
+            _write_plan(out, held)
+        options = _grown(held, plan, out)
+        if options != held["options"]:
             lines = [*held.get("command", "").splitlines(), command]
             asked = "\n".join(line for line in dict.fromkeys(lines) if line)
-            _write_plan(out, {**held, **_found(ledger), "command": asked})
-    # Device and data folders are those of this machine.
-    return ledger, {**grown, "recipe": plan.recipe.as_dict()}
+            _write_plan(out, {**held, "options": options, "command": asked})
+    return type(plan)(plan.recipe, options)
 
 
-def grown_plan(plan: Plan, ledger: Ledger) -> Plan:
-    """Return the plan as it is registered now: a later command may have made it grow."""
-    return type(plan)(plan.recipe, _found(ledger)["options"])
-
-
-def _found(ledger: Ledger) -> Description:
-    found = ledger.registered()
-    if found is None:
-        raise ValueError(
-            f"the storage must keep the comparison {ledger.study!r} until it is done; it has been "
-            "removed. Start the command again."
-        )
-    return found[1]
+def grown_plan(plan: Plan, out: Path) -> Plan:
+    """Return the plan as the folder has it now: a later command may have made it grow."""
+    held = read_plan(out)
+    return plan if held is None else type(plan)(plan.recipe, held["options"])
 
 
 def _write_plan(out: Path, entry: Mapping[str, Any]) -> None:
@@ -134,8 +83,8 @@ def read_plan(out: Path) -> dict[str, Any] | None:
     )
 
 
-def _grown(held: Mapping[str, Any], plan: Plan, out: Path) -> Description:
-    """Return the description of the old and the new options together; refuse other changes."""
+def _grown(held: Mapping[str, Any], plan: Plan, out: Path) -> dict[str, Any]:
+    """Return the old and the new options together; refuse other changes."""
     wanted = plan.describe()
     if held["kind"] != wanted["kind"]:
         raise ValueError(
@@ -173,4 +122,4 @@ def _grown(held: Mapping[str, Any], plan: Plan, out: Path) -> Description:
             options[key] = {**old[key], **new[key]} if is_dict else max(old[key], new[key])
     if options not in (old, new):
         type(plan)(plan.recipe, options).check()  # each was checked alone
-    return {"kind": held["kind"], "options": options, "recipe": held["recipe"]}
+    return options

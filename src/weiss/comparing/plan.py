@@ -1,7 +1,7 @@
 """What a comparison is: its units of work, which of them can be done next, and its table.
 
 A plan is a recipe and options, plain values that can be stored and compared. It knows no workers
-and no storage: given the results so far it returns the units that can be done now.
+and no executor: given the results so far it returns the units that can be done now.
 """
 
 from abc import ABC, abstractmethod
@@ -13,8 +13,6 @@ from weiss.comparing.units import Results, Unit
 from weiss.losses import LOSSES, loss_settings
 from weiss.runs import Recipe
 from weiss.runs.summaries import UNTRAINED
-
-Description = dict[str, Any]
 
 
 class Plan(ABC):
@@ -46,7 +44,7 @@ class Plan(ABC):
             {**axis, "values": self.options["values"][axis["key"]]} for axis in self.default_axes
         ]
 
-    def describe(self) -> Description:
+    def describe(self) -> dict[str, Any]:
         """Return the plan as plain values."""
         return {"kind": self.kind, "options": self.options, "recipe": self.recipe.as_dict()}
 

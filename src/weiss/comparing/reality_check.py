@@ -13,7 +13,7 @@ The settings of a trial depend on the scores of exactly the trials before it (``
 the table does not depend on the number of workers or on when they were killed.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -172,9 +172,8 @@ class RealityCheck(Plan):
             before += [Tried(trial.settings, None) for trial in trials[len(told) :]]
             options = {key: self.options[key] for key in ("trials", "sampler")}
             settings = partial(suggest, self.spaces[loss], before, seed=self.recipe.seed, **options)
-            yield units.computed(
-                f"{_trial(loss, number)}/settings", lambda _: {"settings": settings()}
-            )
+            key = f"{_trial(loss, number)}/settings"
+            yield units.computed(key, partial(_settings, settings), is_light=True)
 
     def _folds_of(self, loss: str, trial: Trial) -> Iterator[Unit]:
         for fold, value in enumerate(trial.folds):
@@ -195,9 +194,8 @@ class RealityCheck(Plan):
             first = self.recipe.seed + 1 + repeat * len(names)
             unit = units.untrained if loss == UNTRAINED else units.training
             for fold, key in enumerate(keys):
-                if key not in done:  # making and checking a recipe takes milliseconds
-                    recipe = self.fold_recipe(loss, settings, fold, seed=first + fold, test=True)
-                    yield unit(key, recipe)
+                changes: dict[str, Any] = {"seed": first + fold, "test": True}
+                yield unit(key, partial(self.fold_recipe, loss, settings, fold, **changes))
             if all(key in done for key in keys):
                 yield units.ensemble(f"{above}/ensemble", names, self.recipe)
 
@@ -297,6 +295,10 @@ class RealityCheck(Plan):
             why = next((trial.failed for trial in trials if trial.failed), "MAP@R 0 in all")
             row["failed"][f"{loss}/search"] = f"none of {len(trials)} trials has a score: {why}"
         return row
+
+
+def _settings(suggested: Callable[[], dict[str, float]], folder: Path) -> Result:
+    return {"settings": suggested()}
 
 
 def _trial(loss: str, number: int) -> str:

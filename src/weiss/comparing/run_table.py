@@ -5,6 +5,7 @@ Every row is a recipe, every seed of it a run. Rows do not depend on each other.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import product
 from typing import Any
 
@@ -48,7 +49,7 @@ class RunTable(Plan):
 
     may_grow = ("losses", "seeds")
 
-    @property
+    @cached_property
     def variants(self) -> list[Variant]:
         """The rows: for each loss one for every combination of the axes' values."""
         places = [
@@ -122,17 +123,20 @@ class RunTable(Plan):
 
     def ready(self, done: Results) -> list[Unit]:
         """Return every unfinished unit, seed by seed: so a partial table is a fair comparison."""
-        variants = self.variants
+        return [unit for unit in self._units if unit.key not in done]
+
+    @cached_property
+    def _units(self) -> list[Unit]:
         wanted = [
             (seed, row, key)
-            for row, variant in enumerate(variants)
+            for row, variant in enumerate(self.variants)
             for seed, key in self._keys(variant).items()
-            if key not in done
         ]
         found = []
         for seed, row, key in sorted(wanted):
-            unit = units.untrained if variants[row].loss == UNTRAINED else units.training
-            found.append(unit(key, recipe_with(variants[row].recipe, {"seed": seed})))
+            variant = self.variants[row]
+            unit = units.untrained if variant.loss == UNTRAINED else units.training
+            found.append(unit(key, partial(recipe_with, variant.recipe, {"seed": seed})))
         return found
 
     def rows(self, done: Results, failures: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -237,17 +237,17 @@ class Breakdown(Measurement):
     def ready(self, done: Results) -> list[Unit]:
         """Return what is not measured yet, networks first, which take longest."""
         start = f"{UNTRAINED}/seed-{self.recipe.seed}"
-        wanted = [units.untrained(start, self.recipe)]
+        wanted = [units.untrained(start, partial(recipe_with, self.recipe, {}))]
         for loss in self.options["losses"]:
             trained = f"{loss}/seed-{self.recipe.seed}"
-            wanted.append(units.training(trained, self._recipe(loss)))
+            wanted.append(units.training(trained, partial(self._recipe, loss)))
             for name, run in (("untrained", start), ("trained", trained)):
                 if run in done:
                     measure = partial(self._of_network, loss, run)
                     wanted.append(units.computed(f"{loss}/{name}-network", measure))
             for spread in self.axes[0]["values"]:
                 draw = partial(self._of_draw, loss, spread)
-                wanted.append(units.computed(f"{loss}/spread-{spread:g}", draw))
+                wanted.append(units.computed(f"{loss}/spread-{spread:g}", draw, is_light=True))
         return [unit for unit in wanted if unit.key not in done]
 
     def _of_draw(self, loss: str, spread: float, folder: Path) -> Result:

@@ -1,7 +1,8 @@
 """Units of work: each stores its result in its own folder and finds it there again.
 
 A unit can be called any number of times. A finished unit is not repeated, an interrupted one
-resumes, and one that starts again from nothing gives the same result.
+resumes, and one that starts again from nothing gives the same result. A unit can be pickled, so
+that any process on any machine can do it.
 """
 
 import gc
@@ -10,6 +11,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,10 @@ NO_RESULT = "no_result.json"
 """Why a unit failed: it is tried again."""
 
 
+MakeRecipe = Callable[[], Recipe]
+"""Makes and checks a recipe, which takes milliseconds: only who does a unit needs it."""
+
+
 @dataclass(frozen=True)
 class Unit:
     """A piece of work that is done once.
@@ -42,12 +48,15 @@ class Unit:
     Attributes:
         key: its name, and its path below the folder of the study: ``mf_cwms/seed-3``.
         work: does it in a folder and returns the result.
-        found: returns the result stored in a folder, None if there is none.
+        found: returns the result stored in a folder, None if there is none or if the unit has not
+            removed everything that it does not keep.
+        is_light: whether it takes about a second, on the CPU.
     """
 
     key: str
     work: Callable[[Path], Result]
     found: Callable[[Path], Result | None]
+    is_light: bool = False
 
 
 def results_on_disk(ready: Callable[[Results], Sequence[Unit]], folder: Path) -> dict[str, Result]:
@@ -75,49 +84,54 @@ def note_failure(folder: Path, why: str | None) -> None:
         (folder / NO_RESULT).unlink(missing_ok=True)
 
 
-def training(key: str, recipe: Recipe) -> Unit:
+def training(key: str, make_recipe: MakeRecipe) -> Unit:
     """Return the unit that trains a recipe; its folder keeps the model, no state, no pictures."""
-
-    def work(folder: Path) -> Result:
-        run = Run(folder)
-        if run.whole_result() is None:
-            train(recipe, folder, resume=run.exists(), quiet=True, pictures=False)
-        shutil.rmtree(folder / STATE, ignore_errors=True)
-        return run.result()
-
-    return Unit(key, work, _result_of_run)
+    return Unit(key, partial(_train, make_recipe), partial(_found, _result_of_run, (STATE,)))
 
 
-def trial(key: str, make_recipe: Callable[[], Recipe]) -> Unit:
+def _train(make_recipe: MakeRecipe, folder: Path) -> Result:
+    run = Run(folder)
+    if run.whole_result() is None:
+        train(make_recipe(), folder, resume=run.exists(), quiet=True, pictures=False)
+    _remove(folder, (STATE,))
+    return run.result()
+
+
+def trial(key: str, make_recipe: MakeRecipe) -> Unit:
     """Return the unit that trains for a score alone: no model is kept, no picture is drawn.
 
     A failed training is a result as well, ``{"failed": why}``: a loss that is not finite, settings
     that the loss refuses, and any other error twice in a row: after the first the training is tried
     again.
     """
-
-    def work(folder: Path) -> Result:
-        result = found(folder)
-        if result is None:
-            try:
-                recipe = make_recipe()
-            except ValueError as error:
-                result = _failed(error, folder)
-            else:
-                result = _try_training(recipe, folder)
-        shutil.rmtree(folder / STATE, ignore_errors=True)
-        (folder / MODEL).unlink(missing_ok=True)
-        return result
-
-    def found(folder: Path) -> Result | None:
-        return _json(folder / FAILURE) or _result_of_run(folder)
-
-    return Unit(key, work, found)
+    left_over = (STATE, MODEL)
+    return Unit(key, partial(_try, make_recipe, left_over), partial(_found, _score, left_over))
 
 
-def untrained(key: str, recipe: Recipe) -> Unit:
+def _try(make_recipe: MakeRecipe, left_over: Sequence[str], folder: Path) -> Result:
+    result = _score(folder)
+    if result is None:
+        try:
+            recipe = make_recipe()
+        except ValueError as error:
+            result = _failed(error, folder)
+        else:
+            result = _try_training(recipe, folder)
+    _remove(folder, left_over)
+    return result
+
+
+def _score(folder: Path) -> Result | None:
+    return _json(folder / FAILURE) or _result_of_run(folder)
+
+
+def untrained(key: str, make_recipe: MakeRecipe) -> Unit:
     """Return the unit that measures the network before its training."""
-    return Unit(key, lambda folder: measure_untrained(recipe, folder), _result_of_run)
+    return Unit(key, partial(_measure_untrained, make_recipe), _result_of_run)
+
+
+def _measure_untrained(make_recipe: MakeRecipe, folder: Path) -> Result:
+    return measure_untrained(make_recipe(), folder)
 
 
 def ensemble(key: str, folds: Sequence[str], recipe: Recipe) -> Unit:
@@ -125,24 +139,24 @@ def ensemble(key: str, folds: Sequence[str], recipe: Recipe) -> Unit:
 
     The folds are run folders beside the unit's own; the recipe gives device and data folders.
     """
+    return computed(key, partial(_measure_together, tuple(folds), recipe))
 
-    def work(folder: Path) -> Result:
-        runs = [Run(folder.parent / name, trust=True) for name in folds]
-        tested = [run.result()["test"] for run in runs]
-        embedded = embed_runs(
-            runs, split="test", device=recipe.train.device, overrides=data_overrides(recipe)
-        )
-        together = concatenate_embeddings([each.embeddings for each in embedded])
-        whole = embedded[0].retrieval(together).summary()
-        # Folds of an older version may lack a score of this one.
-        measured = [name for name in SCORES if all(name in each for each in tested)]
-        return {
-            "separated": {name: float(np.mean([t[name] for t in tested])) for name in measured},
-            "concatenated": {name: float(whole[name]) for name in measured},
-            "seconds": sum(run.result()["seconds"] for run in runs),
-        }
 
-    return computed(key, work)
+def _measure_together(folds: Sequence[str], recipe: Recipe, folder: Path) -> Result:
+    runs = [Run(folder.parent / name, trust=True) for name in folds]
+    tested = [run.result()["test"] for run in runs]
+    embedded = embed_runs(
+        runs, split="test", device=recipe.train.device, overrides=data_overrides(recipe)
+    )
+    together = concatenate_embeddings([each.embeddings for each in embedded])
+    whole = embedded[0].retrieval(together).summary()
+    # Folds of an older version may lack a score of this one.
+    measured = [name for name in SCORES if all(name in each for each in tested)]
+    return {
+        "separated": {name: float(np.mean([t[name] for t in tested])) for name in measured},
+        "concatenated": {name: float(whole[name]) for name in measured},
+        "seconds": sum(run.result()["seconds"] for run in runs),
+    }
 
 
 def data_overrides(recipe: Recipe) -> dict[str, Any]:
@@ -151,20 +165,21 @@ def data_overrides(recipe: Recipe) -> dict[str, Any]:
     return {key: getattr(recipe.data, key.removeprefix("data.")) for key in keys}
 
 
-def computed(key: str, compute: Callable[[Path], Result]) -> Unit:
+def computed(key: str, compute: Callable[[Path], Result], *, is_light: bool = False) -> Unit:
     """Return a unit that computes its result, given its folder, and stores it as result.json."""
+    return Unit(key, partial(_compute, compute), _computed, is_light)
 
-    def work(folder: Path) -> Result:
-        result = found(folder)
-        if result is None:
-            result = compute(folder)
-            _write(folder / RESULT, result)
-        return result
 
-    def found(folder: Path) -> Result | None:
-        return _json(folder / RESULT)
+def _compute(compute: Callable[[Path], Result], folder: Path) -> Result:
+    result = _computed(folder)
+    if result is None:
+        result = compute(folder)
+        _write(folder / RESULT, result)
+    return result
 
-    return Unit(key, work, found)
+
+def _computed(folder: Path) -> Result | None:
+    return _json(folder / RESULT)
 
 
 def _try_training(recipe: Recipe, folder: Path, *, is_second: bool = False) -> Result:
@@ -173,14 +188,19 @@ def _try_training(recipe: Recipe, folder: Path, *, is_second: bool = False) -> R
     except StoppedError:
         raise
     except (ArithmeticError, RuntimeError) as error:
-        if "CUDA error" in str(error) and not isinstance(error, torch.OutOfMemoryError):
-            raise  # this process cannot use the device any more
+        if lost_device(error):
+            raise
         if is_second or isinstance(error, NotFiniteError):
             return _failed(error, folder)
     gc.collect()  # the second try may need the memory that the first one held
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return _try_training(recipe, folder, is_second=True)
+
+
+def lost_device(error: Exception) -> bool:
+    """Return whether this process cannot use its device any more: another process can."""
+    return "CUDA error" in str(error) and not isinstance(error, torch.OutOfMemoryError)
 
 
 def _failed(error: Exception, folder: Path) -> Result:
@@ -191,6 +211,22 @@ def _failed(error: Exception, folder: Path) -> Result:
 
 def _result_of_run(folder: Path) -> Result | None:
     return Run(folder).whole_result()
+
+
+def _found(
+    read: Callable[[Path], Result | None], left_over: Sequence[str], folder: Path
+) -> Result | None:
+    """Return a result, unless its process was killed before it removed what is not kept."""
+    return None if any((folder / name).exists() for name in left_over) else read(folder)
+
+
+def _remove(folder: Path, names: Sequence[str]) -> None:
+    for name in names:
+        path = folder / name
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _json(path: Path) -> Result | None:
