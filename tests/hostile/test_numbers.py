@@ -40,7 +40,7 @@ def definition(name, random):
     def over(rate):
         return lambda x: torch.log(1 + x) / rate
 
-    if name.endswith("cwms"):
+    if name.endswith(("cwms", "rest_ms")):
         energies = lambda d: torch.exp(a * (d - delta)), lambda d: torch.exp(-b * (d - delta))
         return settings, (*energies, over(a), over(b))
     energies = (
@@ -48,6 +48,15 @@ def definition(name, random):
         lambda d: over(b)(torch.exp(-b * (d - delta))),
     )
     return settings, (*energies, plain, plain)
+
+
+ORACLES = {
+    (True, False): loops.mean_field_loss,
+    (True, True): loops.mean_field_loss_against_rest,
+    (False, False): loops.pair_loss,
+    (False, True): loops.pair_loss_against_rest,
+}
+"""The loops of a loss: with fields or not, one against the rest or not."""
 
 
 def batch(random, dtype):
@@ -83,7 +92,7 @@ def test_values_and_gradients_are_those_of_nested_loops(name):
         x, labels, fields = batch(random, dtype)
         inputs = [x, fields] if name in MEAN_FIELD else [x]
         exact = [each.double().requires_grad_() for each in inputs]
-        oracle = loops.mean_field_loss if name in MEAN_FIELD else loops.pair_loss
+        oracle = ORACLES[name in MEAN_FIELD, name.endswith("rest_ms")]
         truth = oracle(*terms, kind, exact[0], labels, *exact[1:])
         true_gradients = gradients_of(truth, exact) if truth.requires_grad else [None] * 2
         for impl in ("reference", "streaming") if name in MEAN_FIELD else ("reference",):

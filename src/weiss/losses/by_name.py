@@ -17,6 +17,10 @@ from weiss.losses.multi_similarity import (
     MeanFieldClassWiseMultiSimilarityLoss,
 )
 from weiss.losses.parameter_groups import FIELD_LR_SCALE, PROXY_LR_SCALE
+from weiss.losses.rest_multi_similarity import (
+    MeanFieldRestMultiSimilarityLoss,
+    RestMultiSimilarityLoss,
+)
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,10 @@ FAMILIES = {
         ("MFCWMS", MeanFieldClassWiseMultiSimilarityLoss),
     ),
     "binomial": (("Binomial", BinomialDevianceLoss), ("MFBinomial", MeanFieldBinomialDevianceLoss)),
+    "rest_ms": (
+        ("RestMS", RestMultiSimilarityLoss),
+        ("MFRestMS", MeanFieldRestMultiSimilarityLoss),
+    ),
 }
 """Pair losses and their mean-field children, with their titles, by the name of the pair loss."""
 DERIVED: dict[str, LossEntry] = {
