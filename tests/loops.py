@@ -34,6 +34,8 @@ def members_of(labels: Tensor) -> dict[int, list[int]]:
 def class_sizes(members, average):
     """What the sum over a class is divided by: its size, or the mean size of those present."""
     sizes = {c: len(samples) for c, samples in members.items()}
+    if average == "none":
+        return dict.fromkeys(sizes, 1)
     if average == "samples":
         return dict.fromkeys(sizes, sum(sizes.values()) / len(sizes))
     return sizes
@@ -93,6 +95,54 @@ def mean_field_loss(
             if other != c:
                 total = total + repulsion_link(push(c, other) + push(other, c)) / 2
     return total / len(members)
+
+
+def pair_loss_against_rest(
+    attraction, repulsion, attraction_link, repulsion_link, kind, embeddings, labels,
+    average="classes",
+):  # fmt: skip
+    """The pair loss in which a class's averages with all others share a link."""
+    classes, members = classes_of(labels), members_of(labels)
+    size = class_sizes(members, average)
+    total = embeddings.new_zeros(())
+    for c in members:
+        inside, rest = embeddings.new_zeros(()), embeddings.new_zeros(())
+        for i in members[c]:
+            for j in members[c]:
+                inside = inside + attraction(distance(kind, embeddings[i], embeddings[j]))
+        for other in members:
+            for i in members[c]:
+                for j in members[other]:
+                    if other != c and classes[i].isdisjoint(classes[j]):
+                        energy = repulsion(distance(kind, embeddings[i], embeddings[j]))
+                        rest = rest + energy / (size[c] * size[other])
+        total = total + attraction_link(inside / (2 * size[c] ** 2)) + repulsion_link(rest)
+    return total / len(members)
+
+
+def mean_field_loss_against_rest(
+    attraction, repulsion, attraction_link, repulsion_link, kind, embeddings, labels, fields,
+    average="classes", keeps="full", divides_by="present",
+):  # fmt: skip
+    """Its mean-field form without constraint, one class after the other."""
+    classes, members = classes_of(labels), members_of(labels)
+    size = class_sizes(members, average)
+    attracts, repels = embeddings.new_zeros(()), embeddings.new_zeros(())
+    for c in range(len(fields)):
+        inside, rest = embeddings.new_zeros(()), embeddings.new_zeros(())
+        for i in members.get(c, []):
+            inside = inside + attraction(distance(kind, embeddings[i], fields[c])) / size[c]
+            for other in range(len(fields)):  # the samples of c, against the other fields
+                if other not in classes[i] and keeps == "full":
+                    rest = rest + repulsion(distance(kind, embeddings[i], fields[other])) / size[c]
+        for other in members:  # the other samples, against the field of c
+            for i in members[other]:
+                if c not in classes[i]:
+                    rest = rest + repulsion(distance(kind, embeddings[i], fields[c])) / size[other]
+        if c in members:
+            attracts = attracts + attraction_link(inside)
+        repels = repels + repulsion_link(rest)
+    return attracts / len(members) + repels / len(members if divides_by == "present" else fields)
 
 
 def soft_constraint(repulsion, repulsion_link, kind, fields):

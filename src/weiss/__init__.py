@@ -27,7 +27,9 @@ if TYPE_CHECKING:
         MeanFieldClassWiseMultiSimilarityLoss,
         MeanFieldContrastiveLoss,
         MeanFieldLoss,
+        MeanFieldRestMultiSimilarityLoss,
         PairLoss,
+        RestMultiSimilarityLoss,
         make_loss,
     )
     from weiss.losses.parameter_groups import parameter_groups
@@ -42,7 +44,9 @@ __all__ = [
     "MeanFieldClassWiseMultiSimilarityLoss",
     "MeanFieldContrastiveLoss",
     "MeanFieldLoss",
+    "MeanFieldRestMultiSimilarityLoss",
     "PairLoss",
+    "RestMultiSimilarityLoss",
     "Retrieval",
     "__version__",
     "concatenate_embeddings",

@@ -241,6 +241,16 @@ def test_what_cannot_be_compared_is_refused(call, error, message):
         call()
 
 
+@pytest.mark.parametrize("average", ["classes", "none"])
+def test_in_blocks_classes_that_share_a_link_have_the_value_of_the_pair_loss(average):
+    embeddings, labels = cloud(sizes=(1, 7, 3, 1, 12, 2, 5), size=4)
+    loss = make_loss("rest_ms", 7, 4, alpha=2.0, beta=5.0, delta=0.6, average=average)
+    plain = loss(embeddings, labels).item()
+    for cells in (1, 100, 300, 10**6):
+        value = pair_value(loss, embeddings, labels, cells=cells)
+        assert value == pytest.approx(plain, rel=1e-10)
+
+
 def test_thousands_of_samples_never_need_all_pairs_at_once():
     embeddings, labels = draw_classes(0.2, 100, 10, 16, seed=0)
     loss = make_loss("cwms", 100, 16)

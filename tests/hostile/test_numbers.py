@@ -40,7 +40,7 @@ def definition(name, random):
     def over(rate):
         return lambda x: torch.log(1 + x) / rate
 
-    if name.endswith("cwms"):
+    if name.endswith(("cwms", "rest_ms")):
         energies = lambda d: torch.exp(a * (d - delta)), lambda d: torch.exp(-b * (d - delta))
         return settings, (*energies, over(a), over(b))
     assert name.endswith("binomial"), f"the definition of {name} must be written here"
@@ -49,6 +49,15 @@ def definition(name, random):
         lambda d: over(b)(torch.exp(-b * (d - delta))),
     )
     return settings, (*energies, plain, plain)
+
+
+ORACLES = {
+    (True, False): loops.mean_field_loss,
+    (True, True): loops.mean_field_loss_against_rest,
+    (False, False): loops.pair_loss,
+    (False, True): loops.pair_loss_against_rest,
+}
+"""The loops of a loss: with fields or not, one against the rest or not."""
 
 
 def batch(random, dtype):
@@ -84,7 +93,7 @@ def test_values_and_gradients_are_those_of_nested_loops(name):
         x, labels, fields = batch(random, dtype)
         inputs = [x, fields] if name in MEAN_FIELD else [x]
         exact = [each.double().requires_grad_() for each in inputs]
-        oracle = loops.mean_field_loss if name in MEAN_FIELD else loops.pair_loss
+        oracle = ORACLES[name in MEAN_FIELD, name.endswith("rest_ms")]
         truth = oracle(*terms, kind, exact[0], labels, *exact[1:])
         true_gradients = gradients_of(truth, exact) if truth.requires_grad else [None] * 2
         for impl in ("reference", "streaming") if name in MEAN_FIELD else ("reference",):
@@ -104,7 +113,8 @@ def test_values_and_gradients_are_those_of_nested_loops(name):
                 scale = true.norm().item()
                 gap = (ours.double() - true).norm().item()
                 # Where everything cancels, rounding of single terms is left.
-                small = 1e-3 * GRADIENT[dtype] / max(x.double().norm(dim=1).min().item(), 1e-9)
+                shortest = min(each.norm(dim=1).min().item() for each in exact)
+                small = 1e-3 * GRADIENT[dtype] / max(shortest, 1e-9)
                 held = gap <= GRADIENT[dtype] * scale + small
                 failures.must(held, f"{where}: a gradient is off by {gap:.3g} of {scale:.3g}")
     failures.settle()

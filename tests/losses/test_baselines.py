@@ -1,4 +1,4 @@
-"""The baselines: PML's values, the paper's settings, and class vectors that stay as they are."""
+"""The baselines: PML's values, published settings, and class vectors that stay as they are."""
 
 import warnings
 
@@ -11,7 +11,7 @@ from weiss.losses import Baseline
 from weiss.losses.by_name import BASELINES
 
 with warnings.catch_warnings(action="ignore"):
-    from pytorch_metric_learning import losses, miners
+    from pytorch_metric_learning import losses, miners, regularizers
 
 X = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(12) % 5
@@ -31,13 +31,32 @@ PML = {
     "proxy_nca": lambda: (losses.ProxyNCALoss(5, 4, softmax_scale=32), None),
     "proxy_anchor": lambda: (losses.ProxyAnchorLoss(5, 4, margin=0.1, alpha=32), None),
     "norm_softmax": lambda: (losses.NormalizedSoftmaxLoss(5, 4, temperature=0.05), None),
+    "soft_triple": lambda: (
+        losses.SoftTripleLoss(
+            5,
+            4,
+            centers_per_class=10,
+            la=20,
+            gamma=0.1,
+            margin=0.01,
+            weight_reg_weight=0.2,
+            weight_regularizer=regularizers.SparseCentersRegularizer(5, 10),
+        ),
+        None,
+    ),
+    "subcenter_arcface": lambda: (
+        losses.SubCenterArcFaceLoss(
+            num_classes=5, embedding_size=4, margin=28.6, scale=64, sub_centers=3
+        ),
+        None,
+    ),
 }
-"""Losses and their miners, with the paper's settings."""
+"""Losses and their miners, with the paper's settings, or those of their own publications."""
 PROXIES = [name for name, entry in BASELINES.items() if entry.class_lr_scale is not None]
 
 
-@pytest.mark.parametrize("name", BASELINES)
-def test_a_baseline_has_the_value_of_pml_with_the_papers_settings(name):
+@pytest.mark.parametrize("name", PML)
+def test_a_baseline_has_the_value_of_pml_with_published_settings(name):
     torch.manual_seed(0)
     theirs, miner = PML[name]()
     expected = theirs(X, Y) if miner is None else theirs(X, Y, miner(X, Y))
@@ -47,6 +66,20 @@ def test_a_baseline_has_the_value_of_pml_with_the_papers_settings(name):
     assert expected > 0
     assert miner is None or not torch.isclose(theirs(X, Y), expected)
     torch.testing.assert_close(loss(X, Y), expected)
+
+
+def test_several_vectors_of_a_class_are_a_whole_number_and_not_its_class_vector():
+    for name, counts in (
+        ("soft_triple", "centers_per_class"),
+        ("subcenter_arcface", "sub_centers"),
+    ):
+        assert weiss.make_loss(name, 4, 4).class_vectors is None
+        for wrong, kind in ((2.5, TypeError), (0, ValueError)):
+            with pytest.raises(kind, match=f"{counts} must be"):
+                weiss.make_loss(name, 4, 4, **{counts: wrong})
+    one = weiss.make_loss("soft_triple", 4, 4, centers_per_class=1)
+    assert one.class_vectors.equal(one.loss.fc.T)
+    assert one(X, Y.clamp_max(3)).isfinite()
 
 
 def test_a_baseline_with_a_miner_refuses_other_tuples():
@@ -113,6 +146,7 @@ def test_the_names_are_those_recipes_rely_on():
         *("contrastive", "cwms", "mf_contrastive", "mf_cwms", "binomial", "mf_binomial"),
         *("contrastive_pml", "ms", "ms_miner", "arcface", "cosface", "proxy_nca"),
         *("proxy_anchor", "norm_softmax", "triplet"),
+        *("soft_triple", "subcenter_arcface", "center"),
     }
 
 

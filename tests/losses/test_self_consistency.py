@@ -149,6 +149,8 @@ def test_class_vectors_of_a_baseline_are_a_class_a_row(name, sizes):
     loss = weiss.make_loss(name, *sizes)
     vectors = loss.class_vectors.detach()
     assert tuple(vectors.shape) == sizes
+    if name == "center":
+        return  # its logits are those of a classifier with vectors of its own
     x = torch.nn.functional.normalize(torch.randn(6, sizes[1]))
     logits = loss.get_logits(x).detach()
     for i in range(6):

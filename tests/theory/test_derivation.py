@@ -17,7 +17,7 @@ from weiss.theory.interactions import Interactions, LogLink, rate
 
 CASES = [
     (seed, kind, average)
-    for seed, average in enumerate(["classes", "samples"])
+    for seed, average in enumerate(["classes", "samples", "none"])
     for kind in ("cosine", "euclidean")
 ]
 

@@ -48,7 +48,7 @@ from weiss.theory.interactions import Interactions
 
 NOT_SHARED = (
     *("reg_weight", "reg_scale", "max_labels_per_sample", "class_lr", "check", "impl"),
-    *("skip", "matmul_dtype", "fluctuations"),
+    *("skip", "matmul_dtype", "fluctuations", "keeps", "divides_by"),
 )
 """Settings that do not change the energy of a pair; they are ignored."""
 CELLS = 8_000_000
@@ -221,14 +221,25 @@ def pair_value(loss: PairLoss, embeddings: Tensor, labels: Tensor, *, cells: int
     weight_K = 1.0 / count_K.to(embeddings.dtype)
     if loss.average == "samples":
         weight_K = torch.full_like(weight_K, len(count_K) / len(labels))
-    total = 0.0
+    if loss.average == "none":
+        weight_K = torch.ones_like(weight_K)
+    total, link, rest_K = 0.0, loss.interactions.repulsion_link, None
+    if loss.interactions.sharing is not None:
+        rest_K = torch.full_like(weight_K, link.empty(weight_K.dtype))
     for first, last in _blocks(count_K.tolist(), cells):
         begin = int(start_K[first])
         end = begin + int(count_K[first:last].sum())
         dist_bN = DISTANCES[loss.distance](sorted_ND[begin:end], sorted_ND[begin:])
         total += _block_sum(
-            loss.interactions, dist_bN, slot_N[begin:] - first, weight_K[first:], last - first
+            loss.interactions,
+            dist_bN,
+            slot_N[begin:] - first,
+            weight_K[first:],
+            last - first,
+            None if rest_K is None else rest_K[first:],
         )
+    if rest_K is not None:
+        total += float(link.apply(rest_K).sum())
     return total / len(count_K)
 
 
@@ -245,12 +256,18 @@ def _blocks(counts: list[int], cells: int) -> list[tuple[int, int]]:
 
 
 def _block_sum(
-    interactions: Interactions, dist_bN: Tensor, slot_N: Tensor, weight_K: Tensor, num_rows: int
+    interactions: Interactions,
+    dist_bN: Tensor,
+    slot_N: Tensor,
+    weight_K: Tensor,
+    num_rows: int,
+    rest_K: Tensor | None,
 ) -> float:
     """Return the share of a block of classes in the pair loss, before the division by C.
 
     The rows are the first b of the columns and hold ``num_rows`` classes; ``slot_N`` is the class
-    of each column, from 0, and ``weight_K`` the weight of the sum over each class.
+    of each column, from 0, and ``weight_K`` the weight of the sum over each class. If the
+    repulsions of a class share a link, they are added to ``rest_K`` instead.
     """
     slot_b = slot_N[: len(dist_bN)]
     same_bN = slot_b[:, None] == slot_N
@@ -266,10 +283,15 @@ def _block_sum(
     push_bN = push_bN.masked_fill(same_bN, link.empty(push_bN.dtype))
     push_kN = link.segment_sum(push_bN, slot_b, num_rows)
     push_Kk = link.segment_sum(push_kN.T, slot_N, len(weight_K))
-    push_Kk = link.apply(link.times(push_Kk, weight_K[:, None] * weight_K[:num_rows]))
+    push_Kk = link.times(push_Kk, weight_K[:, None] * weight_K[:num_rows])
     # Each pair of classes once, instead of half the sum over both orders.
     is_later_Kk = torch.arange(len(weight_K))[:, None] > torch.arange(num_rows)
-    repulsion = push_Kk.masked_fill(~is_later_Kk, 0.0).sum()
+    if rest_K is not None:
+        push_Kk = push_Kk.masked_fill(~is_later_Kk, link.empty(push_Kk.dtype))
+        rest_K.copy_(link.add(rest_K, link.sum(push_Kk, dim=1)))
+        rest_K[:num_rows] = link.add(rest_K[:num_rows], link.sum(push_Kk, dim=0))
+        return float(attraction)
+    repulsion = link.apply(push_Kk).masked_fill(~is_later_Kk, 0.0).sum()
     return float(attraction + repulsion)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from weiss.kernels.constraint import constraint
 from weiss.kernels.cuda_graphs import CudaGraphs
+from weiss.kernels.one_against_rest import stream_rest, totals_of_all
 from weiss.kernels.plan import Plan
 from weiss.kernels.problem import BorrowedBuffers, Counts, Found, Task
 from weiss.kernels.streaming import stream
@@ -88,6 +89,8 @@ def _execute(plan: Plan, task: Task, graphs: CudaGraphs) -> tuple[Found, Counts 
     if task.fields_CD.shape[0] == 0:
         return _empty_shard(plan, task), None
     if not plan.is_fused:
+        if task.problem.interactions.sharing is not None:
+            return stream_rest(task), None
         return stream(task, skips=plan.skips), None
     if plan.skips:
         from weiss.kernels.near_pairs import near_pairs
@@ -105,8 +108,12 @@ def _empty_shard(plan: Plan, task: Task) -> Found:
     x_BD, fields_CD, classes = task.embeddings_BD, task.fields_CD, task.classes
     dtype, device = working_dtype(x_BD, fields_CD), fields_CD.device
     num_slots = len(classes) if isinstance(classes, Tensor) else classes.num_slots
-    has_log = isinstance(task.problem.interactions.repulsion_link, LogLink)
-    if not plan.is_fused or has_log:
+    link, sharing = task.problem.interactions.repulsion_link, task.problem.interactions.sharing
+    if sharing is not None:
+        if sharing.keeps == "full":
+            nothing_K = torch.zeros(num_slots, dtype=dtype, device=device)
+            totals_of_all(link, task.shard, nothing_K, nothing_K + link.empty(dtype))
+    elif not plan.is_fused or isinstance(link, LogLink):
         task.shard.add_up(torch.zeros(num_slots, num_slots, dtype=dtype, device=device))
     return Found(
         torch.zeros((), dtype=dtype, device=device),

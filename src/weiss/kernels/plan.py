@@ -181,8 +181,12 @@ def _why_not_triton(task: Task, matmul_dtype: str) -> str | None:
     if problem.distance != "cosine":
         return f"its kernels know the cosine distance, not {problem.distance!r}"
     form = problem.form
+    if problem.interactions.sharing is not None:
+        return "its kernels give every pair of classes a link of its own"
     if form is None:
         return "its kernels do not know these interactions, which have no closed form"
+    if problem.average == "none":
+        return "its kernels average over classes or samples, and average='none' sums"
     if task.labels.ndim > 1:
         return "its kernels take class indices, not multi-hot labels"
     if matmul_dtype == "bfloat16" and form.kind == "exp":

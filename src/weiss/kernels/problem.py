@@ -34,6 +34,7 @@ class Shard:
         all_blocks: from the fields of this process and a number of rows, the fields of every shard
             in blocks of at most so many rows, each with the class of its first row.
         parts: how many shards there are.
+        index: the place of this one among them, from 0.
     """
 
     first: int
@@ -41,6 +42,7 @@ class Shard:
     add_up: Callable[[Tensor], Tensor] = _itself
     all_blocks: Callable[[Tensor, int], Iterator[tuple[int, Tensor]]] = _own_blocks
     parts: int = 1
+    index: int = 0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Shard":
         """A copy of a loss belongs to the same processes."""
@@ -63,7 +65,7 @@ class Problem:
     Attributes:
         interactions: attraction, repulsion and their links.
         distance: ``"cosine"`` or ``"euclidean"``.
-        average: ``"classes"`` or ``"samples"``.
+        average: ``"classes"``, ``"samples"`` or ``"none"``.
         reg_weight: lambda of the soft constraint.
         reg_scale: ``"paper"`` or ``"released"``.
     """

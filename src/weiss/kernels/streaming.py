@@ -61,9 +61,9 @@ def stream(task: Task, *, skips: bool = False) -> Found:
     dtype = working_dtype(embeddings_BD, fields_CD)
     x_BD = embeddings_BD.detach().to(dtype)
     geometry = GEOMETRIES[problem.distance](x_BD, wants_embeddings, wants_fields)
-    batch = _BatchWeights(problem, members, dtype)
+    batch = BatchWeights(problem, members, dtype)
     gradient_CD = torch.empty_like(fields_CD) if wants_fields else None
-    column_K, is_here_K = _columns(members, shard, len(fields_CD))
+    column_K, is_here_K = columns_of(members, shard, len(fields_CD))
     # One place more, for the slots of which there is nothing to say here.
     is_absent_C = members.used_K.new_ones(len(fields_CD) + 1)
     is_absent_C.index_fill_(0, column_K.masked_fill(~is_here_K, len(fields_CD)), False)
@@ -94,14 +94,16 @@ def stream(task: Task, *, skips: bool = False) -> Found:
     return Found(value + part, gradient_BD, gradient_CD, visited if skips else None)
 
 
-class _BatchWeights:
+class BatchWeights:
     """The weights of a batch's samples in the averages over their classes."""
 
     def __init__(self, problem: Problem, members: Membership, dtype: torch.dtype) -> None:
         self.members = members
         num_present = members.used_K.sum()
         weight_K = members.count_K.to(dtype).reciprocal()
-        if problem.average == "samples":
+        if problem.average == "none":
+            weight_K = torch.ones_like(weight_K)
+        elif problem.average == "samples":
             total = (members.count_K * members.used_K).sum()
             weight_K = (num_present.to(dtype) / total).expand_as(weight_K)
         self.weight_K = weight_K
@@ -144,7 +146,7 @@ class _BatchWeights:
         return total_Kc, weight_P.expand_as(x_Pc)
 
 
-def _columns(members: Membership, shard: Shard, num_here: int) -> tuple[Tensor, Tensor]:
+def columns_of(members: Membership, shard: Shard, num_here: int) -> tuple[Tensor, Tensor]:
     """Return the column ``(K,)`` of each slot's class among the fields here, and whether it is."""
     column_K = members.class_K - shard.first
     is_here_K = members.used_K & (column_K >= 0) & (column_K < num_here)
@@ -154,7 +156,7 @@ def _columns(members: Membership, shard: Shard, num_here: int) -> tuple[Tensor, 
 def _one_sided(
     problem: Problem,
     geometry: Geometry,
-    batch: _BatchWeights,
+    batch: BatchWeights,
     measured: tuple[Tensor, PullBack],
     is_absent_c: Tensor,
 ) -> tuple[Tensor, Tensor | None]:
@@ -180,7 +182,7 @@ def _one_sided(
 def _one_sided_near(
     problem: Problem,
     geometry: Geometry,
-    batch: _BatchWeights,
+    batch: BatchWeights,
     fields_cD: Tensor,
     measured: tuple[Tensor, PullBack],
     is_absent_c: Tensor,
@@ -205,7 +207,7 @@ def _one_sided_near(
 def _present_classes(
     problem: Problem,
     geometry: Geometry,
-    batch: _BatchWeights,
+    batch: BatchWeights,
     fields_CD: Tensor,
     shard: Shard,
     here: tuple[Tensor, Tensor],
@@ -217,12 +219,7 @@ def _present_classes(
     members, dtype = batch.members, geometry.x_BD.dtype
     column_K, is_here_K = here
     dist_BK, pull_back = geometry.measure(fields_CD.detach()[column_K].to(dtype))
-
-    dist_P = members.rows(dist_BK).gather(1, members.slot_P[:, None]).squeeze(1)
-    pull_P, slope_P = problem.attraction_and_slope(dist_P)
-    pull_K, by_pull_P = batch.through(problem.interactions.attraction_link, pull_P)
-    attraction = pull_K.masked_fill(~is_here_K, 0.0).sum()
-    slope_P = by_pull_P * slope_P
+    attraction, pull_BK = attraction_of(problem, batch, dist_BK, is_here_K)
 
     link = problem.interactions.repulsion_link
     own_BK = members.own_slots()
@@ -242,10 +239,24 @@ def _present_classes(
     counts_PK = counts_KK.index_select(0, members.slot_P)
     slope_BK = batch.to_samples(by_energy_PK.masked_fill(~counts_PK, 0.0)) * slope_BK
     slope_BK = slope_BK.masked_fill(own_BK, 0.0)
+    slope_BK = (slope_BK + pull_BK).masked_fill(~is_here_K, 0.0) * batch.scale
+    return value, pull_back(slope_BK)
+
+
+def attraction_of(
+    problem: Problem, batch: BatchWeights, dist_BK: Tensor, is_here_K: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the attraction of the classes here, and its derivative by the distances ``(B, K)``.
+
+    Both without the division by the number of classes present.
+    """
+    members = batch.members
+    dist_P = members.rows(dist_BK).gather(1, members.slot_P[:, None]).squeeze(1)
+    pull_P, slope_P = problem.attraction_and_slope(dist_P)
+    pull_K, by_pull_P = batch.through(problem.interactions.attraction_link, pull_P)
     sample_P = members.sample_P
     if sample_P is None:
         sample_P = torch.arange(members.batch, device=dist_BK.device)
-    pull_BK = torch.zeros_like(slope_BK)
-    pull_BK.index_put_((sample_P, members.slot_P), slope_P)
-    slope_BK = (slope_BK + pull_BK).masked_fill(~is_here_K, 0.0) * batch.scale
-    return value, pull_back(slope_BK)
+    pull_BK = torch.zeros_like(dist_BK)
+    pull_BK.index_put_((sample_P, members.slot_P), by_pull_P * slope_P)
+    return pull_K.masked_fill(~is_here_K, 0.0).sum(), pull_BK

@@ -21,6 +21,11 @@ from weiss.losses.multi_similarity import (
     ClassWiseMultiSimilarityLoss,
     MeanFieldClassWiseMultiSimilarityLoss,
 )
+from weiss.losses.rest_multi_similarity import (
+    MeanFieldRestMultiSimilarityLoss,
+    RestMultiSimilarity,
+    RestMultiSimilarityLoss,
+)
 
 __all__ = [
     "LOSSES",
@@ -38,9 +43,12 @@ __all__ = [
     "MeanFieldContrastiveLoss",
     "MeanFieldLoss",
     "MeanFieldOptions",
+    "MeanFieldRestMultiSimilarityLoss",
     "PairArgs",
     "PairLoss",
     "PairOptions",
+    "RestMultiSimilarity",
+    "RestMultiSimilarityLoss",
     "loss_settings",
     "make_loss",
 ]

@@ -1,4 +1,4 @@
-"""The paper's baselines, from pytorch-metric-learning (PML), as modules that keep their precision.
+"""The baselines, most from pytorch-metric-learning (PML), as modules that keep their precision.
 
 PML rewrites a loss's class vectors to the dtype of whatever embeddings arrive, so that one step
 under bfloat16 autocast rounds them permanently. `Baseline` prevents that: it converts the
@@ -20,13 +20,21 @@ from torch import Tensor, nn
 
 from weiss._base import checks
 from weiss.losses.parameter_groups import PROXY_LR_SCALE
+from weiss.theory.distances import unit
+
+LIBRARIES = ("pytorch_metric_learning.", "weiss.losses.")
+"""Where the losses come from whose arguments are checked by name."""
+COUNTS = ("centers_per_class", "sub_centers")
+"""Arguments of baselines that are whole numbers: vectors of a class."""
+SAME = 1e-5
+"""Added to a squared distance of centres, as in SoftTriple's program: its root has a slope."""
 
 
 class Baseline(nn.Module):
-    """A PML loss, with its miner if it has one.
+    """A PML loss, with its miner if it has one; or another loss with PML's signature.
 
     Args:
-        loss: a loss of `pytorch_metric_learning.losses`.
+        loss: a loss of `pytorch_metric_learning.losses`, or a module called in the same way.
         miner: a miner of `pytorch_metric_learning.miners`, or None.
         num_classes: C for a loss with class vectors, whose labels must lie in [0, C); else None.
         embedding_size: D for a loss with class vectors; else None.
@@ -112,16 +120,18 @@ class Baseline(nn.Module):
         with self._in_at_least_float32(embeddings):
             logits: Tensor = self.loss.get_logits(embeddings)  # type: ignore[operator]
         # ProxyNCA returns distances, which are smaller for closer classes.
-        return logits if self.loss.distance.is_inverted else -logits  # type: ignore[union-attr]
+        distance = getattr(self.loss, "distance", None)
+        return logits if distance is None or distance.is_inverted else -logits
 
     @property
     def class_vectors(self) -> Tensor | None:
         """The class vectors ``(C, D)``; None for a loss over pairs or with several per class."""
         vectors: Tensor | None = next(self.loss.parameters(), None)
-        if vectors is not None and hasattr(self.loss, "W"):
+        if vectors is None:
+            return None
+        if hasattr(self.loss, "W") or hasattr(self.loss, "fc"):
             vectors = vectors.T  # some of PML's losses keep one column per class
-        is_one_each = vectors is not None and len(vectors) == self.num_classes
-        return vectors if is_one_each else None
+        return vectors if vectors.shape == (self.num_classes, self.embedding_size) else None
 
     def _as_class_vectors(self, embeddings: Tensor) -> Tensor:
         owner = type(self.loss).__name__
@@ -154,6 +164,31 @@ class Baseline(nn.Module):
                 parameters[name] = own
 
 
+class SparseCenters(nn.Module):
+    """SoftTriple's pull on the centres of a class: their mean distance, over all classes.
+
+    ``1/(C S (S - 1)) sum_c sum_{s < t} sqrt(2 - 2 w_cs . w_ct)``, of unit centres; half the mean
+    over pairs. PML's `SparseCentersRegularizer` has this value but forms all ``(C S)^2`` products.
+
+    Args:
+        centers_per_class: S.
+    """
+
+    def __init__(self, centers_per_class: int) -> None:
+        super().__init__()
+        self.centers_per_class = centers_per_class
+
+    def forward(self, centers: Tensor) -> Tensor:
+        """Return the value for centres ``(C S, D)``, those of a class together; 0 for one each."""
+        if self.centers_per_class == 1:
+            return centers.sum() * 0.0
+        each = self.centers_per_class
+        unit_CSD = unit(centers).view(-1, each, centers.shape[1])
+        is_pair_SS = torch.ones(each, each, dtype=torch.bool, device=centers.device).triu(1)
+        cos_CP = (unit_CSD @ unit_CSD.mT)[:, is_pair_SS]
+        return torch.sqrt(2.0 + SAME - 2.0 * cos_CP.clamp_max(1.0)).mean() / 2
+
+
 def from_pml(
     name: str, miner: Callable[[Any, dict[str, Any]], Any] | None = None, **defaults: Any
 ) -> tuple[Callable[..., Baseline], Callable[[], dict[str, Any]]]:
@@ -162,44 +197,71 @@ def from_pml(
     The builder takes ``num_classes, embedding_size`` for a loss that holds vectors of classes, and
     only arguments of the loss for one over the samples of a batch; both also ``check``. ``miner``
     makes a miner of PML's module of miners and these arguments, and removes its own from them.
+    A default ``weight_reg_weight`` is the weight of `SparseCenters`.
     """
 
     def build(*sizes: int, check: bool = True, **arguments: Any) -> Baseline:
         from pytorch_metric_learning import losses, miners
 
-        for what, size in zip(("num_classes", "embedding_size"), sizes, strict=False):
-            checks.count(what, size, name)
+        named = _sizes(sizes, name)
         given = defaults | arguments
         for what in defaults:
             checks.number(what, given[what], name)
         mines = None if miner is None else miner(miners, given)
         kind = getattr(losses, name)
-        return Baseline(kind(*sizes, **_checked(kind, given)), mines, *sizes, check=check)
+        given = _checked(kind, given)
+        if "weight_reg_weight" in defaults and "weight_regularizer" not in given:
+            each = given.get("centers_per_class", _numbers_of(kind)["centers_per_class"])
+            given["weight_regularizer"] = SparseCenters(each)
+        return Baseline(kind(**named, **given), mines, *sizes, check=check)
 
-    return build, lambda: _numbers_of(name) | defaults
+    return build, lambda: _pml_numbers(name) | defaults
+
+
+def from_here(
+    kind: type[nn.Module],
+) -> tuple[Callable[..., Baseline], Callable[[], dict[str, Any]]]:
+    """Return what builds a baseline of Weiss's own, and what returns its default numbers."""
+
+    def build(*sizes: int, check: bool = True, **arguments: Any) -> Baseline:
+        named = _sizes(sizes, kind.__name__)
+        return Baseline(kind(**named, **_checked(kind, arguments)), None, *sizes, check=check)
+
+    return build, lambda: _numbers_of(kind)
+
+
+def _sizes(sizes: tuple[int, ...], owner: str) -> dict[str, int]:
+    named = dict(zip(("num_classes", "embedding_size"), sizes, strict=False))
+    return {name: checks.count(name, size, owner) for name, size in named.items()}
 
 
 def _checked(kind: type, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments that a PML loss takes; refuse others, and text where it needs numbers."""
+    """Return arguments that a loss takes; refuse others, and text where it needs numbers."""
     known: set[str] = set()
     for above in kind.__mro__:
-        if "__init__" in vars(above) and above.__module__.startswith("pytorch_metric_learning"):
+        if "__init__" in vars(above) and above.__module__.startswith(LIBRARIES):
             known |= set(signature(above.__init__).parameters)  # type: ignore[misc]
-    numbers = _numbers_of(kind.__name__)
+    numbers = _numbers_of(kind)
     for name, given in arguments.items():
         if name not in known - {"self", "kwargs", "args"}:
             hint = checks.suggestion(name, numbers)
             raise TypeError(f"{kind.__name__} has no argument {name!r}.{hint}")
-        if name in numbers:
+        if name in COUNTS:
+            checks.count(name, given, kind.__name__)
+        elif name in numbers:
             checks.number(name, given, kind.__name__)
     return arguments
 
 
-def _numbers_of(name: str) -> dict[str, Any]:
-    """Return the hyper-parameters of a PML loss that are numbers, with PML's own defaults."""
+def _pml_numbers(name: str) -> dict[str, Any]:
     from pytorch_metric_learning import losses
 
-    declared = signature(getattr(losses, name).__init__).parameters.values()
+    return _numbers_of(getattr(losses, name))
+
+
+def _numbers_of(kind: type) -> dict[str, Any]:
+    """Return the hyper-parameters of a loss that are numbers, with the loss's own defaults."""
+    declared = signature(kind.__init__).parameters.values()  # type: ignore[misc]
     return {
         each.name: each.default
         for each in declared

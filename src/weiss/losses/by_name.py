@@ -8,14 +8,19 @@ from typing import Any, Literal
 from torch import nn
 
 from weiss._base import checks
-from weiss.losses.baselines import from_pml
+from weiss.losses.baselines import Baseline, from_here, from_pml
 from weiss.losses.binomial import BinomialDevianceLoss, MeanFieldBinomialDevianceLoss
+from weiss.losses.center import CenterLoss
 from weiss.losses.contrastive import ContrastiveLoss, MeanFieldContrastiveLoss
 from weiss.losses.multi_similarity import (
     ClassWiseMultiSimilarityLoss,
     MeanFieldClassWiseMultiSimilarityLoss,
 )
 from weiss.losses.parameter_groups import FIELD_LR_SCALE, PROXY_LR_SCALE
+from weiss.losses.rest_multi_similarity import (
+    MeanFieldRestMultiSimilarityLoss,
+    RestMultiSimilarityLoss,
+)
 
 
 @dataclass(frozen=True)
@@ -68,8 +73,9 @@ def _with_fields(title: str, build: Callable[..., nn.Module]) -> LossEntry:
     )
 
 
-def _with_proxies(title: str, name: str, **defaults: Any) -> LossEntry:
-    build, settings = from_pml(name, **defaults)
+def _with_proxies(
+    title: str, build: Callable[..., Baseline], settings: Callable[[], dict[str, Any]]
+) -> LossEntry:
     return LossEntry(title, build, "classes", PROXY_LR_SCALE, settings)
 
 
@@ -80,6 +86,10 @@ FAMILIES = {
         ("MFCWMS", MeanFieldClassWiseMultiSimilarityLoss),
     ),
     "binomial": (("Binomial", BinomialDevianceLoss), ("MFBinomial", MeanFieldBinomialDevianceLoss)),
+    "rest_ms": (
+        ("RestMS", RestMultiSimilarityLoss),
+        ("MFRestMS", MeanFieldRestMultiSimilarityLoss),
+    ),
 }
 """Pair losses and their mean-field children, with their titles, by the name of the pair loss."""
 DERIVED: dict[str, LossEntry] = {
@@ -111,13 +121,20 @@ BASELINES: dict[str, LossEntry] = {
             margin=0.1,
         ),
     ),
-    "arcface": _with_proxies("ArcFace", "ArcFaceLoss"),
-    "cosface": _with_proxies("CosFace", "CosFaceLoss"),
-    "proxy_nca": _with_proxies("ProxyNCA", "ProxyNCALoss", softmax_scale=32),
-    "proxy_anchor": _with_proxies("ProxyAnchor", "ProxyAnchorLoss", margin=0.1, alpha=32),
-    "norm_softmax": _with_proxies("NormSoftmax", "NormalizedSoftmaxLoss"),
+    "arcface": _with_proxies("ArcFace", *from_pml("ArcFaceLoss")),
+    "cosface": _with_proxies("CosFace", *from_pml("CosFaceLoss")),
+    "proxy_nca": _with_proxies("ProxyNCA", *from_pml("ProxyNCALoss", softmax_scale=32)),
+    "proxy_anchor": _with_proxies(
+        "ProxyAnchor", *from_pml("ProxyAnchorLoss", margin=0.1, alpha=32)
+    ),
+    "norm_softmax": _with_proxies("NormSoftmax", *from_pml("NormalizedSoftmaxLoss")),
+    # Not in the paper: with the settings of their own publications. SoftTriple's tau, the weight of
+    # the pull between the centres of a class, is PML's weight_reg_weight.
+    "soft_triple": _with_proxies("SoftTriple", *from_pml("SoftTripleLoss", weight_reg_weight=0.2)),
+    "subcenter_arcface": _with_proxies("Sub-centre ArcFace", *from_pml("SubCenterArcFaceLoss")),
+    "center": _with_proxies("Center", *from_here(CenterLoss)),
 }
-"""The losses of pytorch-metric-learning, which is imported when one is built."""
+"""Losses to compare with. Those of pytorch-metric-learning import it when they are built."""
 LOSSES = DERIVED | BASELINES
 """Every loss that has a short name."""
 

@@ -40,6 +40,7 @@ class PairOptions(TypedDict):
         average: ``"classes"`` (the paper's equations) weighs every class of the batch the same;
             ``"samples"`` (the released program) weighs every sample the same, by putting the
             mean class size of the batch for each ``n_c``. They agree on balanced batches.
+            ``"none"`` puts 1: sums in the place of averages.
         check: test the values of labels and embeddings (range, NaN; not of fields), which costs a
             transfer from the device each step. False tests nothing: a label out of range, a sample
             without a class or with more than ``max_labels_per_sample`` then gives a wrong value

@@ -84,7 +84,7 @@ def shard_classes(
     # The same parameter object, so that an optimiser that holds it stays valid.
     loss.fields.data = loss.fields.data[first : first + counts[rank]].clone()
     loss.fields.grad = None
-    loss.shard = _shard(first, counts, group)
+    loss.shard = _shard(first, counts, rank, group)
     return loss
 
 
@@ -132,7 +132,7 @@ def whole_state(loss: nn.Module, *, wanted: bool = True) -> dict[str, Tensor]:
     return state
 
 
-def _shard(first: int, counts: list[int], group: Any) -> Shard:
+def _shard(first: int, counts: list[int], rank: int, group: Any) -> Shard:
     # Closures, not methods: a copy of the loss shares the group, which cannot be copied.
     def add(part: Tensor) -> Tensor:
         return sum_over(part, group)
@@ -140,7 +140,7 @@ def _shard(first: int, counts: list[int], group: Any) -> Shard:
     def show(rows: Tensor, width: int) -> Iterator[tuple[int, Tensor]]:
         return blocks_of_all(rows, counts, width, group)
 
-    return Shard(first, sum(counts), add, show, len(counts))
+    return Shard(first, sum(counts), add, show, len(counts), rank)
 
 
 def _refuse_different(loss: MeanFieldLoss, counts: list[int], group: Any) -> None:

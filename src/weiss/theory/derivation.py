@@ -22,29 +22,39 @@ with ``N_cc' = <r(d(F_i, M_c'))>_{i in c}`` for a class in the batch and 0 for o
 prints it, or ``phi_r`` itself, as the released program has it. docs/theory.md goes through every
 step.
 
+One against the rest (`weiss.theory.interactions.OneAgainstRest`): the averages of a class with all
+others share a link. The repulsions of the two forms are then
+
+    1/|C_B| sum_{c in C_B} phi_r( sum_{c' != c in C_B} <r(d_ij)>_{i in c, j in c'} )   (rest, pairs)
+    1/|C_B| sum_c phi_r( sum_{c' != c} N_cc' + N_c'c )                                (rest, fields)
+
+with c and c' over all C classes in the second. It may drop ``N_cc'``, a class's samples against the
+other fields (``keeps="half"``), and divide by C instead of ``|C_B|`` (``divides_by="all"``).
+
 Dimensions: B batch, C classes, P memberships, K slots (classes present), as in `membership`.
 """
 
 import torch
 from torch import Tensor
 
-from weiss.theory.interactions import Interactions
+from weiss.theory.interactions import Interactions, Link, OneAgainstRest
 from weiss.theory.membership import Membership
 
-AVERAGES = ("classes", "samples")
+AVERAGES = ("classes", "samples", "none")
 
 
 def pair_loss(
     interactions: Interactions, dist_PP: Tensor, members: Membership, average: str
 ) -> Tensor:
-    """All pairs of the batch, self-pairs included: line (pairs) above.
+    """All pairs of the batch, self-pairs included: line (pairs) above, or (rest, pairs).
 
     Args:
         interactions: attraction, repulsion and their links.
         dist_PP: ``(P, P)`` distances between the samples of the memberships; with class indices,
             between the samples.
         members: the classes of the samples.
-        average: ``"classes"``, or ``"samples"`` replaces every ``n_c`` by the mean class size.
+        average: ``"classes"``; ``"samples"`` replaces every ``n_c`` by the mean class size,
+            ``"none"`` by 1, so that averages are sums.
 
     Returns:
         The loss, a scalar.
@@ -65,8 +75,13 @@ def pair_loss(
     push_PP = push_PP.masked_fill(members.sharing(), link.empty(push_PP.dtype))
     push_KP = link.segment_sum(push_PP, members.slot_P, members.num_slots)
     push_KK = link.segment_sum(push_KP.T, members.slot_P, members.num_slots)
-    push_KK = link.apply(link.times(push_KK, weight_K[:, None] * weight_K))
-    repulsion = push_KK.masked_fill(~members.different(), 0.0).sum() / 2
+    push_KK = link.times(push_KK, weight_K[:, None] * weight_K)
+    is_pair_KK = members.different()
+    if interactions.sharing is None:
+        repulsion = link.apply(push_KK).masked_fill(~is_pair_KK, 0.0).sum() / 2
+    else:
+        push_K = link.sum(push_KK.masked_fill(~is_pair_KK, link.empty(push_KK.dtype)), dim=1)
+        repulsion = link.apply(push_K).masked_fill(~members.used_K, 0.0).sum()
 
     return (attraction + repulsion) / num_present
 
@@ -74,7 +89,7 @@ def pair_loss(
 def mean_field_loss(
     interactions: Interactions, dist_BC: Tensor, members: Membership, average: str
 ) -> Tensor:
-    """Every sample against every class's field: line (fields) above.
+    """Every sample against every class's field: line (fields) above, or (rest, fields).
 
     Nothing of size C x C is formed. An ordered pair of classes of which only one is in the batch
     contributes ``phi(N_cc')``, and there are two such orders, which cancel the 1/2; only the small
@@ -84,7 +99,8 @@ def mean_field_loss(
         interactions: attraction, repulsion and their links.
         dist_BC: ``(B, C)`` distances from the samples to the fields.
         members: the classes of the samples.
-        average: ``"classes"``, or ``"samples"`` replaces every ``n_c`` by the mean class size.
+        average: ``"classes"``; ``"samples"`` replaces every ``n_c`` by the mean class size,
+            ``"none"`` by 1, so that averages are sums.
 
     Returns:
         The loss without its soft constraint, a scalar.
@@ -101,6 +117,11 @@ def mean_field_loss(
 
     own_BC = members.own(num_classes)
     push_KC = _push(interactions, dist_BC, own_BC, members, weight_K)
+    sharing = interactions.sharing
+    if sharing is not None:
+        divisor = num_classes if sharing.divides_by == "all" else num_present
+        rest = _against_the_rest(interactions.repulsion_link, sharing, push_KC, members)
+        return attraction / num_present + rest / divisor
     is_one_sided_KC = members.used_K[:, None] & ~own_BC.any(dim=0)
     link = interactions.repulsion_link
     one_sided = link.apply(push_KC).masked_fill(~is_one_sided_KC, 0.0).sum()
@@ -112,6 +133,22 @@ def mean_field_loss(
     two_sided = two_sided_KK.masked_fill(~members.different(), 0.0).sum() / 2
 
     return (attraction + one_sided + two_sided) / num_present
+
+
+def _against_the_rest(
+    link: Link, sharing: OneAgainstRest, push_KC: Tensor, members: Membership
+) -> Tensor:
+    """Return ``sum_c phi_r(sum_{c'} N_cc' + N_c'c)`` from ``N`` ``(K, C)``, or half of each sum."""
+    num_classes, empty = push_KC.shape[1], link.empty(push_KC.dtype)
+    push_KC = push_KC.masked_fill(~members.used_K[:, None], empty)
+    push_C = link.sum(push_KC, dim=0)
+    if sharing.keeps == "full":
+        # One place more than classes, for the slots that are not used.
+        column_K = members.class_K.masked_fill(~members.used_K, num_classes)
+        own_C = push_KC.new_full((num_classes + 1,), empty)
+        own_C = own_C.scatter(0, column_K, link.sum(push_KC, dim=1))[:num_classes]
+        push_C = link.add(push_C, own_C)
+    return link.apply(push_C).sum()
 
 
 def _push(
@@ -153,8 +190,10 @@ def soft_constraint(interactions: Interactions, dist_CC: Tensor, reg_scale: str)
 
 
 def _weights(members: Membership, dtype: torch.dtype, average: str) -> tuple[Tensor, Tensor]:
-    """Return ``1 / n_c`` for each slot, and the number of classes present."""
+    """Return ``1 / n_c`` for each slot, or 1 for sums, and the number of classes present."""
     count_K, num_present = members.count_K.to(dtype), members.used_K.sum()
+    if average == "none":
+        return torch.ones_like(count_K), num_present
     if average == "samples":
         mean_count = (count_K * members.used_K).sum() / num_present
         count_K = mean_count.expand_as(count_K)

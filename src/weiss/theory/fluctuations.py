@@ -75,6 +75,11 @@ def checked(
             "'second'. The spread of a class is measured in one process."
         )
     asked = f"for {owner} with fluctuations='second'"
+    if interactions.sharing is not None:
+        raise ValueError(
+            f"every pair of classes must have a link of its own {asked}; got one against the rest. "
+            "The correction is known for pairs of classes. Use fluctuations='none'."
+        )
     form = closed_form_of(interactions)
     if form is None or form.kind == "softplus":
         raise ValueError(

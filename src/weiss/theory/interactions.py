@@ -4,6 +4,8 @@ A pair loss without anchors defines what two samples do to each other by their d
 an *attraction* inside a class and a *repulsion* between two classes. The values are averaged over
 all pairs of a class (or of two classes), and the average passes through a *link* before the sum
 over classes: the identity in the contrastive loss, ``log(1 + x)`` in multi-similarity losses.
+Of the repulsion either every pair of classes has a link of its own, or all pairs of a class with
+the others share one (`OneAgainstRest`).
 
 `Interactions` is that description. `weiss.theory.derivation` turns it into the pair loss and into
 its mean-field child; no loss averages anything itself.
@@ -142,6 +144,29 @@ def _indicator(segment_P: Tensor, num_segments: int, dtype: torch.dtype) -> Tens
     return (segment[:, None] == segment_P).to(dtype)
 
 
+@dataclass(frozen=True)
+class OneAgainstRest:
+    """One link for the repulsion of a class from all others; else each pair has its own.
+
+    Attributes:
+        keeps: of the mean-field form. ``"full"`` keeps both parts of a class's sum: its samples
+            against the other fields, and the other samples against its field. ``"half"`` keeps the
+            second part alone.
+        divides_by: of the mean-field form. ``"present"`` divides the sum over classes by their
+            number in the batch, as the sum of attractions is; ``"all"`` by the number of fields.
+    """
+
+    keeps: str = "full"
+    divides_by: str = "present"
+
+    def __post_init__(self) -> None:
+        """Refuse other words."""
+        for name, options in (("keeps", KEEPS), ("divides_by", DIVIDES_BY)):
+            checks.one_of(name, getattr(self, name), options, type(self).__name__)
+
+
+KEEPS = ("full", "half")
+DIVIDES_BY = ("present", "all")
 Form = Literal["hinge", "exp", "softplus"]
 _DESCRIBED = ("attraction", "repulsion", "attraction_link", "repulsion_link")
 
@@ -166,6 +191,12 @@ class ClosedForm(NamedTuple):
     push_rate: float = 1.0
 
 
+def choice(*options: str) -> str:
+    """Declare a setting of `Interactions` that is one of these words; the first is the default."""
+    declared: str = field(default=options[0], metadata={"options": options})
+    return declared
+
+
 def rate(default: float) -> float:
     """Declare a hyper-parameter of `Interactions` that must be greater than 0."""
     declared: float = field(default=default, metadata={"above": 0.0})
@@ -178,11 +209,12 @@ class Interactions(ABC):
 
     Write one as a frozen dataclass whose fields are the hyper-parameters: it then prints, pickles
     and cannot be changed while a loss uses it. Every field must be a number of at most 1e9 in size,
-    and one declared with `rate` must be greater than 0.
+    one declared with `rate` greater than 0, one declared with `choice` one of its words.
 
     A subclass may declare ``form=...``: it is then one of the kinds of `ClosedForm`, with the
     hyper-parameters ``pos_margin`` and ``neg_margin`` (hinge) or ``alpha``, ``beta`` and ``delta``.
-    Then fused kernels can compute it. A subclass that changes an energy or a link loses it.
+    Then fused kernels can compute it. A subclass that changes an energy or a link loses it, and
+    so does one with `OneAgainstRest`, which those kernels do not know.
     """
 
     form: ClassVar[Form | None] = None
@@ -196,6 +228,10 @@ class Interactions(ABC):
     def __post_init__(self) -> None:
         """Refuse hyper-parameters that are not numbers or out of range."""
         for declared in fields(self):
+            if "options" in declared.metadata:
+                given, options = getattr(self, declared.name), declared.metadata["options"]
+                checks.one_of(declared.name, given, options, type(self).__name__)
+                continue
             above = declared.metadata.get("above", -math.inf)
             # No owner: the user typed the name of a loss, which is not known here.
             value = checks.number(declared.name, getattr(self, declared.name), "", above=above)
@@ -216,6 +252,11 @@ class Interactions(ABC):
         return LinearLink()
 
     @property
+    def sharing(self) -> OneAgainstRest | None:
+        """Which averages of the repulsion share a link; None: each pair of classes has its own."""
+        return None
+
+    @property
     def repulsion_range(self) -> float | None:
         """The distance below which two classes count as too close; None where there is none.
 
@@ -233,14 +274,19 @@ class Interactions(ABC):
 
 
 def closed_form_of(interactions: Interactions) -> ClosedForm | None:
-    """Return the closed form; None without one, or if a subclass changes an energy or a link."""
+    """Return the closed form; None without one, or if a subclass changes an energy or a link.
+
+    None also with `OneAgainstRest`: kernels that know closed forms link pairs of classes.
+    """
     line = type(interactions).__mro__
 
     def definer(name: str) -> int:
         return next(place for place, kind in enumerate(line) if name in vars(kind))
 
     kind = interactions.form
-    if kind is None or any(definer(name) < definer("form") for name in _DESCRIBED):
+    if interactions.sharing is not None or kind is None:
+        return None
+    if any(definer(name) < definer("form") for name in _DESCRIBED):
         return None
     numbers = {
         declared.name: getattr(interactions, declared.name) for declared in fields(interactions)

@@ -55,6 +55,12 @@ class Membership:
         # One column more than classes, for the padding.
         return self._marked(self.class_P, num_classes + 1)[:, :num_classes]
 
+    def own_block(self, low: int, high: int) -> Tensor:
+        """Return the columns ``low`` to ``high - 1`` of `own`, without the others."""
+        is_here_P = (self.class_P >= low) & (self.class_P < high)
+        column_P = (self.class_P - low).masked_fill(~is_here_P, high - low)
+        return self._marked(column_P, high - low + 1)[:, : high - low]
+
     def own_slots(self) -> Tensor:
         """Return ``(B, K)`` bool: does the sample belong to the slot's class?"""
         return self._marked(self.slot_P, self.num_slots) & self.used_K

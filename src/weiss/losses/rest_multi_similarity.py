@@ -1,0 +1,142 @@
+"""Multi-similarity, one class against the rest, and its mean-field child.
+
+Multi-similarity has one logarithm over all negatives where CWMS gives every pair of classes its
+own. Class-wise and without anchors, the pair form is
+
+    1/(a |C_B|) sum_c log[1 + <e^{a (d_ij - delta + margin)}>_{i,j in c} / 2]
+    + 1/(b |C_B|) sum_c log[1 + sum_{c' != c} <e^{-b (d_ij - delta - margin)}>_{i in c, j in c'}]
+
+and the mean-field form, with ``N_cc' = <e^{-b (d(F_i, M_c') - delta - margin)}>_{i in c}``,
+
+    1/(a |C_B|) sum_{c in C_B} log[1 + <e^{a (d(F_i, M_c) - delta + margin)}>_{i in c}]
+    + 1/(b |C_B|) sum_c log[1 + sum_{c' != c} N_cc' + N_c'c]
+
+with the second sum over all classes. Attraction and repulsion may have two centres, ``delta -
+margin`` and ``delta + margin``.
+
+ProxyAnchor (Kim et al., CVPR 2020) of rate 32 and margin 0.1 is 32 times this child with the
+settings `PROXY_ANCHOR`: sums for averages, of each class's sum the second part alone, and the
+repulsion divided by the number of all classes.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+from torch import Tensor
+
+from weiss.losses.modules import MeanFieldArgs, MeanFieldLoss, PairArgs, PairLoss
+from weiss.theory.interactions import (
+    DIVIDES_BY,
+    KEEPS,
+    Interactions,
+    LogLink,
+    OneAgainstRest,
+    choice,
+    rate,
+)
+
+PROXY_ANCHOR: dict[str, Any] = {
+    **{"alpha": 32.0, "beta": 32.0, "delta": 1.0, "margin": 0.1},
+    **{"average": "none", "keeps": "half", "divides_by": "all"},
+}
+"""Settings with which the child is ProxyAnchor with its published ones, over its rate of 32."""
+
+
+@dataclass(frozen=True)
+class RestMultiSimilarity(Interactions):
+    """Two exponentials with two centres; the repulsions of a class share a logarithm."""
+
+    alpha: float = rate(2.0)
+    beta: float = rate(50.0)
+    delta: float = 0.5
+    margin: float = 0.0
+    keeps: str = choice(*KEEPS)
+    divides_by: str = choice(*DIVIDES_BY)
+
+    @property
+    def sharing(self) -> OneAgainstRest:
+        """One class against the rest."""
+        return OneAgainstRest(self.keeps, self.divides_by)
+
+    @property
+    def repulsion_range(self) -> float:
+        """Where the exponent of the repulsion is 0."""
+        return self.delta + self.margin
+
+    @property
+    def attraction_link(self) -> LogLink:
+        """``log(1 + x) / alpha``."""
+        return LogLink(self.alpha)
+
+    @property
+    def repulsion_link(self) -> LogLink:
+        """``log(1 + x) / beta``."""
+        return LogLink(self.beta)
+
+    def attraction(self, dist: Tensor) -> Tensor:
+        """Return the exponent ``alpha (d - delta + margin)``."""
+        return self.alpha * (dist - (self.delta - self.margin))
+
+    def repulsion(self, dist: Tensor) -> Tensor:
+        """Return the exponent ``-beta (d - delta - margin)``."""
+        return self.beta * (self.delta + self.margin - dist)
+
+
+class RestMultiSimilarityLoss(PairLoss):
+    """Class-wise multi-similarity of one class against the rest, over all pairs of the batch.
+
+    Args:
+        alpha: rate of the attraction, greater than 0.
+        beta: rate of the repulsion, greater than 0.
+        delta: the middle of the two centres, a distance.
+        margin: the attraction has its centre at ``delta - margin``, the repulsion at
+            ``delta + margin``.
+        **rest: ``distance`` and `weiss.losses.PairOptions`.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 2.0,
+        beta: float = 50.0,
+        delta: float = 0.5,
+        margin: float = 0.0,
+        **rest: Unpack[PairArgs],
+    ) -> None:
+        super().__init__(RestMultiSimilarity(alpha, beta, delta, margin), **rest)
+
+
+class MeanFieldRestMultiSimilarityLoss(MeanFieldLoss):
+    """Multi-similarity of one class against the rest, with mean fields; contains ProxyAnchor.
+
+    The defaults of rates and delta are those published for the multi-similarity loss; no study here
+    has searched them. On every device it is computed in plain PyTorch (``impl="reference"`` or
+    ``"streaming"``); there is no fused kernel.
+
+    Args:
+        num_classes: C, the number of training classes.
+        embedding_size: D.
+        alpha: rate of the attraction, greater than 0.
+        beta: rate of the repulsion, greater than 0.
+        delta: the middle of the two centres, a distance.
+        margin: the attraction has its centre at ``delta - margin``, the repulsion at
+            ``delta + margin``.
+        keeps: ``"full"``, or ``"half"`` drops a class's samples against the other fields.
+        divides_by: ``"present"`` or ``"all"``, the classes by whose number the repulsion is
+            divided.
+        **rest: ``reg_weight``, ``distance`` and `weiss.losses.MeanFieldOptions`.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        alpha: float = 2.0,
+        beta: float = 50.0,
+        delta: float = 0.5,
+        margin: float = 0.0,
+        keeps: str = "full",
+        divides_by: str = "present",
+        **rest: Unpack[MeanFieldArgs],
+    ) -> None:
+        description = RestMultiSimilarity(alpha, beta, delta, margin, keeps, divides_by)
+        super().__init__(description, num_classes, embedding_size, **rest)
