@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weiss.cli.options import Device, Quiet, Root, Trust
+from weiss.cli import printing
+from weiss.cli.options import Device, Json, Quiet, Root, Trust
 
 if TYPE_CHECKING:
     from weiss.catalogue import Catalogue, Hit
@@ -169,9 +170,7 @@ def search(
         list[Path], typer.Argument(metavar="IMAGE...", help="Pictures to look for, one or more.")
     ],
     k: Annotated[int, typer.Option("-k", help="How many items to find.")] = 10,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON: a list, one answer for each picture.")
-    ] = False,
+    as_json: Json = False,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write a page with the pictures.")
     ] = None,
@@ -212,13 +211,11 @@ def search(
         names = [printable(path.name) for path in images]
         write_gallery(html, catalogue, list(zip(names, pixels, found, strict=True)))
     if as_json:
-        import json
-
         answers = [
             {"query": {"image": str(path)}, **search_answer(hits, catalogue.threshold)}
             for path, hits in zip(images, found, strict=True)
         ]
-        print(json.dumps(answers, indent=2))
+        printing.print_json({"answers": answers})
     else:
         for path, hits in zip(images, found, strict=True):
             _print_hits(printable(str(path)), hits, catalogue)

@@ -24,6 +24,9 @@ MovedData = Annotated[
         "Repeat.",
     ),
 ]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object; messages go to standard error.")
+]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 Trust = Annotated[
