@@ -20,6 +20,7 @@ import torch
 from weiss._base.interrupts import StoppedError, StopRequest
 from weiss._base.parent import command_with_parent
 from weiss._base.processes import share_of_cores
+from weiss._base.progress import Remaining
 from weiss.comparing.folder import grown_plan, join
 from weiss.comparing.ledger import BEAT_SECONDS, Claim, Heartbeat, Ledger, StorageError
 from weiss.comparing.plan import Plan, check_count
@@ -60,6 +61,7 @@ def work(
         StoppedError: Ctrl-C or SIGTERM; the current unit has saved its state.
     """
     wait = FIRST_WAIT
+    remaining: Remaining | None = None
     busy: dict[str, float] = {}  # units that other workers hold: when to try them again
     with StopRequest() as stop, reuse_decoded_images(shared=among_others):
         storage = _RetryingStorage(ledger, stop, say)
@@ -67,13 +69,14 @@ def work(
             if stop.wanted:
                 raise StoppedError("between two units. Start the command again to continue.")
             done = storage(ledger.results)
+            remaining = remaining or Remaining(plan.num_units, len(done))
             ready = plan.ready(done)
             keys = [unit.key for unit in ready]
             now = time.monotonic()
             claim = storage(partial(ledger.claim, [k for k in keys if busy.get(k, now) <= now]))
             if claim is not None:
                 unit = next(unit for unit in ready if unit.key == claim.unit)
-                if _do(unit, claim, out, ledger, storage, plan.num_units):
+                if _do(unit, claim, out, ledger, storage, remaining):
                     wait = FIRST_WAIT
                 else:
                     busy[unit.key] = time.monotonic() + BUSY_SECONDS
@@ -121,7 +124,12 @@ class _RetryingStorage:
 
 
 def _do(
-    unit: Unit, claim: Claim, out: Path, ledger: Ledger, storage: _RetryingStorage, num_units: int
+    unit: Unit,
+    claim: Claim,
+    out: Path,
+    ledger: Ledger,
+    storage: _RetryingStorage,
+    remaining: Remaining,
 ) -> bool:
     """Do a unit; return False if another worker turns out to hold it."""
     started = time.monotonic()
@@ -156,10 +164,10 @@ def _do(
         if heartbeat.is_lost:
             storage.stop.wanted = False  # the signal came from the heartbeat, not from a user
     if storage(lambda: ledger.finish(claim, result)):
-        number = f"[{len(storage(ledger.results))}/{num_units}]"
-        storage.say(
-            f"{number} {unit.key}{_result_text(result)} ({time.monotonic() - started:.1f} s)"
-        )
+        num_done = len(storage(ledger.results))
+        took = f"{time.monotonic() - started:.1f} s{remaining.in_words(num_done)}"
+        number = f"[{num_done}/{remaining.total}]"
+        storage.say(f"{number} {unit.key}{_result_text(result)} ({took})")
     return True
 
 

@@ -234,7 +234,10 @@ class Training:
         numbers = {k: v for k, v in _flat(line).items() if isinstance(v, (int, float))}
         self.accelerator.log(numbers, step=number)
         if not self.quiet:
-            self.bar.say(console.epoch_line(line, self.recipe.train.epochs, is_best=is_best))
+            left = console.seconds_left(self.at.history, self.recipe.train)
+            self.bar.expect(left)
+            epochs = self.recipe.train.epochs
+            self.bar.say(console.epoch_line(line, epochs, is_best=is_best, left=left))
         self.at.close_epoch()
         self.watch = LossWatch(self.device)
         self._stop_or_save()
