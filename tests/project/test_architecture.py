@@ -201,6 +201,11 @@ HEAVY = {"pytorch_metric_learning", "matplotlib", "scipy", "sklearn", "pandas"}
         pytest.param(f"{BEFORE}from weiss import *", HEAVY | {"weiss.training"}, id="weiss"),
         pytest.param(f"{BEFORE}{LOSS}", {"triton", "torch._dynamo"}, id="a loss on a CPU"),
         pytest.param(
+            f"{BEFORE}import weiss.catalogue; weiss.runs.recipe_from('cub')",
+            HEAVY | {"sympy", "weiss.reporting", "weiss.training"},
+            id="a search",
+        ),
+        pytest.param(
             "import sys; before = set(); import weiss._base.decoder",
             {"torch", "weiss.data"},
             id="decoding images",

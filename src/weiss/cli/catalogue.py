@@ -293,7 +293,7 @@ def export(
 
 def _print_hits(name: str, hits: Sequence["Hit"], catalogue: "Catalogue") -> None:
     """Print what was found for a picture as a table, and what to think of it."""
-    from weiss.catalogue.gallery_page import verdict
+    from weiss.catalogue.records import verdict
 
     print(f"{name}: {verdict(hits, catalogue.threshold)}")
     rows = [("", "rank", "similarity", "distance", "class", "name")]
