@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     )
     from weiss.losses.parameter_groups import parameter_groups
     from weiss.losses.shards import shard_classes, whole_fields
+    from weiss.training.estimator import EmbeddingEstimator as EmbeddingEstimator
 
 __all__ = [
     "LOSSES",
@@ -68,7 +69,9 @@ _HOMES = {
     "weiss.losses.parameter_groups": ("parameter_groups",),
     "weiss.losses.shards": ("shard_classes", "whole_fields"),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_NEEDS_SCIKIT_LEARN = {"EmbeddingEstimator": "weiss.training.estimator"}
+"""Public too, but not in ``__all__``: ``from weiss import *`` works where it is not installed."""
+_HOME_OF = _NEEDS_SCIKIT_LEARN | {name: home for home, names in _HOMES.items() for name in names}
 
 
 _PACKAGES = (
@@ -87,7 +90,7 @@ _PACKAGES = (
 def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return import_module(f"weiss.{name}")
-    if name not in __all__:
+    if name not in __all__ and name not in _NEEDS_SCIKIT_LEARN:
         raise AttributeError(f"module 'weiss' has no attribute {name!r}")
     # Most public names are losses.
     value = getattr(import_module(_HOME_OF.get(name, "weiss.losses")), name)
@@ -96,4 +99,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_PACKAGES])
+    return sorted([*__all__, *_NEEDS_SCIKIT_LEARN, *_PACKAGES])

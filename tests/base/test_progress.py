@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from weiss._base.progress import Bar, track
+from weiss._base.progress import Bar, Remaining, track
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -124,7 +124,24 @@ def test_the_bar_shows_speed_and_remaining_time():
     speeds = [int(n.replace(",", "")) for n in re.findall(r"([\d,]+) images/s", said)]
     assert speeds
     assert all(0 < speed <= 2510 for speed in speeds)
-    assert re.search(r"images/s 0:00:0\d", said)
+    assert re.search(r"images/s \d s left", said)
+
+
+def test_the_bar_counts_down_from_what_is_expected():
+    program = "with Bar(10, 'training', delay=-1) as bar:\n"
+    program += "    bar.expect(7200)\n    for _ in range(4): time.sleep(0.2); bar.advance(1)\n"
+    sent, _ = on_a_terminal(program, both=True)
+    assert "1 h 59 min left" in plain(sent)
+
+
+def test_the_rest_of_many_pieces_takes_as_long_each_as_those_since_the_beginning(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    remaining = Remaining(total=12, done=2)
+    assert remaining.in_words(2) == ""  # nothing is known yet
+    now[0] += 240
+    assert remaining.in_words(4) == ", about 16 min left"  # two minutes each, eight to go
+    assert remaining.in_words(12) == ""
 
 
 def test_the_bar_leaves_the_terminal_and_the_lines_stay():

@@ -55,7 +55,7 @@ def test_what_is_far_from_everything_is_no_match(made, tmp_path):
 
 def test_json_says_the_same_for_programs(made):
     pictures = [made / "pictures" / name / "1.png" for name in ("U+0041", "U+0043")]
-    found = json.loads(said("search", made / "index", *pictures, "-k", 2, "--json"))
+    found = json.loads(said("search", made / "index", *pictures, "-k", 2, "--json"))["answers"]
     assert [answer["query"] for answer in found] == [{"image": str(path)} for path in pictures]
     assert [len(answer["results"]) for answer in found] == [2, 2]
     assert 0 <= found[0]["threshold"]["false_match_rate"] <= 1
@@ -87,7 +87,7 @@ def test_a_class_added_after_training_is_named_and_what_is_wrong_is_shown(made, 
     assert "no class" in said("index", "--add", strange, "--out", index)
     line = said("classify", index, query)
     assert line.startswith(f"{query}: kiwi 0.")
-    (answer,) = json.loads(said("classify", index, query, "-k", 2, "--json"))
+    (answer,) = json.loads(said("classify", index, query, "-k", 2, "--json"))["answers"]
     assert [len(answer["classes"]), answer["classes"][0]["class"]] == [2, "kiwi"]
     lines = said("classify", index, "--html", tmp_path / "page.html")
     assert "items (" in lines
@@ -222,7 +222,7 @@ def test_pictures_are_decoded_small_and_searched_in_groups(made, tmp_path, monke
     Image.new("RGB", (3000, 2000), "red").save(tmp_path / "large.png")
     pictures = [made / "pictures" / "U+0041" / f"{number}.png" for number in range(4)]
     words = ("search", made / "index", tmp_path / "large.png", *pictures, "-k", 1, "--json")
-    found = json.loads(said(*words))
+    found = json.loads(said(*words))["answers"]
     assert [len(group) for group in shapes] == [2, 2, 1]
     assert shapes[0][0] == (256, 384, 3)
     names = [answer["results"][0]["name"] for answer in found]
@@ -249,9 +249,10 @@ def test_an_export_searches_the_index_of_its_run_and_of_no_other(made, tmp_path)
     picture = made / "pictures" / "U+0041" / "2.png"
     words = ("search", made / "index", picture, "-k", 5, "--json")
     plain, by_onnx = (
-        json.loads(said(*words, *more)) for more in ((), ("--onnx", tmp_path / "model.onnx"))
+        json.loads(said(*words, *more))["answers"][0]["results"]
+        for more in ((), ("--onnx", tmp_path / "model.onnx"))
     )
-    for one, two in zip(plain[0]["results"], by_onnx[0]["results"], strict=True):
+    for one, two in zip(plain, by_onnx, strict=True):
         assert one["similarity"] == pytest.approx(two["similarity"], abs=1e-4)
     other = with_other_weights(made / "run", tmp_path / "other")
     said("export", other, "--out", tmp_path / "other.onnx")

@@ -1,18 +1,22 @@
 """The command line, as somebody types it: right, wrong, and quickly."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 
 import pytest
+import typer
 from miniature import write_cub, write_image
 from PIL import Image
 from tiny import begin, wait_until
 from tiny import weiss as weiss_in_a_process
 from typed import refused, said, weiss
 
-from weiss.cli.printing import print_comparison
+from weiss.cli import app, completion
+from weiss.cli.commands import PANELS
+from weiss.cli.printing import print_comparison, print_json
 
 
 @pytest.fixture
@@ -38,6 +42,44 @@ def test_help_answers_at_once_and_without_torch():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert loaded.stdout.strip() == "False"
+
+
+def test_help_begins_with_train_and_shows_every_command_in_a_group():
+    listed = said("--help")
+    shown = [name for names in PANELS.values() for name in names]
+    assert shown[0] == "train"
+    places = [listed.index(f"\u2502 {name} ") for name in shown]
+    assert places == sorted(places)
+    hidden = {"join-in"}
+    assert set(typer.main.get_command(app).commands) - hidden == set(shown)
+
+
+def completed(words, monkeypatch):
+    """Return what the shell offers for the last word of a command."""
+    monkeypatch.setenv("_WEISS_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"weiss {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split(" "))))
+    return weiss().stdout.split()
+
+
+def test_the_tab_key_knows_recipes_losses_and_backbones(monkeypatch):
+    assert completed("train cub_r", monkeypatch) == ["cub_resnet50"]
+    assert completed("train --loss mf_c", monkeypatch) == ["mf_contrastive", "mf_cwms"]
+    assert completed("train --backbone resnet50", monkeypatch) == ["resnet50", "resnet50_v1"]
+    several = completed("bench traditional --losses cwms,proxy_", monkeypatch)
+    assert several == ["cwms,proxy_nca", "cwms,proxy_anchor"]
+
+
+def test_the_names_that_the_tab_key_knows_are_all_there_are():
+    from weiss.backbones import BACKBONES
+    from weiss.data import DATASETS
+    from weiss.losses import LOSSES
+    from weiss.runs import shipped_recipes
+
+    assert set(completion.LOSSES) == set(LOSSES)
+    assert set(completion.BACKBONES) == set(BACKBONES)
+    assert set(completion.DATASETS) == set(DATASETS)
+    assert set(completion.recipes("")) == {*shipped_recipes(), *DATASETS}
 
 
 def test_the_version_is_the_packages():
@@ -128,6 +170,11 @@ def test_ctrl_c_stops_without_a_traceback(photos, tmp_path, place):
     _, said = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "Traceback" not in said
+
+
+def test_json_has_no_word_for_numbers_that_are_not_finite(capsys):
+    print_json({"a": {"b": [float("nan"), 0.5]}, "c": float("-inf")})
+    assert json.loads(capsys.readouterr().out) == {"a": {"b": [None, 0.5]}, "c": None}
 
 
 WRONG = {

@@ -1,6 +1,7 @@
 """The commands that compare, as people type them, rightly and wrongly."""
 
 import json
+import re
 import shlex
 import shutil
 import sys
@@ -39,6 +40,7 @@ def bench(stripes, tmp_path_factory, one_thread):
 def test_a_bench_says_what_it_does_and_what_it_found(bench):
     out, told = bench
     assert "[1/6] untrained/seed-" in told
+    assert re.search(r"\[2/6\] .* s, about \d+ \w+ left\)", told)
     assert "MAP@R (%)" in told
     assert "MFCWMS - ProxyAnchor:" in told
     assert "2 pairs are too few to tell" in told

@@ -6,6 +6,7 @@ typed (``MeanFieldContrastiveLoss``), so that the message names it; it may be em
 
 import difflib
 import math
+import os
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 
@@ -24,9 +25,14 @@ class UntrustedError(ValueError):
 
 
 def suggestion(given: str, options: Iterable[str]) -> str:
-    """Return ``" Did you mean 'x'?"`` for the closest option, or an empty string."""
-    close = difflib.get_close_matches(str(given).lower(), list(options), n=1, cutoff=0.5)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    """Return ``" Did you mean 'x'?"`` for the closest option, or an empty string.
+
+    Never the same word, or another way to write the same path; upper and lower case do not matter.
+    """
+    same = os.path.normpath(given)
+    others = {each.lower(): each for each in options if os.path.normpath(each) != same}
+    close = difflib.get_close_matches(str(given).lower(), others, n=1, cutoff=0.6)
+    return f" Did you mean {others[close[0]]!r}?" if close else ""
 
 
 def some(names: Sequence[str], shown: int = 5) -> str:

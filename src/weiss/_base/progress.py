@@ -1,4 +1,4 @@
-"""A progress bar that appears after a delay, and on a terminal only."""
+"""How much is done and how long the rest takes: a bar on a terminal, and in words."""
 
 import sys
 import time
@@ -7,6 +7,44 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+def left_in_words(seconds: float) -> str:
+    """Return a time that remains, as short as an estimate deserves.
+
+    Example:
+        >>> [left_in_words(seconds) for seconds in (42.3, 750, 12_000, 200_000)]
+        ['42 s left', '12 min left', '3 h 20 min left', '2 d 7 h left']
+    """
+    seconds = max(seconds, 0.0)
+    minutes, hours = int(seconds // 60), int(seconds // 3600)
+    if seconds < 60:
+        return f"{seconds:.0f} s left"
+    if hours < 1:
+        return f"{minutes} min left"
+    if hours < 24:
+        return f"{hours} h {minutes % 60} min left"
+    return f"{hours // 24} d {hours % 24} h left"
+
+
+class Remaining:
+    """Estimates how long the rest of many pieces of work takes, by those done since its beginning.
+
+    Args:
+        total: how many pieces there are.
+        done: how many were done before.
+    """
+
+    def __init__(self, total: int, done: int = 0) -> None:
+        self.total, self._before, self._begun = total, done, time.monotonic()
+
+    def in_words(self, done: int) -> str:
+        """Return ``", about 12 min left"``; empty before the first piece and after the last."""
+        since = done - self._before
+        if since < 1 or done >= self.total:
+            return ""
+        each = (time.monotonic() - self._begun) / since
+        return f", about {left_in_words(each * (self.total - done))}"
 
 
 class Bar(AbstractContextManager["Bar"]):
@@ -28,6 +66,7 @@ class Bar(AbstractContextManager["Bar"]):
         self.total, self.what, self.unit = total, what, unit
         self._begun, self._delay = time.monotonic(), delay
         self._before = self._done = done
+        self._end: float | None = None
         self._bar: Any = None
         self._task: Any = None
 
@@ -46,7 +85,14 @@ class Bar(AbstractContextManager["Bar"]):
         if self._bar is not None:
             speed = (self._done - self._before) / max(elapsed, 1e-9)
             shown = f"{speed:,.0f} {self.unit}/s" if self.unit else ""
-            self._bar.update(self._task, completed=self._done, description=self.what, speed=shown)
+            left = self._left(elapsed)
+            self._bar.update(
+                self._task, completed=self._done, description=self.what, speed=shown, left=left
+            )
+
+    def expect(self, seconds: float) -> None:
+        """Show that this much time remains, and count down from it."""
+        self._end = time.monotonic() + seconds
 
     def say(self, line: str) -> None:
         """Print a line to standard output, above the bar if there is one."""
@@ -55,23 +101,29 @@ class Bar(AbstractContextManager["Bar"]):
         else:
             print(line, flush=True)
 
+    def _left(self, elapsed: float) -> str:
+        if self._end is not None:
+            return left_in_words(self._end - time.monotonic())
+        rest = (self.total - self._done) / max(self._done - self._before, 1)
+        return left_in_words(elapsed * rest)
+
     def _show(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, TextColumn
 
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             TextColumn("{task.percentage:>3.0f}%"),
             TextColumn("{task.fields[speed]}"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),
             console=Console(stderr=True),
             transient=True,
             # Otherwise rich redirects what is printed to a file or a pipe to the terminal.
             redirect_stdout=sys.stdout.isatty(),
         )
         self._bar.start()
-        self._task = self._bar.add_task(self.what, total=self.total, speed="")
+        self._task = self._bar.add_task(self.what, total=self.total, speed="", left="")
 
 
 def track(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from weiss._base.arrays import Array
 from weiss._base.files import replacing
-from weiss.catalogue.records import Hit, Threshold, printable
+from weiss.catalogue.records import Hit, printable, verdict
 from weiss.catalogue.search import Catalogue
 from weiss.catalogue.segments import make_thumbnail, media_type, thumbnail_file
 from weiss.reporting.style import CSS
@@ -33,24 +33,6 @@ MORE_CSS = """
 
 Search = tuple[str, Array, Sequence[Hit]]
 """The name of a picture, the picture, uint8 ``(height, width, 1 or 3)``, and its hits."""
-
-
-def verdict(hits: Sequence[Hit], threshold: Threshold | None) -> str:
-    """Return one line: whether there is a match, and the error rate of the threshold."""
-    if not hits:
-        return "nothing was found: the index has no other item"
-    best = hits[0]
-    if threshold is None:
-        return f"the nearest has similarity {best.similarity:.3f}; the index has no threshold"
-    rate = (
-        f"threshold {threshold.similarity:.3f}, which {100 * threshold.false_match_rate:.1f} % of "
-        "impostors reach"
-    )
-    if not best.is_match:
-        return f"no match: the nearest has similarity {best.similarity:.3f}, below the {rate}"
-    count = sum(bool(hit.is_match) for hit in hits)
-    number = f"{count} matches" if count > 1 else "a match"
-    return f"{number}: the nearest has similarity {best.similarity:.3f}, above the {rate}"
 
 
 def write_gallery(path: str | Path, catalogue: Catalogue, searches: Sequence[Search]) -> None:

@@ -120,3 +120,21 @@ def search_answer(hits: Sequence[Hit], threshold: Threshold | None) -> dict[str,
         "match": match,
         "results": [hit.as_dict() for hit in hits],
     }
+
+
+def verdict(hits: Sequence[Hit], threshold: Threshold | None) -> str:
+    """Return one line: whether there is a match, and the error rate of the threshold."""
+    if not hits:
+        return "nothing was found: the index has no other item"
+    best = hits[0]
+    if threshold is None:
+        return f"the nearest has similarity {best.similarity:.3f}; the index has no threshold"
+    rate = (
+        f"threshold {threshold.similarity:.3f}, which {100 * threshold.false_match_rate:.1f} % of "
+        "impostors reach"
+    )
+    if not best.is_match:
+        return f"no match: the nearest has similarity {best.similarity:.3f}, below the {rate}"
+    count = sum(bool(hit.is_match) for hit in hits)
+    number = f"{count} matches" if count > 1 else "a match"
+    return f"{number}: the nearest has similarity {best.similarity:.3f}, above the {rate}"

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weiss.cli.options import Device, Nested, Quiet, Root, Trust
+from weiss.cli import printing
+from weiss.cli.options import Device, Json, Nested, Quiet, Root, Trust
 
 if TYPE_CHECKING:
     from weiss.catalogue import Catalogue, Hit
@@ -177,9 +178,7 @@ def search(
         list[Path], typer.Argument(metavar="IMAGE...", help="Pictures to look for, one or more.")
     ],
     k: Annotated[int, typer.Option("-k", help="How many items to find.")] = 10,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON: a list, one answer for each picture.")
-    ] = False,
+    as_json: Json = False,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write a page with the pictures.")
     ] = None,
@@ -208,13 +207,11 @@ def search(
         names = [printable(path.name) for path in images]
         write_gallery(html, catalogue, list(zip(names, pixels, found, strict=True)))
     if as_json:
-        import json
-
         answers = [
             {"query": {"image": str(path)}, **search_answer(hits, catalogue.threshold)}
             for path, hits in zip(images, found, strict=True)
         ]
-        print(json.dumps(answers, indent=2))
+        printing.print_json({"answers": answers})
     else:
         for path, hits in zip(images, found, strict=True):
             _print_hits(printable(str(path)), hits, catalogue)
@@ -248,7 +245,7 @@ def classify(
         typer.Argument(metavar="[IMAGE...]", help="Pictures whose class is wanted."),
     ] = None,
     k: Annotated[int, typer.Option("-k", help="How many classes to name.")] = 3,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all of it.")] = False,
+    as_json: Json = False,
     html: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Without IMAGE: also a page with doubtful items."),
@@ -286,13 +283,11 @@ def classify(
         some = [decode(path, short_side=catalogue.short_side) for path in images[start:][:AT_ONCE]]
         guesses += catalogue.classify(catalogue.embed(some), k)
     if as_json:
-        import json
-
         answers = [
             {"query": {"image": str(path)}, "classes": [each.as_dict() for each in found]}
             for path, found in zip(images, guesses, strict=True)
         ]
-        print(json.dumps(answers, indent=2))
+        printing.print_json({"answers": answers})
         return
     for path, found in zip(images, guesses, strict=True):
         named = ", ".join(f"{each.name} {each.similarity:.3f}" for each in found)
@@ -322,8 +317,6 @@ def _measure_classes(catalogue: "Catalogue", as_json: bool, html: Path | None) -
         write_gallery(html, catalogue, searches)
     measured = int(fields.measured.sum())
     if as_json:
-        import json
-
         found = {
             "classes": len(fields.names),
             "measured": measured,
@@ -340,7 +333,7 @@ def _measure_classes(catalogue: "Catalogue", as_json: bool, html: Path | None) -
             ],
             "unknown": [[item.as_dict() for item in group] for group in unknown],
         }
-        print(json.dumps(found, indent=2))
+        printing.print_json(found)
         return
     print(f"{catalogue.name}: {len(fields.names):,} classes")
     if not measured:
@@ -442,7 +435,7 @@ def export(
 
 def _print_hits(name: str, hits: Sequence["Hit"], catalogue: "Catalogue") -> None:
     """Print what was found for a picture as a table, and what to think of it."""
-    from weiss.catalogue.gallery_page import verdict
+    from weiss.catalogue.records import verdict
 
     print(f"{name}: {verdict(hits, catalogue.threshold)}")
     rows = [("", "rank", "similarity", "distance", "class", "name")]

@@ -6,17 +6,45 @@ Everything heavy is imported inside the commands, so that ``weiss --help`` answe
 import os
 import sys
 import warnings
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table as Grid
+from typer.core import TyperGroup
 
-from weiss.cli import catalogue, comparing, magnet, printing
-from weiss.cli.options import Device, MovedData, Nested, Overrides, Quiet, Root, Trust
+from weiss.cli import catalogue, comparing, completion, magnet, printing
+from weiss.cli.options import Device, Json, MovedData, Nested, Overrides, Quiet, Root, Trust
+
+PANELS = {
+    "Train and measure": ("train", "evaluate", "recipes"),
+    "Search photos": ("index", "search", "classify", "serve", "export"),
+    "Compare losses": ("bench", "study", "report"),
+    "Data sets": ("data",),
+    "Physics": ("magnet",),
+}
+"""The commands as the help shows them, in this order."""
+
+
+class Grouped(TyperGroup):
+    """The commands in the order and the groups of `PANELS`; typer would put nested ones last."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for panel, names in PANELS.items():
+            for name in names:
+                self.commands[name].rich_help_panel = panel  # type: ignore[attr-defined]
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names in the order of the help."""
+        shown = [name for names in PANELS.values() for name in names]
+        return [*shown, *(name for name in self.commands if name not in shown)]
+
 
 app = typer.Typer(
     name="weiss",
+    cls=Grouped,
     help="Mean field theory for deep metric learning.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -45,8 +73,8 @@ RECIPE_HELP = "\n\n".join(  # paragraphs of `weiss train --help`
         "Examples:",
         "weiss train",
         "weiss train cub --root data",
-        "weiss train photos/ --set train.epochs=10",
-        "weiss train cub_resnet50 --root data --set loss.name=proxy_anchor --seeds 5",
+        "weiss train photos/ --epochs 10",
+        "weiss train cub_resnet50 --root data --loss proxy_anchor --set loss.alpha=16 --seeds 5",
         "weiss train --resume --out runs/cub",
         "torchrun --nproc-per-node 4 -m weiss train cub --root data   (processes share each batch)",
     )
@@ -200,7 +228,36 @@ def data_show(
 def train(
     recipe: Annotated[
         str | None,
-        typer.Argument(metavar="[RECIPE]", help="A recipe, a data set, or a folder; see above."),
+        typer.Argument(
+            metavar="[RECIPE]",
+            autocompletion=completion.recipes,
+            help="A recipe, a data set, or a folder; see above.",
+        ),
+    ] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(autocompletion=completion.losses, help="The setting loss.name: mf_cwms, ..."),
+    ] = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option(
+            autocompletion=completion.backbones,
+            help="The setting backbone.name: resnet50, timm:NAME, ...",
+        ),
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(help="The setting backbone.weights: a file, an address, imagenet, scratch."),
+    ] = None,
+    embedding_size: Annotated[
+        int | None, typer.Option(help="The setting backbone.embedding_size.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="The setting train.epochs.")] = None,
+    batch_size: Annotated[
+        str | None, typer.Option(metavar="NUMBER", help="The setting train.batch_size, or auto.")
+    ] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="The setting optim.lr, the learning rate of the network.")
     ] = None,
     overrides: Overrides = None,
     out: Annotated[
@@ -225,10 +282,12 @@ def train(
     ] = 1,
     workers: Annotated[int, typer.Option(help="How many seeds to run at the same time.")] = 1,
     quiet: Quiet = False,
+    as_json: Json = False,
 ) -> None:
     """Train; the text is `RECIPE_HELP`."""
-    from weiss._base.processes import leave_process_group
+    from weiss._base.processes import is_main_process, leave_process_group
     from weiss.runs import overrides_from, recipe_from
+    from weiss.runs.overrides import SHORT
     from weiss.training import train as train_one
     from weiss.training import train_seeds
 
@@ -240,7 +299,17 @@ def train(
             f"--workers is for several seeds at the same time; got {workers} with one seed. Add "
             "--seeds. To let processes share a run, start it with torchrun."
         )
+    short = {
+        "loss": loss,
+        "backbone": backbone,
+        "weights": weights,
+        "embedding_size": embedding_size,
+        "epochs": epochs,
+        "batch_size": int(batch_size) if batch_size and batch_size.isdecimal() else batch_size,
+        "lr": lr,
+    }
     options = {
+        **{key: short[name] for name, key in SHORT.items()},
         "data.split": split,
         "data.min_images": min_images,
         "data.skip_bad": skip_bad or None,
@@ -249,7 +318,14 @@ def train(
         "data.nested": nested or None,
     }
     changes = {key: value for key, value in options.items() if value is not None}
-    changes |= overrides_from(overrides or ())
+    said = overrides_from(overrides or ())
+    for key in changes.keys() & said.keys():
+        if changes[key] != said[key]:
+            raise ValueError(
+                f"{key} must have one value; got {changes[key]!r} by its own option and "
+                f"{said[key]!r} by --set. Leave one of them out."
+            )
+    changes |= said
     if resume and recipe is None:
         recipe = _run_to_resume(out, seeds)
         if recipe != str(out):  # one of several seeds
@@ -262,12 +338,15 @@ def train(
     if not quiet and not resume:
         for remark in _folder_remarks(asked.data.name, asked.data.nested):
             printing.err().print(f"[yellow]Note:[/] {printing.plain(remark)}", soft_wrap=True)
-    if seeds == 1:
-        train_one(asked, out, resume=resume, quiet=quiet)
-    else:
-        found = train_seeds(asked, out, seeds, workers=workers, resume=resume, quiet=quiet)
-        if found and not quiet:
-            printing.print_seeds(found, out)
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        if seeds == 1:
+            found = train_one(asked, out, resume=resume, quiet=quiet)
+        else:
+            found = train_seeds(asked, out, seeds, workers=workers, resume=resume, quiet=quiet)
+            if found and not quiet:
+                printing.print_seeds(found, out)
+    if as_json and is_main_process():
+        printing.print_json({"folder": str(out), **found})
     leave_process_group()
 
 
@@ -309,7 +388,7 @@ def evaluate(
     overrides: MovedData = None,
     allow_missing: AllowMissing = False,
     skip_bad: SkipBad = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
     trust: Trust = False,
 ) -> None:
     """Compute every metric of a saved run again, on its own data or on any other."""
@@ -330,9 +409,7 @@ def evaluate(
         trust=trust,
     )
     if as_json:
-        import json
-
-        print(json.dumps(found.summary(), indent=2))
+        printing.print_json(found.summary())
         return
     print(f"{found.summary()['queries']:,} queries of {data or 'the data of the run'}")
     printing.print_metrics(found)

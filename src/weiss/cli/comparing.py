@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from weiss.cli import printing
+from weiss.cli import completion, printing
 from weiss.cli.options import MovedData, Overrides, Quiet, Root, Trust
 
 bench_app = typer.Typer(
@@ -19,15 +19,18 @@ bench_app = typer.Typer(
 RecipeName = Annotated[
     str | None,
     typer.Argument(
-        metavar="[RECIPE]", help="A recipe, a data set, a folder; as for `weiss train`."
+        metavar="[RECIPE]",
+        autocompletion=completion.recipes,
+        help="A recipe, a data set, a folder; as for `weiss train`.",
     ),
 ]
 Losses = Annotated[
     str | None,
     typer.Option(
+        autocompletion=completion.several_losses,
         help="Short names with commas between; an unknown one lists them all. "
         "mf_cwms:delta=0.8 is a row with a setting changed, cwms:seeds=2 one with its own number "
-        "of runs, in the traditional bench and in studies that train every loss."
+        "of runs, in the traditional bench and in studies that train every loss.",
     ),
 ]
 Out = Annotated[

@@ -30,6 +30,9 @@ Nested = Annotated[
         "--nested", help="In a folder of photos, every folder that holds images is a class."
     ),
 ]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object; messages go to standard error.")
+]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 Trust = Annotated[

@@ -1,6 +1,8 @@
 """How results and messages look on a terminal."""
 
+import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,16 @@ SHOWN = {
     "excess": "excess",
 }
 """The scores of a comparison that a terminal has room for."""
+
+
+def print_json(found: Mapping[str, Any]) -> None:
+    """Print the result of a command for programs: one JSON object, the only thing on stdout.
+
+    Keys are those of `weiss.retrieval_metrics`, ``result.json`` and the server; shares lie in 0..1;
+    a number that is not finite, for which JSON has no word, is null.
+    """
+    finite = json.loads(json.dumps(found), parse_constant=lambda _: None)
+    print(json.dumps(finite, indent=2))
 
 
 def print_sizes(table: "Table", official: Any) -> None:

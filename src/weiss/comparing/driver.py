@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from weiss._base.interrupts import StoppedError, StopRequest
+from weiss._base.progress import Remaining
 from weiss.comparing.executor import Executor, Outcome, is_held
 from weiss.comparing.folder import grown_plan, join
 from weiss.comparing.local import InThisProcess, WorkerProcesses
@@ -110,7 +111,7 @@ def drive(
         StoppedError: Ctrl-C or SIGTERM.
     """
     done = results_on_disk(plan.ready, out)
-    num_units, ready = plan.num_units, plan.ready(done)
+    remaining, ready = Remaining(plan.num_units, len(done)), plan.ready(done)
     running: set[str] = set()
     failed: set[str] = set()
     held: set[str] = set()  # other commands work on these
@@ -136,7 +137,7 @@ def drive(
                 failed.add(outcome.key)
             else:
                 done[outcome.key] = outcome.result
-            say(_line(outcome, len(done), num_units))
+            say(_line(outcome, len(done), remaining))
         if held and time.monotonic() > look_at:
             held = {key for key in held if is_held(key, out)}
             look_at = time.monotonic() + LOOK_SECONDS
@@ -144,14 +145,15 @@ def drive(
             ready = plan.ready(done)
 
 
-def _line(outcome: Outcome, num_done: int, num_units: int) -> str:
+def _line(outcome: Outcome, num_done: int, remaining: Remaining) -> str:
     """Return a line of progress: the score, the settings or the failure of a unit."""
     if outcome.is_held:
         return f"{outcome.key}: another command is working on it"
     result = outcome.result
     if result is None:
         return f"{outcome.key}: failed: {outcome.failed}"
-    return f"[{num_done}/{num_units}] {outcome.key}{_result_text(result)} ({outcome.seconds:.1f} s)"
+    took = f"{outcome.seconds:.1f} s{remaining.in_words(num_done)}"
+    return f"[{num_done}/{remaining.total}] {outcome.key}{_result_text(result)} ({took})"
 
 
 def _result_text(result: Result) -> str:

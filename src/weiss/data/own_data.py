@@ -408,14 +408,25 @@ def from_arrays(
         splits: ``(N,)`` names of splits.
         name: of the table.
     """
+    items = pixels_of_arrays(items)
+    source: Source = Vectors(items) if items.ndim == 2 else Pixels(items)
+    return (how or Assembly()).table(name, source, labels_of_arrays(labels, name), splits)
+
+
+def pixels_of_arrays(items: Any) -> Array:
+    """Return images or vectors as an array; of a tensor of images the channels become last."""
     if isinstance(items, torch.Tensor):
         if items.ndim == 4 and items.shape[1] in (1, 3):
             items = items.permute(0, 2, 3, 1)
         items = items.detach().cpu().numpy()
+    return np.asarray(items)
+
+
+def labels_of_arrays(labels: Any, name: str) -> list[Any]:
+    """Return N labels ``(N,)``, or the classes of each row of multi-hot ``(N, C)``, as a list."""
     if isinstance(labels, torch.Tensor):
         labels = labels.detach().cpu().numpy()
-    items, labels = np.asarray(items), np.asarray(labels)
-    source: Source = Vectors(items) if items.ndim == 2 else Pixels(items)
+    labels = np.asarray(labels)
     listed: list[Any] = list(labels)
     if labels.ndim == 2:
         if not np.isin(labels, (0, 1)).all():
@@ -428,7 +439,7 @@ def from_arrays(
         raise ValueError(
             f"labels must have shape (N,) or (N, C) for {name}; got {labels.shape}. Flatten them."
         )
-    return (how or Assembly()).table(name, source, listed, splits)
+    return listed
 
 
 def from_hub(

@@ -273,7 +273,9 @@ class MeanFieldLoss(_DerivedLoss):
         self.max_labels_per_sample = max_labels_per_sample
         self.skip = checks.one_of("skip", skip, SKIPS, self._owner)
         self.matmul_dtype = checks.one_of("matmul_dtype", matmul_dtype, MATMUL_DTYPES, self._owner)
-        self.fields = nn.Parameter(torch.randn(num_classes, embedding_size))
+        fields = torch.empty(num_classes, embedding_size)
+        # On "meta" there are no values to draw, and torch would load sympy for it.
+        self.fields = nn.Parameter(fields if fields.is_meta else fields.normal_())
         self.shard = Shard(0, num_classes)
         self.fluctuations = self._check_fluctuations(fluctuations)
         self._visits: dict[str, Any] = {}

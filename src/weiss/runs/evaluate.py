@@ -8,10 +8,11 @@ import torch
 
 from weiss._base.devices import autocast, refuse_absent_device
 from weiss._base.processes import Processes
+from weiss.backbones import InputSpec
 from weiss.data import DATASETS, Assembly, CentreCrop, Table, open_table
 from weiss.evaluation.retrieval import Retrieval
 from weiss.runs.completion import image_sizes
-from weiss.runs.evaluator import Embedded, Evaluator, searched_part
+from weiss.runs.evaluator import Embedded, Evaluator, Precision, searched_part
 from weiss.runs.experiment import open_data, open_pipeline
 from weiss.runs.folder import RECIPE, Run
 from weiss.runs.overrides import Overrides, overridden
@@ -81,22 +82,38 @@ def _embedded(
     runs: Sequence[Run], recipe: Recipe, split: str | None, device: str, *, is_other: bool
 ) -> Iterator[Embedded]:
     """Embed a part of the data that a recipe names; decode it for the first network."""
-    refuse_absent_device(device, "device")
-    best = "cuda" if torch.cuda.is_available() else "cpu"
-    where = torch.device(best if device == "auto" else device)
+    where = device_to_embed_on(device)
     table = open_data(recipe)
     split = _split(table, split, recipe, is_other=is_other)
     table = table.take(searched_part(table, split))
-    precision = autocast(recipe.train.precision if where.type == "cuda" else "fp32", where)
     evaluator: Evaluator | None = None
     for run in runs:
         model = run.model(where)
         if evaluator is None:
-            sizes = image_sizes(recipe, model.input)
-            pipeline = open_pipeline(recipe, table, model.input, where, Processes())
-            crop = CentreCrop(sizes.evaluate, sizes.resize)
-            evaluator = Evaluator(pipeline, crop, recipe.evaluate, Processes())
-        yield evaluator.embed_part(model, split, precision=precision)
+            evaluator = make_evaluator(recipe, table, model.input, where)
+        yield evaluator.embed_part(model, split, precision=precision_on(where, recipe))
+
+
+def device_to_embed_on(asked: str) -> torch.device:
+    """Return the device for auto, cpu, cuda, ...; auto is a GPU that CUDA sees, else the CPU."""
+    refuse_absent_device(asked, "device")
+    best = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(best if asked == "auto" else asked)
+
+
+def make_evaluator(
+    recipe: Recipe, table: Table, input: InputSpec, device: torch.device
+) -> Evaluator:
+    """Return what embeds the items of a table as a recipe and a network ask for."""
+    sizes = image_sizes(recipe, input)
+    pipeline = open_pipeline(recipe, table, input, device, Processes())
+    crop = CentreCrop(sizes.evaluate, sizes.resize)
+    return Evaluator(pipeline, crop, recipe.evaluate, Processes())
+
+
+def precision_on(device: torch.device, recipe: Recipe) -> Precision:
+    """Return the precision to embed in: that of training on a GPU, float32 on a CPU."""
+    return autocast(recipe.train.precision if device.type == "cuda" else "fp32", device)
 
 
 def _recipe(run: Run, data: str | None, root: str | None, overrides: Overrides) -> Recipe:

@@ -34,16 +34,14 @@ from weiss.runs.evaluator import Evaluator
 from weiss.runs.recipe import Recipe
 
 
-def open_data(recipe: Recipe) -> Table:
-    """Return the table that a recipe names, with a fold held out if it asks for one."""
+def open_data(recipe: Recipe, table: Table | None = None) -> Table:
+    """Return the table that a recipe names, with a fold held out if it asks for one.
+
+    A table that is given is used in place of the one that the recipe names.
+    """
+    if table is None:
+        table = _named_table(recipe)
     data, evaluate = recipe.data, recipe.evaluate
-    if data.name not in DATASETS and not Path(data.name).exists():
-        raise ValueError(
-            f"data.name must be a data set ({', '.join(DATASETS)}), a folder, or a list of files; "
-            f"{data.name!r} is none, seen from this folder."
-            f"{checks.suggestion(data.name, DATASETS)} Say where the data are: --set data.name=PATH"
-        )
-    table = open_table(data.name, root=data.root, how=data.how, allow_missing=data.allow_missing)
     if evaluate.on == "held_out" and not table.has("valid"):
         classes = table.part("train").classes()
         if len(classes) < evaluate.folds:
@@ -54,6 +52,17 @@ def open_data(recipe: Recipe) -> Table:
         seed = data.split_seed if evaluate.order == "shuffled" else None
         table = leave_fold_out(table, class_folds(classes, evaluate.folds, seed), evaluate.fold)
     return table.take(np.flatnonzero(table.splits != "unused"))
+
+
+def _named_table(recipe: Recipe) -> Table:
+    data = recipe.data
+    if data.name not in DATASETS and not Path(data.name).exists():
+        raise ValueError(
+            f"data.name must be a data set ({', '.join(DATASETS)}), a folder, or a list of files; "
+            f"{data.name!r} is none, seen from this folder."
+            f"{checks.suggestion(data.name, DATASETS)} Say where the data are: --set data.name=PATH"
+        )
+    return open_table(data.name, root=data.root, how=data.how, allow_missing=data.allow_missing)
 
 
 def open_pipeline(

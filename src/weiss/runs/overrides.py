@@ -18,6 +18,17 @@ from weiss.runs.recipe_sections import Backbone
 Overrides = Mapping[str, Any] | Sequence[str]
 """Values by dotted key, ``{"train.epochs": 20}``, or texts, ``["train.epochs=20"]``."""
 
+SHORT = {
+    "loss": "loss.name",
+    "backbone": "backbone.name",
+    "weights": "backbone.weights",
+    "embedding_size": "backbone.embedding_size",
+    "epochs": "train.epochs",
+    "batch_size": "train.batch_size",
+    "lr": "optim.lr",
+}
+"""Short names of the keys that are changed most, for `weiss train` and `EmbeddingEstimator`."""
+
 
 def recipe_with(recipe: Recipe, overrides: Overrides) -> Recipe:
     """Return a recipe with some changes, given as for `recipe_from`.

@@ -1,12 +1,21 @@
 """The lines that a run prints."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
+from weiss._base.progress import left_in_words
 from weiss.backbones import Embedder
 from weiss.evaluation.metrics import TITLES
 from weiss.losses import LOSSES
+from weiss.runs import Train
 from weiss.runs.experiment import Experiment
+
+RECENT = 10
+"""Epochs that an estimate looks at: some with and some without an evaluation."""
+WORTH_SAYING = 60.0
+"""Seconds: a shorter rest is not printed."""
 
 
 def opening(experiment: Experiment, model: Embedder, folder: Path) -> str:
@@ -29,8 +38,24 @@ def opening(experiment: Experiment, model: Embedder, folder: Path) -> str:
     )
 
 
-def epoch_line(line: dict[str, Any], epochs: int, *, is_best: bool) -> str:
-    """Return one epoch in one line."""
+def seconds_left(history: Sequence[dict[str, Any]], settings: Train) -> float:
+    """Estimate the rest of a run from the epochs that it has done, evaluations included.
+
+    Warm-up epochs are counted by warm-up epochs, the others by the others, as soon as there are
+    any: their times differ. Of each kind the last ones count, since a run may have been resumed
+    elsewhere. Early stopping may end it before.
+    """
+    done, warm = len(history), settings.warmup_epochs
+    first = [float(line["seconds"]) for line in history[:warm][-RECENT:]]
+    later = [float(line["seconds"]) for line in history[warm:][-RECENT:]]
+    if not first + later:
+        return 0.0
+    in_warmup, after = max(warm - done, 0), settings.epochs - max(warm, done)
+    return in_warmup * mean(first or later) + after * mean(later or first)
+
+
+def epoch_line(line: dict[str, Any], epochs: int, *, is_best: bool, left: float = 0.0) -> str:
+    """Return one epoch in one line; ``left`` are the seconds that the rest is expected to take."""
     width = len(str(epochs))
     words = [f"epoch {line['epoch']:{width}d}/{epochs}", f"loss {line['loss']:8.4f}"]
     for name, title in TITLES.items():
@@ -41,6 +66,8 @@ def epoch_line(line: dict[str, Any], epochs: int, *, is_best: bool) -> str:
     words.append(f"{line['seconds']:.1f} s ({line['images_per_second']:,.0f} images/s)")
     if line["phase"] == "warm-up":
         words.append("warm-up")
+    if left >= WORTH_SAYING:
+        words.append(left_in_words(left))
     return "  ".join([*words, *(["best so far"] if is_best else [])])
 
 

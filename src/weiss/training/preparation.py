@@ -41,13 +41,18 @@ class Prepared:
     parts: Parts
 
 
-def prepare(recipe: Recipe, device: torch.device, processes: Processes) -> Prepared:
-    """Make everything that a recipe asks for; each of several processes makes the same."""
+def prepare(
+    recipe: Recipe, device: torch.device, processes: Processes, data: Table | None = None
+) -> Prepared:
+    """Make everything that a recipe asks for; each of several processes makes the same.
+
+    A table is used in place of the data that the recipe names.
+    """
     if recipe.train.device.startswith("cuda:"):
         device = torch.device(recipe.train.device)
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)  # for code that asks for the current stream
-    table = open_data(recipe)
+    table = open_data(recipe, data)
     if not table.has("train"):
         raise ValueError(f"{table.name} must have items to train on; it has {table.sizes()}.")
     # One seed for the network and the fields; the order of images depends on it too.

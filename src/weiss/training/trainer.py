@@ -22,6 +22,7 @@ from weiss._base.interrupts import StoppedError, StopRequest
 from weiss._base.processes import Processes
 from weiss._base.progress import Bar
 from weiss.backbones import Embedder
+from weiss.data import Table
 from weiss.losses import MeanFieldLoss
 from weiss.losses.self_consistency import follow_class_means, order_parameters
 from weiss.losses.shards import is_sharded
@@ -61,6 +62,7 @@ def train(
     resume: bool = False,
     quiet: bool = False,
     pictures: bool = True,
+    data: Table | None = None,
 ) -> dict[str, Any]:
     """Train, and write a run folder.
 
@@ -71,6 +73,7 @@ def train(
             that differs is refused.
         quiet: print nothing.
         pictures: draw learning curves; they can be drawn later from metrics.jsonl.
+        data: a table to train on in place of the data that the recipe names; for arrays.
 
     Returns:
         The result, as ``result.json`` holds it: the best metrics under the names of
@@ -91,7 +94,7 @@ def train(
             begun = processes.any(processes.is_main and run.exists(), accelerator.device)
             if begun:
                 refuse_another_run(run, resume)
-            training = Training(recipe, run, accelerator, processes, stop, begun, quiet)
+            training = Training(recipe, run, accelerator, processes, stop, begun, quiet, data)
             try:
                 result = training.train(pictures)
             finally:
@@ -116,10 +119,11 @@ class Training:
         stop: StopRequest,
         has_begun: bool,
         quiet: bool,
+        data: Table | None,
     ) -> None:
         self.run, self.accelerator, self.has_begun = run, accelerator, has_begun
         self.quiet = quiet or not processes.is_main
-        made = prepare(recipe, torch.device(accelerator.device), processes)
+        made = prepare(recipe, torch.device(accelerator.device), processes, data)
         self.recipe, self.device, self.processes = made.recipe, made.device, processes
         self.experiment, self.model, self.loss = made.experiment, made.model, made.loss
         self.data = data_facts(made.experiment)
@@ -230,7 +234,10 @@ class Training:
         numbers = {k: v for k, v in _flat(line).items() if isinstance(v, (int, float))}
         self.accelerator.log(numbers, step=number)
         if not self.quiet:
-            self.bar.say(console.epoch_line(line, self.recipe.train.epochs, is_best=is_best))
+            left = console.seconds_left(self.at.history, self.recipe.train)
+            self.bar.expect(left)
+            epochs = self.recipe.train.epochs
+            self.bar.say(console.epoch_line(line, epochs, is_best=is_best, left=left))
         self.at.close_epoch()
         self.watch = LossWatch(self.device)
         self._stop_or_save()
