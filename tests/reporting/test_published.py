@@ -121,6 +121,19 @@ def test_another_network_is_said_to_be_another():
     assert "chose" not in difference_in_words({**held_out, "kind": "reality-check"})
 
 
+def test_a_regulariser_of_another_scale_than_in_the_papers_table_is_said_to_be_one():
+    def words(kind, loss, **settings):
+        rows = [{"loss": "untrained", "settings": {}}, {"loss": loss, "settings": settings}]
+        same = {"backbone": "bn_inception", "embedding_size": 512, "rows": rows}
+        return difference_in_words({"kind": kind, **same})
+
+    assert "divided by beta squared" in words("regularisation", "mf_cwms", reg_scale="paper")
+    assert "loss.reg_scale=released" in words("regularisation", "mf_cwms")  # of an old version
+    assert words("regularisation", "mf_cwms", reg_scale="released") == ""
+    assert words("regularisation", "mf_contrastive", reg_scale="paper") == ""  # it has no beta
+    assert words("batch-size", "mf_cwms", reg_scale="paper") == ""
+
+
 def test_the_source_names_author_title_and_network():
     for word in ("Takuya Furusawa", "Mean Field Theory in Deep Metric Learning", "BN-Inception"):
         assert word in source()

@@ -95,6 +95,25 @@ def test_the_traditional_recipes_are_the_papers_settings(name, network):
     assert recipe.augment == Recipe().augment
 
 
+@pytest.mark.parametrize("name", SETS)
+def test_a_released_recipe_changes_what_the_program_does_otherwise_and_nothing_else(name):
+    ours, released = (recipe_from(f"{name}_{end}") for end in ("bn_inception", "released"))
+    assert sorted(differences(ours, released)) == [
+        'loss.reg_scale: none -> "released"',
+        "train.batch_size: 128 -> 180",
+        "train.patience: 5 -> 1",
+    ]
+
+
+@pytest.mark.parametrize("name", ["sop", "inshop"])
+@pytest.mark.parametrize("network", ["bn_inception", "resnet50"])
+def test_a_recipe_whose_rate_is_not_the_papers_says_whose_it_is(name, network):
+    text = shipped_recipes()[f"{name}_{network}"].read_text()
+    assert "lr = 6e-4" in text
+    header = " ".join(text.split("\nseed")[0].replace("#", "").split())
+    assert "6e-4 as in the released program, where the paper prints 1e-4" in header
+
+
 @pytest.mark.parametrize(
     # The benchmark writes 9, 14 and 39, and ends a run after more than that: one evaluation later.
     ("name", "every", "patience"),
