@@ -1,5 +1,6 @@
 """The kept results: every number that is told is that of a run that is kept."""
 
+import csv
 import json
 import re
 import tomllib
@@ -222,3 +223,24 @@ def test_no_photograph_and_no_folder_of_a_machine_is_kept():
             assert "data:image/jpeg" not in text
             texts += 1
     assert texts > 100
+
+
+def test_how_often_samples_end_at_their_own_field_is_that_of_the_kept_runs():
+    with (ROOT / "results" / "examples" / "settling.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    found = {
+        (loss, weight): [
+            float(row["nearest_field_share"]) >= 0.95
+            for row in rows
+            if (row["loss"], row["reg_weight"]) == (loss, weight)
+        ]
+        for loss in ("MFCont", "MFCWMS")
+        for weight in ("0", "10")
+    }
+    assert {len(runs) for runs in found.values()} == {10}
+    cont, cont_apart, cwms, cwms_apart = (sum(runs) for runs in found.values())
+    words = (
+        f"in {cont} of 10 runs of MFCont and {cwms} of 10 of MFCWMS without the constraint, and in "
+        f"{cont_apart} and {cwms_apart} of 10"
+    )
+    assert words in prose(ROOT / "docs" / "theory.md")
