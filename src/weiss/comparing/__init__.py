@@ -2,11 +2,12 @@
 
 - what is compared: `plan`, `run_table` (traditional protocol), `reality_check`, `studies`,
   `contenders` (the option --losses), `search_spaces`; `breakdown` and `costs` measure losses;
-- how it is done: `units` (a run or a measurement), `workers`, `ledger`;
+- how it is done: `units` (a run or a measurement), `workers`, `ledger`; how much it is: `forecast`;
 - what lies on disk: `folder` (the plan), `summary` (summary.json, which reports read).
 """
 
 from weiss.comparing.folder import PLAN, open_ledger
+from weiss.comparing.forecast import Forecast, forecast
 from weiss.comparing.plan import Plan
 from weiss.comparing.reality_check import reality_check
 from weiss.comparing.run_table import traditional
@@ -17,9 +18,11 @@ from weiss.comparing.workers import carry_out, work
 __all__ = [
     "PLAN",
     "STUDIES",
+    "Forecast",
     "Plan",
     "carry_out",
     "current_summary",
+    "forecast",
     "make_study",
     "open_ledger",
     "plan_from",

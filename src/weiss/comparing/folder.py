@@ -101,6 +101,16 @@ def grown_plan(plan: Plan, ledger: Ledger) -> Plan:
     return type(plan)(plan.recipe, _found(ledger)["options"])
 
 
+def continued(plan: Plan, out: Path) -> Plan:
+    """Return the plan together with that of the comparison a folder holds; nothing is written.
+
+    Raises:
+        ValueError: the folder holds another comparison, or the recipe has changed.
+    """
+    held = read_plan(out)
+    return plan if held is None else type(plan)(plan.recipe, _grown(held, plan, out)["options"])
+
+
 def _found(ledger: Ledger) -> Description:
     found = ledger.registered()
     if found is None:

@@ -90,6 +90,12 @@ class RunTable(Plan):
         """The runs of all rows."""
         return sum(len(self._keys(variant)) for variant in self.variants)
 
+    @property
+    def num_trainings(self) -> int:
+        """The runs of all rows but those of the network before training."""
+        trained = [variant for variant in self.variants if variant.loss != UNTRAINED]
+        return sum(len(self._keys(variant)) for variant in trained)
+
     def check(self) -> None:
         """Refuse unknown losses, no seeds, and data that cannot be opened."""
         self._check_contenders()
