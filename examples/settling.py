@@ -107,6 +107,8 @@ def main() -> None:
         arguments.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         parser.error(f"--out must be a folder that can be written to; {error}.")
+    if arguments.rows and (arguments.rows.is_dir() or not arguments.rows.parent.is_dir()):
+        parser.error(f"--rows must be a file in an existing folder; got {arguments.rows}.")
 
     moments = sorted({0, arguments.steps // 30, arguments.steps // 6, arguments.steps})
     runs = {}
