@@ -11,6 +11,7 @@ good. The soft constraint keeps them apart. Try `--reg-weight 0` with `--seed 2`
 """
 
 import argparse
+import csv
 from pathlib import Path
 
 import torch
@@ -24,6 +25,7 @@ from weiss import (
 )
 
 NUM_CLASSES, PER_CLASS, INPUT_SIZE = 6, 20, 8
+SEEDS, WEIGHTS = range(10), (0.0, 10.0)
 LOSSES = {
     "MFCont": MeanFieldContrastiveLoss,
     "MFCWMS": MeanFieldClassWiseMultiSimilarityLoss,
@@ -62,6 +64,30 @@ def nearest_field_share(loss: nn.Module, embeddings: Tensor, labels: Tensor) -> 
     return (loss.get_logits(embeddings).argmax(dim=1) == labels).float().mean().item()
 
 
+def settled(
+    name: str, seed: int, reg_weight: float, moments: list[int]
+) -> tuple[list[tuple[int, Tensor, Tensor]], Tensor, float]:
+    """Return what `settle` saw of a loss, the classes, and the share nearest to their own field."""
+    inputs, labels = noisy_classes(seed)
+    torch.manual_seed(seed)
+    loss = LOSSES[name](NUM_CLASSES, 2, reg_weight=reg_weight, reg_scale="released")
+    seen = settle(loss, inputs, labels, moments)
+    return seen, labels, nearest_field_share(loss, seen[-1][1], labels)
+
+
+def write_rows(path: Path, steps: int) -> None:
+    """Write the share of each loss for ten seeds, without the constraint and with it."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["loss", "reg_weight", "seed", "nearest_field_share"])
+        for name in LOSSES:
+            for weight in WEIGHTS:
+                for seed in SEEDS:
+                    share = settled(name, seed, weight, [steps])[2]
+                    writer.writerow([name, f"{weight:g}", seed, f"{share:.4f}"])
+    print(f"kept in {path}")
+
+
 def main() -> None:
     """Train with both losses, say how they ended, and draw the way there."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -71,6 +97,9 @@ def main() -> None:
     parser.add_argument(
         "--reg-weight", type=float, default=10.0, help="lambda, the soft constraint on the fields"
     )
+    parser.add_argument(
+        "--rows", type=Path, help="a CSV file for the shares of ten seeds, with and without lambda"
+    )
     arguments = parser.parse_args()
     if arguments.steps < 4:
         parser.error(f"--steps must be at least 4; got {arguments.steps}.")
@@ -78,19 +107,19 @@ def main() -> None:
         arguments.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         parser.error(f"--out must be a folder that can be written to; {error}.")
+    if arguments.rows and (arguments.rows.is_dir() or not arguments.rows.parent.is_dir()):
+        parser.error(f"--rows must be a file in an existing folder; got {arguments.rows}.")
 
-    inputs, labels = noisy_classes(arguments.seed)
     moments = sorted({0, arguments.steps // 30, arguments.steps // 6, arguments.steps})
     runs = {}
-    for name, make in LOSSES.items():
-        torch.manual_seed(arguments.seed)
-        loss = make(NUM_CLASSES, 2, reg_weight=arguments.reg_weight, reg_scale="released")
-        runs[name] = settle(loss, inputs, labels, moments)
-        share = nearest_field_share(loss, runs[name][-1][1], labels)
+    for name in LOSSES:
+        runs[name], labels, share = settled(name, arguments.seed, arguments.reg_weight, moments)
         print(f"{name}: {share:.0%} of {len(labels)} samples are nearest to their own field")
     picture = arguments.out / "settling.png"
     figures.settling(runs, labels, picture)
     print(f"look at {picture}")
+    if arguments.rows:
+        write_rows(arguments.rows, arguments.steps)
 
 
 if __name__ == "__main__":

@@ -122,6 +122,26 @@ def test_a_classifier_is_loaded_where_there_is_one(tmp_path):
         load_weights(classifying(7), path)
 
 
+def of_proxy_anchor(weights):
+    """A checkpoint as ProxyAnchor's program saves it: with its classifier and embedding layer."""
+    more = {"fc.weight": torch.zeros(10, 6), "fc.bias": torch.zeros(10)}
+    more |= {"embedding.weight": torch.ones(512, 6), "embedding.bias": torch.ones(512)}
+    return {"model_state_dict": prefixed("model.", {**weights, **more})}
+
+
+def test_the_embedding_layer_of_another_program_is_left_out_with_a_word(tmp_path):
+    path, network = saved(tmp_path, of_proxy_anchor(state(small(1)))), small()
+    with pytest.warns(UserWarning, match=r"embedding\.weight \(512, 6\).* trunk alone is loaded"):
+        load_weights(network, path)
+    assert same(network, state(small(1)))
+
+
+def test_an_embedding_layer_is_no_excuse_for_another_network(tmp_path):
+    weights = of_proxy_anchor({"conv.weight": torch.zeros(3)})
+    with pytest.raises(ValueError, match=r"1 unexpected \(conv\.weight\)"):
+        load_weights(small(), saved(tmp_path, weights))
+
+
 def of_shapes(network):
     """Weights of these names and shapes that take no memory."""
     return {k: torch.zeros((), dtype=v.dtype).expand(v.shape) for k, v in state(network).items()}

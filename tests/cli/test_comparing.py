@@ -51,6 +51,19 @@ def test_a_bench_says_what_it_does_and_what_it_found(bench):
     assert shlex.split(command)[:3] == ["weiss", "bench", "traditional"]
 
 
+def test_a_dry_run_says_how_much_is_left_and_does_nothing(bench, stripes, tmp_path):
+    out, _ = bench
+    words = ("bench", "traditional", stripes, "--losses", "mf_cwms,proxy_anchor", "--dry-run")
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    told = said(*tiny(*words, "--seeds", 3, "--out", out))
+    assert "6 trainings and 3 other units. 4 trainings are finished." in told
+    assert "The others take about" in told
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+    told = said(*tiny(*words, "--out", tmp_path / "new"))
+    assert "20 trainings" in told
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_changed_recipe_is_refused_with_the_difference(bench, stripes):
     out, _ = bench
     message = refused(*tiny("bench", "traditional", stripes, "--out", out, optim__lr=0.5))

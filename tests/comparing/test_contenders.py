@@ -5,6 +5,7 @@ import pytest
 from weiss.comparing import carry_out, make_study, reality_check, traditional
 from weiss.comparing.contenders import Contender, contenders_of, merged_losses
 from weiss.runs import Run
+from weiss.runs.summaries import by_repetition
 
 
 def test_changes_belong_to_the_loss_unless_they_name_a_section():
@@ -178,6 +179,17 @@ def test_rows_are_tested_against_each_other_if_they_differ_in_one_thing(bench):
     _, found = bench
     pairs = {(each["first"], each["second"]) for each in found["tests"]}
     assert pairs == {("mf_cwms", "mf_cwms_delta-0.5")}
+
+
+def test_the_best_epoch_is_tested_like_every_score(bench):
+    _, found = bench
+    tests = {each["metric"]: each for each in found["tests"]}
+    assert set(tests) == {"map_at_r", "precision_at_1", "r_precision", "epoch"}
+    rows = {row["name"]: row for row in found["rows"]}
+    first, second = (rows[tests["epoch"][side]] for side in ("first", "second"))
+    epochs = [by_repetition(row, "epoch") for row in (first, second)]
+    expected = sum(epochs[0][seed] - epochs[1][seed] for seed in (0, 1)) / 2
+    assert tests["epoch"]["difference"] == pytest.approx(expected)
 
 
 def test_a_setting_can_be_added_later_and_what_is_the_same_cannot(bench, recipe):

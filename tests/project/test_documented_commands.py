@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SCRIPTS = [
     path
-    for folder in ("examples", "benchmarks", "docs/drawings")
+    for folder in ("examples", "benchmarks", "docs/drawings", "results/cub-resnet50")
     for path in sorted((ROOT / folder).glob("*.py"))
 ]
 FENCE = re.compile(
@@ -33,7 +33,8 @@ COMMAND = re.compile(
     r"^(?:\$ )?(?:[A-Z][A-Z0-9_]*=\S* )*"
     r"(?:(?:torchrun|accelerate launch)\b.*? (?=-m |\S+\.py\b))?"
     r"(?:\$\(BIN\)/)?(?:python3? )?(?:-m )?"
-    r"(?P<name>weiss(?= )|(?:examples|benchmarks|docs/drawings)/\S+\.py)(?: +(?P<words>.*))?$"
+    r"(?P<name>weiss(?= )|(?:examples|benchmarks|docs/drawings|results/cub-resnet50)/\S+\.py)"
+    r"(?: +(?P<words>.*))?$"
 )
 NEXT = re.compile(r" (?:&&|\|\||[;|]) ")
 

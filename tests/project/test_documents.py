@@ -27,8 +27,9 @@ WRITTEN = [
 ]
 LONGEST = 120
 BLOCK = re.compile(r"```python\n(?P<code>.*?)```(\n+```text\n(?P<output>.*?)```)?", re.DOTALL)
-# A block that trains or optimises takes seconds: it runs with the slow tests.
-LONG = re.compile(r"\b(train|measure_untrained|suggest)\(")
+# A block that trains, optimises or draws every glyph takes seconds: it runs with the slow tests.
+LONG = re.compile(r"\b(train|measure_untrained|suggest|glyphs)\(")
+OTHER_CODE = re.compile(r"^[ \t]*```[ \t]*(py|py3|python3|pycon|Python)\b", re.MULTILINE)
 BLOCKS = [
     pytest.param(
         match["code"],
@@ -48,8 +49,14 @@ def named(path):
     return str(path.relative_to(ROOT))
 
 
+@pytest.mark.parametrize("path", WRITTEN, ids=named)
+def test_no_python_has_a_name_under_which_it_is_not_run(path):
+    assert OTHER_CODE.findall(path.read_text()) == []
+
+
 @pytest.mark.parametrize(("code", "output"), BLOCKS)
-def test_a_code_block_runs_and_prints_what_follows_it(code, output):
+def test_a_code_block_runs_and_prints_what_follows_it(code, output, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # what a block writes is not left behind
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(code, "block", "exec"), {"__name__": "block"})

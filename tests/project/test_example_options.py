@@ -43,6 +43,7 @@ def nothing(*_, **__):
         ("convergence", "--rows {file}/x.csv", "--rows: a folder that can be written to; "),
         ("convergence", "--rows {folder}", "--rows: the name of a file; "),
         ("settling", "--out {file}", "--out must be a folder that can be written to; "),
+        ("settling", "--rows {folder}", "--rows must be a file in an existing folder; got "),
         ("demo", "--out {file}", "--out must be a folder that can be made; "),
         ("demo", "--out {folder} --epochs 0", "train.epochs must be a whole number of at least 1"),
         ("fluctuations", "--characters 15", "--characters: a batch has 16 of them; got 15"),

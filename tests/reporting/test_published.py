@@ -1,6 +1,7 @@
 """The paper's numbers: found where it prints them, absent where it does not."""
 
 import json
+from collections import Counter
 from importlib import resources
 
 import pytest
@@ -41,6 +42,20 @@ def test_every_number_is_found_for_data_and_a_loss_of_ours():
         assert data in OFFICIAL
         assert loss in LOSSES
         assert number(kind, data, loss, *more) == (given["mean"], given["ci95"])
+
+
+def test_the_file_has_every_number_of_the_papers_tables():
+    """Rows times columns of tables 2 to 11; table 1 repeats the supplement's with fewer digits."""
+    counted = Counter((kind, data) for (kind, data, *_), _ in every_number())
+    assert counted == {
+        **{("traditional", data): 3 * 2 for data in ("cub", "cars", "sop", "inshop")},
+        ("reality-check", "cub"): 10 * 6,
+        ("reality-check", "cars"): 10 * 6,
+        ("reality-check", "sop"): 9 * 6,  # ProxyAnchor failed to converge
+        **{("batch-size", data): 6 for data in ("cub", "cars", "sop")},
+        **{("batch-size", data): 2 * 7 for data in ("inshop", "inshop_joined")},
+        ("regularisation", "cub"): 2 * 6,
+    }
 
 
 @pytest.mark.parametrize(
@@ -106,6 +121,19 @@ def test_another_network_is_said_to_be_another():
     assert "chose" not in difference_in_words({**held_out, "kind": "reality-check"})
 
 
+def test_a_regulariser_of_another_scale_than_in_the_papers_table_is_said_to_be_one():
+    def words(kind, loss, **settings):
+        rows = [{"loss": "untrained", "settings": {}}, {"loss": loss, "settings": settings}]
+        same = {"backbone": "bn_inception", "embedding_size": 512, "rows": rows}
+        return difference_in_words({"kind": kind, **same})
+
+    assert "divided by beta squared" in words("regularisation", "mf_cwms", reg_scale="paper")
+    assert "loss.reg_scale=released" in words("regularisation", "mf_cwms")  # of an old version
+    assert words("regularisation", "mf_cwms", reg_scale="released") == ""
+    assert words("regularisation", "mf_contrastive", reg_scale="paper") == ""  # it has no beta
+    assert words("batch-size", "mf_cwms", reg_scale="paper") == ""
+
+
 def test_the_source_names_author_title_and_network():
-    for word in ("Furusawa", "Mean Field Theory in Deep Metric Learning", "BN-Inception"):
+    for word in ("Takuya Furusawa", "Mean Field Theory in Deep Metric Learning", "BN-Inception"):
         assert word in source()

@@ -17,6 +17,7 @@ from weiss import figures
 from weiss.evaluation import evaluate_retrieval
 from weiss.reporting import Looked, write_report
 from weiss.reporting.document import Document
+from weiss.reporting.tables import MINUS
 
 Report = namedtuple("Report", ["page", "markdown", "latex", "html", "figures"])
 """The visible text of a page, the texts of its files, and what draws each figure, by its name."""
@@ -204,7 +205,7 @@ def test_several_comparisons_begin_with_what_each_found_and_their_figures_do_not
     assert found.page.count("How to reproduce") == 3
     cub = "## The traditional comparison on cub"
     headings = [line for line in found.markdown.splitlines() if line.startswith("## ")]
-    assert headings == [cub, cub.replace("cub", "cars"), f"{cub}, chosen on {HELD_OUT}"]
+    assert headings == [f"{cub}, chosen on {HELD_OUT}", cub, cub.replace("cub", "cars")]
     labels = re.findall(r"\\label\{(.*?)\}", found.latex)
     assert len(labels) == len(set(labels)) > 4
     names = {path.name[:2] for path in (tmp_path / "page-figures").iterdir()}
@@ -384,6 +385,30 @@ def test_of_many_tests_those_of_the_main_metric_are_shown(tmp_path):
     assert "Tests by other metrics are in summary.json." in markdown
     assert markdown.count("| MAP@R |") >= 12
     assert "| RP | " not in markdown.split("Significance")[1]
+
+
+def test_a_difference_of_best_epochs_is_told_in_epochs_however_many_tests_there_are(tmp_path):
+    def many(summary):
+        numbers = {"difference": 7.75, "low": -0.4, "high": 15.9}
+        epoch = {**summary["tests"][0], "metric": "epoch", **numbers}
+        summary["tests"] = [*summary["tests"] * 30, epoch]
+
+    markdown = told(tmp_path, many).markdown.split("Significance")[1]
+    (line,) = [line for line in markdown.splitlines() if line.startswith("| best epoch |")]
+    assert f"| +7.75 ({MINUS}0.40 to +15.90) |" in line
+
+
+def test_what_held_out_classes_chose_stands_before_what_the_test_set_chose(tmp_path):
+    given = {"a": ("traditional", "test"), "b": ("dimension", HELD_OUT), "c": ("fields", "test")}
+    given["d"] = ("reality-check", "test")  # where the epoch is never chosen on the test set
+    for name, (kind, chosen) in given.items():
+        write_comparison(tmp_path / name, kind, selected_on=chosen)
+    found = report([tmp_path / name for name in given], tmp_path)
+    headings = re.findall(r"^## (.*)$", found.markdown, re.MULTILINE)
+    kinds = ("dimension", "reality", "traditional", "fields")
+    at = [next(n for n, h in enumerate(headings) if kind in h.lower()) for kind in kinds]
+    assert at == sorted(at)
+    assert "chosen on held-out classes come first" in found.page
 
 
 @pytest.mark.parametrize(

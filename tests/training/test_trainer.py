@@ -423,6 +423,45 @@ def test_early_stopping_waits_the_whole_patience_and_no_longer(
     assert result["map_at_r"] == max(line["evaluation"]["map_at_r"] for line in metrics(folder))
 
 
+def ends_in_the_benchmark(given, every, patience):
+    """The last epoch of the reality check's own program: asked after an evaluation alone, ``>``."""
+    best = best_epoch = epoch = 0
+    while True:
+        epoch += 1
+        if epoch % every == 0:
+            score = given[min(epoch // every, len(given)) - 1]
+            if score > best:
+                best, best_epoch = score, epoch
+            if epoch - best_epoch > patience:
+                return epoch
+
+
+@pytest.mark.parametrize(
+    ("name", "patience", "without_gain"), [("cub", 9, 5), ("cars", 14, 3), ("sop", 39, 2)]
+)
+@pytest.mark.parametrize("given", [[0.5, 0.4], [0.1, 0.05, 0.2, 0.2]])
+def test_the_reality_check_ends_a_run_when_the_benchmark_does(
+    run, scores, name, patience, without_gain, given
+):
+    recipe = recipe_from(f"{name}_mlrc")
+    every = recipe.evaluate.every
+    scores += given
+    folder = run(
+        train__patience=recipe.train.patience,
+        train__epochs=recipe.train.epochs,
+        train__warmup_epochs=recipe.train.warmup_epochs,
+        train__sampler="per_class",
+        train__steps=1,
+        evaluate__every=every,
+    )
+    lines = metrics(folder)
+    assert len(lines) == ends_in_the_benchmark(given, every, patience)
+    assert "evaluation" in lines[-1], "epochs were trained that nobody evaluates"
+    measured = [line["epoch"] for line in lines if "evaluation" in line]
+    best = Run(folder).result()["epoch"]
+    assert sum(epoch > best for epoch in measured) == without_gain
+
+
 def test_evaluation_takes_place_every_so_many_epochs_and_at_the_end(run):
     folder = run(evaluate__every=3, train__epochs=7)
     assert [n["epoch"] for n in metrics(folder) if "evaluation" in n] == [3, 6, 7]

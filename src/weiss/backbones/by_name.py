@@ -85,7 +85,8 @@ def make_backbone(
         pooling: ``"avg"``, ``"max"``, ``"avg+max"`` or ``"gem"``; None for the usual one of the
             network: ``"avg+max"`` for BN-Inception, as in the paper, and ResNet; ``"avg"`` for the
             small one, timm's own (``"own"``) for timm.
-        head: ``"linear"``, or ``"relu"`` with a hidden layer as in the paper's MLRC runs.
+        head: ``"linear"``; or ``"relu"``, Linear-ReLU-Linear, a reading of what the paper writes
+            of its MLRC runs.
         freeze_bn: ``"none"``, ``"statistics"`` or ``"all"``; see `Embedder.freeze_batch_norm`.
         cache: folder for downloaded weights.
         **arguments: of the network: ``num_features`` for ``"features"``, ``channels`` and

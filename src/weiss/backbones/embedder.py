@@ -28,9 +28,10 @@ class Embedder(nn.Module):
         embedding_size: D.
         pooling: a name of `weiss.backbones.POOLINGS`; None for the usual one of this trunk. Must
             be None for a trunk that returns vectors.
-        head: ``"linear"``, one linear layer; or ``"relu"``, a linear layer to F features and a
-            ReLU before it, as in the paper's MLRC runs (the paper does not give the width). Weights
-            are initialised by Kaiming's method (fan-out), biases are zero.
+        head: ``"linear"``, one linear layer; or ``"relu"``, Linear-ReLU-Linear with F features
+            between. (The paper's MLRC runs insert "a fully-connected layer with ReLU activation
+            functions"; it says neither where nor how wide.) Weights are initialised by Kaiming's
+            method (fan-out), biases are zero.
         freeze_bn: the part of the trunk's batch normalisation that is frozen, see
             `freeze_batch_norm`.
 

@@ -7,6 +7,7 @@ anything is copied into the network.
 
 import hashlib
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 CLASSIFIERS = ("fc", "last_linear")
 """Names of the classifier in public ResNet and BN-Inception weights."""
+EMBEDDINGS = ("embedding",)
+"""Names of the last layer in checkpoints of metric learning programs, such as ProxyAnchor's."""
 WRAPPERS = ("state_dict", "model_state_dict", "model")
 """Keys of the weights in files of training programs."""
 PREFIXES = ("module.", "_orig_mod.", "model.")
@@ -48,7 +51,8 @@ def load_weights(
 
     Accepted, because it is common and harmless: names wrapped as in `WRAPPERS` and `PREFIXES`,
     another floating-point precision, vectors stored as ``(1, n)``, a missing
-    ``num_batches_tracked``, and the classifier where the module has none.
+    ``num_batches_tracked``, and the classifier where the module has none. The embedding layer of
+    another metric learning program (`EMBEDDINGS`) is left out with a warning.
 
     Args:
         module: the network; its dtype and device stay.
@@ -196,6 +200,12 @@ def _copy(
     for layer in classifiers:
         if not any(name.startswith(f"{layer}.") for name in own):
             weights = {k: v for k, v in weights.items() if not k.startswith(f"{layer}.")}
+    left_out = {
+        name: value
+        for name, value in weights.items()
+        if name not in own and name.startswith(tuple(f"{layer}." for layer in EMBEDDINGS))
+    }
+    weights = {name: value for name, value in weights.items() if name not in left_out}
     for name, value in weights.items():
         # Public BN-Inception files keep the vectors of batch normalisation as (1, n).
         if name in own and own[name].ndim == 1 and value.shape == (1, *own[name].shape):
@@ -230,6 +240,14 @@ def _copy(
             f"weights must be finite in {own[broken[0]].dtype}, as the network has it; these of "
             f"{path} are not: {some(broken, SHOWN)}. Take an earlier checkpoint, or build the "
             "network in float32."
+        )
+    if left_out:
+        layers = ", ".join(f"{name} {_kind(value)}" for name, value in left_out.items())
+        warnings.warn(
+            f"{path} is a network that was trained to embed: its last layer ({layers}) is left "
+            "out, and the trunk alone is loaded. The head here starts from random weights, so "
+            "embeddings differ from those of that network until it is trained.",
+            stacklevel=4,
         )
     module.load_state_dict({**own, **weights})
 

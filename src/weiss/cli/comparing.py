@@ -56,6 +56,14 @@ Needs = Annotated[
         "gpus=0.5,cpus=4,memory=16 (GB).",
     ),
 ]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Only print how many trainings it is and, once one is finished in --out, how long "
+        "the others will take; nothing is started or written.",
+    ),
+]
 COMPARED = "mf_cwms,mf_contrastive,proxy_anchor"
 CONTINUE = "Start it again to continue: finished units are not computed again."
 TRADITIONAL_HELP = (
@@ -90,13 +98,15 @@ def traditional(
     workers: Workers = 1,
     cluster: Cluster = None,
     needs: Needs = None,
+    dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
     """The traditional protocol; the text is `TRADITIONAL_HELP`."""
     from weiss.comparing import traditional as plan_of
 
     plan = plan_of(_recipe(recipe, overrides, root), _names(losses), seeds=seeds)
-    _carry_out(plan, out, quiet, workers=workers, cluster=cluster, needs=_needs(needs))
+    where = {"workers": workers, "cluster": cluster, "needs": _needs(needs)}
+    _carry_out(plan, out, quiet, dry_run, **where)
 
 
 @bench_app.command("reality-check", help=REALITY_CHECK_HELP)
@@ -123,6 +133,7 @@ def reality_check(
     workers: Workers = 1,
     cluster: Cluster = None,
     needs: Needs = None,
+    dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
     """The reality check; the text is `REALITY_CHECK_HELP`."""
@@ -147,7 +158,8 @@ def reality_check(
         prune=prune,
         spaces=spaces,
     )
-    _carry_out(plan, out, quiet, workers=workers, cluster=cluster, needs=_needs(needs))
+    where = {"workers": workers, "cluster": cluster, "needs": _needs(needs)}
+    _carry_out(plan, out, quiet, dry_run, **where)
 
 
 def study(
@@ -165,6 +177,7 @@ def study(
     workers: Workers = 1,
     cluster: Cluster = None,
     needs: Needs = None,
+    dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
     """Vary one setting; the text is `STUDY_HELP`."""
@@ -182,7 +195,8 @@ def study(
         seeds=seeds,
         values=dict(_values(text) for text in values or ()),
     )
-    _carry_out(plan, out, quiet, workers=workers, cluster=cluster, needs=_needs(needs))
+    where = {"workers": workers, "cluster": cluster, "needs": _needs(needs)}
+    _carry_out(plan, out, quiet, dry_run, **where)
 
 
 def report(
@@ -280,13 +294,16 @@ def _draw(found: dict[str, Any], out: Path) -> None:
         )
 
 
-def _carry_out(plan: Any, out: Path | None, quiet: bool, **options: Any) -> None:
-    from weiss.comparing import carry_out
+def _carry_out(plan: Any, out: Path | None, quiet: bool, dry_run: bool, **options: Any) -> None:
+    from weiss.comparing import carry_out, forecast
     from weiss.runs.provenance import recorded_command
 
     if out is None:
         data = Path(plan.recipe.data.name).stem or "photos"
         out = Path("runs") / f"{plan.kind}-{data}-{plan.recipe.backbone.name}".replace(":", "-")
+    if dry_run:
+        print(f"{out}: {forecast(plan, out, workers=options['workers']).in_words()}")
+        return
     command = recorded_command(sys.argv[1:])
     found = carry_out(plan, out, command=command, quiet=quiet, **options)
     _draw(found, out)

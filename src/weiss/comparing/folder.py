@@ -60,6 +60,16 @@ def grown_plan(plan: Plan, out: Path) -> Plan:
     return plan if held is None else type(plan)(plan.recipe, held["options"])
 
 
+def continued(plan: Plan, out: Path) -> Plan:
+    """Return the plan together with that of the comparison a folder holds; nothing is written.
+
+    Raises:
+        ValueError: the folder holds another comparison, or the recipe has changed.
+    """
+    held = read_plan(out)
+    return plan if held is None else type(plan)(plan.recipe, _grown(held, plan, out))
+
+
 def _write_plan(out: Path, entry: Mapping[str, Any]) -> None:
     with replacing(out / PLAN) as temporary:
         temporary.write_text(json.dumps(entry, indent=2) + "\n", encoding="utf-8")

@@ -53,6 +53,11 @@ class Plan(ABC):
     def num_units(self) -> int:
         """The number of units, or an upper bound."""
 
+    @property
+    @abstractmethod
+    def num_trainings(self) -> int:
+        """The number of units that train a network, or an upper bound."""
+
     @abstractmethod
     def ready(self, done: Results) -> list[Unit]:
         """Return the unfinished units that can be done now, the most urgent first."""

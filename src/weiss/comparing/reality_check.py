@@ -85,6 +85,13 @@ class RealityCheck(Plan):
         search = losses * self.options["trials"] * (1 + folds)
         return int(search + (losses + 1) * self.options["repeats"] * (folds + 1))
 
+    @property
+    def num_trainings(self) -> int:
+        """A training for each fold of every trial and of every repeat."""
+        options = self.options
+        times = options["trials"] + options["repeats"]
+        return int(len(options["losses"]) * options["folds"] * times)
+
     def check(self) -> None:
         """Refuse unknown losses, counts of zero, and data with too few classes."""
         options = self.options

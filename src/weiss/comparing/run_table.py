@@ -16,7 +16,7 @@ from weiss.comparing.units import Results, Unit
 from weiss.runs import Recipe, recipe_with
 from weiss.runs.experiment import open_data
 from weiss.runs.folder import build_loss
-from weiss.runs.summaries import SCORES, UNTRAINED, summarised
+from weiss.runs.summaries import EPOCH, SCORES, UNTRAINED, summarised
 
 COSTS = ("seconds", "images_per_second", "peak_gpu_memory_gb")
 
@@ -90,6 +90,12 @@ class RunTable(Plan):
     def num_units(self) -> int:
         """The runs of all rows."""
         return sum(len(self._keys(variant)) for variant in self.variants)
+
+    @property
+    def num_trainings(self) -> int:
+        """The runs of all rows but those of the network before training."""
+        trained = [variant for variant in self.variants if variant.loss != UNTRAINED]
+        return sum(len(self._keys(variant)) for variant in trained)
 
     def check(self) -> None:
         """Refuse unknown losses, no seeds, and data that cannot be opened."""
@@ -177,7 +183,7 @@ def run_scores(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         scores[name] = summarised(tested)
         if any("test" in result for result in results):
             scores[f"valid.{name}"] = summarised([result.get(name) for result in results])
-    for name in ("epoch", *COSTS):
+    for name in (EPOCH, *COSTS):
         scores[name] = summarised([result.get(name) for result in results])
     return {name: found for name, found in scores.items() if found is not None}
 
@@ -188,7 +194,7 @@ class Traditional(RunTable):
     kind = "traditional"
     title = "Traditional protocol"
     question = "Which loss gives the best embedding with its usual settings?"
-    tested = SCORES
+    tested = (*SCORES, EPOCH)
 
     def __init__(self, recipe: Recipe, options: Mapping[str, Any]) -> None:
         super().__init__(recipe, options)

@@ -150,6 +150,11 @@ class Classes(Measurement):
         """Losses times numbers of classes."""
         return len(self._places())
 
+    @property
+    def num_trainings(self) -> int:
+        """None: it measures losses alone."""
+        return 0
+
     def check(self) -> None:
         """Refuse unknown losses and numbers below two."""
         plain_losses(self.options["losses"])
@@ -225,6 +230,11 @@ class Breakdown(Measurement):
     def num_units(self) -> int:
         """For each loss the drawn classes, two networks and a training; and one start."""
         return len(self.options["losses"]) * (len(self.axes[0]["values"]) + 3) + 1
+
+    @property
+    def num_trainings(self) -> int:
+        """One for each loss."""
+        return len(self.options["losses"])
 
     def check(self) -> None:
         """Refuse losses without a mean-field form, a wrong spread, data that cannot be opened."""

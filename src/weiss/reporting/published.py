@@ -69,20 +69,32 @@ def published(
 
 
 def difference_in_words(summary: Summary) -> str:
-    """Return how the paper's network, and its choice of the epoch, differ from a comparison's."""
+    """Return how the paper's network, regulariser and choice of the epoch differ from ours."""
     backbone, size = summary.get("backbone"), summary.get("embedding_size")
     kind = str(summary.get("kind"))
     expected = EMBEDDING_SIZES.get(kind)
     on_test = summary.get("selected_on", "test") == "test" or kind == "reality-check"
-    chosen = "" if on_test else " In the paper the test set chose the epoch."
+    words = "" if on_test else " In the paper the test set chose the epoch."
+    if kind == "regularisation" and any(map(_is_scaled_as_printed, summary.get("rows") or ())):
+        words += (
+            " The paper's numbers of MFCWMS were made with its released program, whose regulariser "
+            "is the printed one divided by beta squared (--set loss.reg_scale=released); here it "
+            "is as printed, so that the same weight is beta squared times stronger."
+        )
     if backbone != NETWORK:
         return (
-            f"{chosen} The paper's network is {NETWORK_TITLE}, the one here is {backbone}: they "
+            f"{words} The paper's network is {NETWORK_TITLE}, the one here is {backbone}: they "
             "are not the same network, so the numbers cannot be compared directly."
         )
     if expected is not None and size != expected:
-        return f"{chosen} The paper's network has {expected} dimensions, the one here {size}."
-    return chosen
+        return f"{words} The paper's network has {expected} dimensions, the one here {size}."
+    return words
+
+
+def _is_scaled_as_printed(row: Row) -> bool:
+    """Return whether a row's regulariser is MFCWMS's without the division by beta squared."""
+    settings = row.get("settings") or {}
+    return row.get("loss") == "mf_cwms" and settings.get("reg_scale", "paper") == "paper"
 
 
 @cache

@@ -24,7 +24,7 @@ from weiss.reporting.tables import (
     significant,
 )
 from weiss.runs.folder import MODEL, RECIPE, RESULT, Run
-from weiss.runs.summaries import FEW_PAIRS
+from weiss.runs.summaries import EPOCH, FEW_PAIRS
 
 Look = Callable[[Path], Looked]
 MOST_CURVES = 8
@@ -242,18 +242,19 @@ def add_significance(document: Document, comparison: Comparison) -> None:
     tests = comparison.summary["tests"]
     if not tests:
         return
-    # Many losses have many pairs: then only the main metric is shown.
+    # Many losses have many pairs: then only the main metric and the best epoch are shown.
     all_tests = len(tests)
     if all_tests > MOST_TESTS:
-        tests = [test for test in tests if test["metric"] == comparison.main_metric] or tests
+        main = (comparison.main_metric, EPOCH)
+        tests = [test for test in tests if test["metric"] in main] or tests
     document.heading("Significance", 3)
     document.paragraph(
         "Each line compares two rows of the table over the repetitions that they share, pair by "
-        "pair. The difference is the first less the second, in percentage points, with its 95 % "
-        "interval. p is the probability that chance alone gives a difference at least as large, by "
-        "Student's paired test and, without assuming a normal distribution, by Wilcoxon's. Among "
-        f"many tests some are below {SIGNIFICANT} by chance; Holm's correction accounts for it: "
-        "read that column."
+        "pair. The difference is the first less the second, in percentage points (best epochs: in "
+        "epochs), with its 95 % interval. p is the probability that chance alone gives a "
+        "difference at least as large, by Student's paired test and, without assuming a normal "
+        f"distribution, by Wilcoxon's. Among many tests some are below {SIGNIFICANT} by chance; "
+        "Holm's correction accounts for it: read that column."
     )
     fewest = min(int(test.get("num_pairs") or 0) for test in tests)
     if fewest < FEW_PAIRS:
@@ -270,7 +271,8 @@ def add_significance(document: Document, comparison: Comparison) -> None:
         part, _, metric = test["metric"].rpartition(".")
         lines.append(
             {
-                "metric": TITLES.get(metric, metric) + (f", {part}" if part else ""),
+                "metric": {**TITLES, EPOCH: "best epoch"}.get(metric, metric)
+                + (f", {part}" if part else ""),
                 "first": titles.get(test["first"], test["first"]),
                 "second": titles.get(test["second"], test["second"]),
                 "difference": _difference(test),
@@ -297,9 +299,10 @@ def p_text(p: float | None) -> Cell:
 
 
 def _difference(test: Mapping[str, Any]) -> Cell:
-    """Return a difference of fractions in percentage points with its sign, and its interval."""
+    """Return a difference with its sign and its interval, of fractions in percentage points."""
+    factor = 1 if test["metric"] == EPOCH else 100
     shown = [
-        None if test.get(key) is None else f"{100 * test[key]:+.2f}".replace("-", MINUS)
+        None if test.get(key) is None else f"{factor * test[key]:+.2f}".replace("-", MINUS)
         for key in ("difference", "low", "high")
     ]
     return shown[0] if None in shown else "{} ({} to {})".format(*shown)

@@ -1,6 +1,7 @@
 """The format of summary.json, which benches and studies write and reports read.
 
-Scores are fractions. A score that is absent has no entry; one of a single run has no interval.
+Scores are fractions, but for the best epoch and costs. A score that is absent has no entry; one of
+a single run has no interval.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,8 @@ UNTRAINED = "untrained"
 """The loss of a row without training."""
 SCORES = tuple(TITLES)
 """The metrics that summaries and tables hold."""
+EPOCH = "epoch"
+"""The score of a row that is no fraction: the best epoch, counted from 1."""
 FEW_PAIRS = 5
 """A test of fewer pairs is not reliable, whatever its p-value."""
 

@@ -1,0 +1,96 @@
+"""What a command would do: how many trainings, how many of them are finished, and the time left."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from weiss.comparing.folder import continued
+from weiss.comparing.plan import Plan, check_count
+from weiss.comparing.units import results_on_disk
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a comparison needs; nothing is started or written for it.
+
+    Attributes:
+        num_trainings: in all; an upper bound where trials can be pruned or skipped.
+        num_others: units that train nothing: networks before training, measurements, ensembles.
+        num_finished: trainings whose result is in the folder.
+        seconds: of each finished training that has recorded its time.
+        workers: how many share the work.
+    """
+
+    num_trainings: int
+    num_others: int
+    num_finished: int
+    seconds: tuple[float, ...]
+    workers: int
+
+    @property
+    def seconds_left(self) -> float | None:
+        """``open trainings x mean seconds of a finished one / workers``; None before the first."""
+        if not self.seconds:
+            return None
+        left = self.num_trainings - self.num_finished
+        return left * sum(self.seconds) / len(self.seconds) / min(self.workers, max(left, 1))
+
+    def in_words(self) -> str:
+        """Return all of it in a few sentences."""
+        words = f"{self.num_trainings:,} trainings and {self.num_others:,} other units."
+        if not self.num_trainings:
+            return words
+        words += f" {self.num_finished:,} trainings are finished."
+        if self.seconds_left is None:
+            return f"{words} How long it takes can be told after the first."
+        if self.num_finished >= self.num_trainings:
+            return words
+        mean = sum(self.seconds) / len(self.seconds)
+        sharing = "1 worker" if self.workers == 1 else f"{self.workers} workers"
+        return (
+            f"{words} The others take about {duration(self.seconds_left)} with {sharing}, if each "
+            f"takes {duration(mean)}, the mean of those that are finished."
+        )
+
+
+def forecast(plan: Plan, out: str | Path, *, workers: int = 1) -> Forecast:
+    """Return what it would take to carry out a plan in a folder; nothing is written.
+
+    Args:
+        plan: the comparison.
+        out: its folder; it need not exist.
+        workers: how many processes would share the work.
+
+    Raises:
+        ValueError: the plan cannot be carried out, or the folder holds another comparison.
+    """
+    out = Path(out)
+    check_count("--workers", workers)
+    plan.check()
+    plan = continued(plan, out)
+    results = results_on_disk(plan.ready, out).values()
+    # Other units have no epochs: settings, ensembles, measurements, networks before training.
+    finished = [result for result in results if result.get("epochs") or "failed" in result]
+    return Forecast(
+        num_trainings=plan.num_trainings,
+        num_others=plan.num_units - plan.num_trainings,
+        num_finished=min(len(finished), plan.num_trainings),
+        seconds=tuple(float(result["seconds"]) for result in finished if "seconds" in result),
+        workers=workers,
+    )
+
+
+def duration(seconds: float) -> str:
+    """Return a time for people.
+
+    Example:
+        >>> duration(7.6), duration(600), duration(9000), duration(300_000)
+        ('7.6 s', '10 min', '2 h 30 min', '3 d 11 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    minutes = round(seconds / 60)
+    for size, large, small in ((24 * 60, "d", "h"), (60, "h", "min")):
+        if minutes >= 2 * size:
+            whole, rest = divmod(minutes, size)
+            return f"{whole} {large} {rest // (60 if large == 'd' else 1)} {small}"
+    return f"{minutes} min"
