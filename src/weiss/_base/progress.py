@@ -9,22 +9,22 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def left_in_words(seconds: float) -> str:
-    """Return a time that remains, as short as an estimate deserves.
+def duration(seconds: float) -> str:
+    """Return a time, as short as an estimate deserves.
 
     Example:
-        >>> [left_in_words(seconds) for seconds in (42.3, 750, 12_000, 200_000)]
-        ['42 s left', '12 min left', '3 h 20 min left', '2 d 7 h left']
+        >>> [duration(seconds) for seconds in (7.62, 42.3, 750, 12_000, 200_000)]
+        ['7.6 s', '42 s', '12 min', '3 h 20 min', '2 d 7 h']
     """
     seconds = max(seconds, 0.0)
     minutes, hours = int(seconds // 60), int(seconds // 3600)
     if seconds < 60:
-        return f"{seconds:.0f} s left"
+        return f"{seconds:.2g} s"
     if hours < 1:
-        return f"{minutes} min left"
+        return f"{minutes} min"
     if hours < 24:
-        return f"{hours} h {minutes % 60} min left"
-    return f"{hours // 24} d {hours % 24} h left"
+        return f"{hours} h {minutes % 60} min"
+    return f"{hours // 24} d {hours % 24} h"
 
 
 class Remaining:
@@ -44,7 +44,7 @@ class Remaining:
         if since < 1 or done >= self.total:
             return ""
         each = (time.monotonic() - self._begun) / since
-        return f", about {left_in_words(each * (self.total - done))}"
+        return f", about {duration(each * (self.total - done))} left"
 
 
 class Bar(AbstractContextManager["Bar"]):
@@ -103,9 +103,9 @@ class Bar(AbstractContextManager["Bar"]):
 
     def _left(self, elapsed: float) -> str:
         if self._end is not None:
-            return left_in_words(self._end - time.monotonic())
+            return f"{duration(self._end - time.monotonic())} left"
         rest = (self.total - self._done) / max(self._done - self._before, 1)
-        return left_in_words(elapsed * rest)
+        return f"{duration(elapsed * rest)} left"
 
     def _show(self) -> None:
         from rich.console import Console

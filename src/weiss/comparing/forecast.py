@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from weiss._base.progress import duration
 from weiss.comparing.folder import continued
 from weiss.comparing.plan import Plan, check_count
 from weiss.comparing.units import results_on_disk
@@ -77,20 +78,3 @@ def forecast(plan: Plan, out: str | Path, *, workers: int = 1) -> Forecast:
         seconds=tuple(float(result["seconds"]) for result in finished if "seconds" in result),
         workers=workers,
     )
-
-
-def duration(seconds: float) -> str:
-    """Return a time for people.
-
-    Example:
-        >>> duration(7.6), duration(600), duration(9000), duration(300_000)
-        ('7.6 s', '10 min', '2 h 30 min', '3 d 11 h')
-    """
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    minutes = round(seconds / 60)
-    for size, large, small in ((24 * 60, "d", "h"), (60, "h", "min")):
-        if minutes >= 2 * size:
-            whole, rest = divmod(minutes, size)
-            return f"{whole} {large} {rest // (60 if large == 'd' else 1)} {small}"
-    return f"{minutes} min"

@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from weiss._base.progress import left_in_words
+from weiss._base.progress import duration
 from weiss.backbones import Embedder
 from weiss.evaluation.metrics import TITLES
 from weiss.losses import LOSSES
@@ -67,7 +67,7 @@ def epoch_line(line: dict[str, Any], epochs: int, *, is_best: bool, left: float 
     if line["phase"] == "warm-up":
         words.append("warm-up")
     if left >= WORTH_SAYING:
-        words.append(left_in_words(left))
+        words.append(f"{duration(left)} left")
     return "  ".join([*words, *(["best so far"] if is_best else [])])
 
 
