@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import ValidationError, model_validator
 
 from weiss._base import checks
+from weiss.backbones.trained_part import FROZEN
 from weiss.losses.by_name import LOSSES
 from weiss.runs.recipe_sections import (
     Augment,
@@ -76,6 +77,11 @@ class Recipe(Section):
         """Whether the network that held-out classes chose is measured on the test set."""
         return self.evaluate.on == "held_out" and self.evaluate.then_test
 
+    def is_on_features(self, epoch: int) -> bool:
+        """Return whether an epoch, counted from 0, trains on kept features, and not on images."""
+        in_warmup = self.train.warmup_on == "features" and epoch < self.train.warmup_epochs
+        return in_warmup or self.backbone.train == FROZEN
+
     def as_dict(self) -> dict[str, Any]:
         """Return every entry as nested dicts of plain values; what is None is left out."""
         values: dict[str, Any] = plain(self.model_dump(by_alias=True))
@@ -122,6 +128,8 @@ class Recipe(Section):
                 f"train.warmup_epochs must be at most train.epochs, {train.epochs}, which include "
                 f"the warm-up; got {train.warmup_epochs}."
             )
+        if train.warmup_on == "features" and self.backbone.name == "features":
+            yield "train.warmup_on must be 'images' for the backbone 'features': it has no trunk."
         if 0 < train.patience < self.evaluate.every:
             yield (
                 f"train.patience must be at least evaluate.every, {self.evaluate.every}, or "
@@ -131,11 +139,13 @@ class Recipe(Section):
         named = ", ".join(name for name in LOSSES if Loss(name=name).has_fields)
         if train.shard_classes:
             yield from self._not_for_shards(named)
-        if self.fields.how != "joint" and not loss.has_fields:
-            yield (
-                f"fields.how must be 'joint' for loss {loss.name!r}, which has no mean fields; got "
-                f"{self.fields.how!r}. Leave it out, or choose one of {named}."
-            )
+        for key, default in (("how", "joint"), ("start", "random")):
+            given = getattr(self.fields, key)
+            if given != default and not loss.has_fields:
+                yield (
+                    f"fields.{key} must be {default!r} for loss {loss.name!r}, which has no mean "
+                    f"fields; got {given!r}. Leave it out, or choose one of {named}."
+                )
 
     def _not_for_shards(self, named: str) -> Iterator[str]:
         law = "train.shard_classes must be false"

@@ -6,6 +6,7 @@ from typing import Any
 from weiss.backbones import Embedder
 from weiss.evaluation.metrics import TITLES
 from weiss.losses import LOSSES
+from weiss.runs import Recipe
 from weiss.runs.experiment import Experiment
 
 
@@ -26,6 +27,17 @@ def opening(experiment: Experiment, model: Embedder, folder: Path) -> str:
         f"{experiment.num_classes:,} classes train, {experiment.steps} batches of "
         f"{recipe.train.batch_size} an epoch\n"
         f"measured on {measured}; writing to {folder}"
+    )
+
+
+def features_line(recipe: Recipe, experiment: Experiment, count: int, seconds: float) -> str:
+    """Return a line about the features that a run trains on; ``count`` were not kept before."""
+    views, train = recipe.augment.views, len(experiment.train_rows)
+    number = len(experiment.table) + views * train
+    shown = f" and {views} random views of {train:,}" if views else ""
+    return (
+        f"trains on features of the frozen trunk, of {len(experiment.table):,} images{shown}: "
+        f"{number - count:,} were kept, {count:,} computed in {seconds:.0f} s"
     )
 
 
