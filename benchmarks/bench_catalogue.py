@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from record import hardware, keep, options_of
+from record import keep, options_of
 
 from weiss.catalogue.faiss_store import FaissStore
 from weiss.catalogue.milvus_store import MilvusStore
@@ -66,11 +65,13 @@ def brute_force(vectors: Array) -> Callable[[Array], Array]:
 
 def build(kind: str, vectors: Array, folder: Path) -> VectorStore:
     """Make a store of a kind with ids from 0."""
-    ids = np.arange(len(vectors))
-    if kind != "milvus":
-        return FaissStore.build(ids, vectors, kind=kind)
-    store = MilvusStore(str(folder / "bench.db"), f"items_{len(vectors)}", vectors.shape[1])
-    store.add(ids, vectors)
+    size, dimension = vectors.shape
+    store: VectorStore
+    if kind == "milvus":
+        store = MilvusStore(str(folder / "bench.db"), f"items_{size}", dimension)
+    else:
+        store = FaissStore(dimension, kind=kind)
+    store.add(np.arange(size), vectors)
     return store
 
 
@@ -160,7 +161,6 @@ def main() -> None:
         parser.error(f"--stores must be of {', '.join(STORES)}; got {unknown!r}.")
     sizes = [1500, 3000] if arguments.smoke else [int(size) for size in arguments.sizes.split(",")]
     dimensions = 16 if arguments.smoke else arguments.dimensions
-    print(f"{hardware('cpu')}; torch {torch.__version__}")
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for number, size in enumerate(sizes):
@@ -170,8 +170,7 @@ def main() -> None:
     for row in rows:
         ratio = 1 / max(row["search_over_numpy"], 1e-5)
         print(f"{row['store']} of {row['items']:,}: {ratio:.2f} times the speed of numpy")
-    if not arguments.smoke:
-        keep(arguments.out, f"catalogue-{dimensions}", "cpu", rows)
+    keep(arguments, f"catalogue-{dimensions}", rows)
 
 
 if __name__ == "__main__":

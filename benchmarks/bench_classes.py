@@ -29,12 +29,11 @@ from typing import Any
 
 import torch
 from bench_multi_similarity import dense_mfcwms
-from record import hardware, keep, options_of
+from record import MIB, extra_mib, keep, options_of, wait_for
 from torch import Tensor
 
 import weiss
 
-MIB = 2**20
 SPREADS = {
     "mf_contrastive": (0.4995, 0.7316, 0.4325, 43),
     "mf_cwms": (0.588, 0.789, 0.408, 32),
@@ -171,19 +170,14 @@ def lifelike(
     return samples, fields.mul_((1 - mean) ** 0.5).add_(basis[0], alpha=mean**0.5), labels
 
 
-def seconds_of(step: Step, device: str, repeats: int) -> float:
-    """Return the median seconds of a step."""
-    for _ in range(6 if device == "cuda" else 1):
+def seconds_of(step: Step, device: str, repeats: int) -> list[float]:
+    """Return the seconds of some steps, after a warm-up."""
+    for _ in range(7 if device == "cuda" else 2):
         step()
-    return statistics.median(seconds_of_each(step, device, repeats))
-
-
-def seconds_of_each(step: Step, device: str, repeats: int) -> list[float]:
-    """Return the seconds of some steps."""
     found = []
     for _ in range(repeats):
+        wait_for(device)
         if device == "cuda":
-            torch.cuda.synchronize()
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
             step()
@@ -197,19 +191,19 @@ def seconds_of_each(step: Step, device: str, repeats: int) -> list[float]:
     return found
 
 
-def extra_mib(step: Step, case: Case) -> float:
+def extra_of_some(step: Step, case: Case) -> float:
     """Return the peak of some steps on a GPU beyond what was there before them.
 
     Some, for a loss of ours records itself after a few, and a recording keeps its memory.
     """
+
+    def some() -> None:
+        for _ in range(6):
+            step()
+
     case.forget()
     clear()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    for _ in range(6):
-        step()
-    torch.cuda.synchronize()
-    return (torch.cuda.max_memory_allocated() - before) / MIB
+    return extra_mib(some, "cuda")
 
 
 def clear() -> None:
@@ -242,7 +236,7 @@ class Table:
         try:
             step = make()
             if self.device == "cuda" and not graph:
-                row["extra_mib"] = round(extra_mib(step, case), 1)
+                row["extra_mib"] = round(extra_of_some(step, case), 1)
                 field = case.num_classes * case.size * 4 / MIB
                 row["extra_over_field"] = round(row["extra_mib"] / field, 3)
             return row, recorded(step) if graph else step
@@ -286,8 +280,7 @@ class Table:
         for _ in range(rounds):
             for step, seconds in zip(steps, found, strict=True):
                 if step is not None:
-                    seconds_of(step, self.device, 1)  # warm
-                    seconds += seconds_of_each(step, self.device, max(self.repeats // rounds, 1))
+                    seconds += seconds_of(step, self.device, max(self.repeats // rounds, 1))
         for row, seconds in zip(rows, found, strict=True):
             if seconds:
                 row["seconds"] = round(statistics.median(seconds), 6)
@@ -412,7 +405,6 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.near and arguments.device != "cuda":
         parser.error("--near is for a GPU: add --device cuda")
-    print(f"{hardware(arguments.device)}; torch {torch.__version__}")
     table = Table(arguments.device, arguments.repeats if arguments.device == "cuda" else 3)
     if arguments.near:
         near_on_cuda(table)
@@ -421,9 +413,8 @@ def main() -> None:
         on_cuda(table, arguments.largest)
     else:
         on_cpu(table, arguments.smoke)
-    if not arguments.smoke:
-        name = "classes-near" if arguments.near else "classes"
-        keep(arguments.out, name, arguments.device, table.rows)
+    name = "classes-near" if arguments.near else "classes"
+    keep(arguments, name, table.rows, arguments.device)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from bench_classes import lifelike
 from bench_step import make_network
-from record import hardware, keep, options_of
+from record import keep, options_of
 
 import weiss
 from weiss._base.devices import autocast
@@ -133,9 +133,7 @@ def main() -> None:
             rows.append(row)
             gc.collect()
             torch.cuda.empty_cache()
-    if not arguments.smoke:
-        print(hardware("cuda"))
-        keep(arguments.out, "classes-step", "cuda", rows)
+    keep(arguments, "classes-step", rows, "cpu" if arguments.smoke else "cuda")
 
 
 if __name__ == "__main__":

@@ -22,14 +22,14 @@ import multiprocessing
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
-from record import hardware, keep, options_of
+from record import keep, options_of
 
 from weiss._base.decoding import usable_cores
 from weiss.data.cache import build_store
@@ -50,6 +50,19 @@ def make_photographs(folder: Path, count: int) -> None:
         noise = rng.integers(-12, 13, (375, 500, 3))
         pixels = np.clip(np.asarray(image).astype(int) + noise, 0, 255).astype(np.uint8)
         Image.fromarray(pixels).save(folder / f"{i:05d}.jpg", quality=90)
+
+
+@contextlib.contextmanager
+def photographs(arguments: argparse.Namespace) -> Iterator[tuple[Path, list[str]]]:
+    """Yield a folder and the names of its images: that of ``--root``, or one made of noise."""
+    with tempfile.TemporaryDirectory() as made:
+        root = arguments.root or Path(made)
+        if arguments.root is None:
+            make_photographs(root, 40 if arguments.smoke else 4000)
+        names = sorted(str(path.relative_to(root)) for path in root.rglob("*.jpg"))
+        if not names:
+            raise SystemExit(f"--root must hold .jpg files; {root} holds none")
+        yield root, names
 
 
 def plain(path: str) -> np.ndarray:
@@ -108,15 +121,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--copies", type=int, default=1, help="list every file this often")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as made:
-        root = arguments.root or Path(made)
-        if arguments.root is None:
-            make_photographs(root, 40 if arguments.smoke else 4000)
-        names = sorted(str(p.relative_to(root)) for p in root.rglob("*.jpg"))
-        names *= arguments.copies
-        if not names:
-            parser.error(f"{root} must hold .jpg files; found none")
-        run(root, names, arguments)
+    with photographs(arguments) as (root, names):
+        run(root, names * arguments.copies, arguments)
 
 
 def run(root: Path, names: list[str], arguments: argparse.Namespace) -> None:
@@ -176,11 +182,10 @@ def run(root: Path, names: list[str], arguments: argparse.Namespace) -> None:
         for name, value in seconds.items()
     ]
     rate = len(names) / seconds["weiss"] / cores
-    print(f"{len(names):,} images, {cores} cores, {hardware('cpu')}: {rate:.0f} a core and second")
+    print(f"{len(names):,} images, {cores} cores: {rate:.0f} a core and second")
     for row in rows[1:]:
         print(f"Weiss runs at {row['time_over_weiss']:.2f} times the speed of {row['contender']}")
-    if not arguments.smoke:
-        keep(arguments.out, f"decoding-{len(names)}", "cpu", rows)
+    keep(arguments, f"decoding-{len(names)}", rows)
 
 
 if __name__ == "__main__":

@@ -15,11 +15,13 @@ processor, which on one thread does not depend on what else the machine does.
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from record import hardware, keep, options_of
+from record import keep, medians, options_of, wait_for
 
 from weiss.catalogue import build_index
 from weiss.data import CentreCrop, Pipeline, Table, glyphs
@@ -68,44 +70,43 @@ def main() -> None:
     if arguments.smoke:
         arguments.items, arguments.rounds = 600, 1
     table = many_glyphs(arguments.items)
-    names = ("network alone", "index")
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    processor: dict[str, list[float]] = {name: [] for name in names}
+    processor: dict[str, list[float]] = {"network alone": [], "index": []}
     with tempfile.TemporaryDirectory() as made:
         run = make_run(Path(made) / "run", table)
         model = run.model(arguments.device)
         pipeline = Pipeline(table, device=arguments.device, keep="memory")
         crop = CentreCrop(model.input.size, model.input.resize)
         batches = [batch.images for batch in pipeline.evaluation(crop, batch_size=arguments.batch)]
-        wait = torch.cuda.synchronize if arguments.device == "cuda" else lambda: None
-        for number in range(arguments.rounds + 1):
-            start = time.perf_counter(), time.process_time()
+
+        def forward() -> None:
             with torch.inference_mode():
                 for images in batches:
                     model(images)
-            wait()
-            between = time.perf_counter(), time.process_time()
+
+        def index() -> None:
             build_index(
                 run.folder,
                 table,
-                Path(made) / f"index-{number}",
+                Path(made) / f"index-{len(processor['index'])}",
                 batch_size=arguments.batch,
                 device=arguments.device,
                 quiet=True,
             )
-            end = time.perf_counter(), time.process_time()
-            if number:  # the first round warms up
-                for name, (first, last) in zip(
-                    names, ((start, between), (between, end)), strict=True
-                ):
-                    seconds[name].append(last[0] - first[0])
-                    processor[name].append(last[1] - first[1])
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
-    worked = {name: statistics.median(values) for name, values in processor.items()}
+
+        def timed(name: str, act: Callable[[], None]) -> None:
+            start = time.process_time()
+            act()
+            wait_for(arguments.device)
+            processor[name].append(time.process_time() - start)
+
+        acts = {"network alone": forward, "index": index}
+        contenders = {name: partial(timed, name, act) for name, act in acts.items()}
+        seconds = medians(contenders, arguments.rounds, arguments.device)
+    worked = {name: statistics.median(values[1:]) for name, values in processor.items()}
     rows = [
         {
             "contender": name,
-            "time_over_network": round(value / medians["network alone"], 4),
+            "time_over_network": round(value / seconds["network alone"], 4),
             "processor_time_over_network": round(worked[name] / worked["network alone"], 4),
             "seconds": round(value, 4),
             "images": arguments.items,
@@ -114,18 +115,16 @@ def main() -> None:
             "batch": arguments.batch,
             "rounds": arguments.rounds,
         }
-        for name, value in medians.items()
+        for name, value in seconds.items()
     ]
-    print(hardware(arguments.device))
-    for name, value in medians.items():
+    for name, value in seconds.items():
         print(
             f"{name}: {value:.3f} s for {arguments.items:,} images, {worked[name]:.3f} s of "
             "processor time"
         )
-    share = medians["network alone"] / medians["index"]
+    share = seconds["network alone"] / seconds["index"]
     print(f"the whole index: {share:.3f} times the speed of the network alone")
-    if not arguments.smoke:
-        keep(arguments.out, "index", arguments.device, rows)
+    keep(arguments, "index", rows, arguments.device)
 
 
 if __name__ == "__main__":

@@ -16,22 +16,18 @@ count on CUDA.
 
 import argparse
 import os
-import resource
-import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import torch
-from record import hardware, keep, options_of
+from record import extra_mib, keep, medians, options_of
 from torch import Tensor
 
 from weiss import MeanFieldClassWiseMultiSimilarityLoss
 
 ALPHA, BETA, DELTA = 0.01, 80.0, 0.2
 CONTENDERS = ("weiss", "dense")
-MIB = 2**20
 
 
 def dense_mfcwms(embeddings: Tensor, labels: Tensor, fields: Tensor) -> Tensor:
@@ -76,23 +72,8 @@ def measure(what: str, step: Callable[[], list[Tensor]], device: str, repeats: i
         value, *gradients = step()
         return value.item() + sum(gradient.norm().item() for gradient in gradients)
     if what == "memory":
-        before = _peak_bytes(device)
-        step()
-        return (_peak_bytes(device) - before) / MIB
-    seconds = []
-    for _ in range(repeats + 1):
-        start = time.perf_counter()
-        step()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds[1:])
-
-
-def _peak_bytes(device: str) -> int:
-    if device == "cuda":
-        return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return extra_mib(step, device)
+    return medians({what: step}, repeats, device)[what]
 
 
 def in_own_process(what: str, contender: str, sizes: list[int], device: str) -> float:
@@ -130,27 +111,25 @@ def main() -> None:
     faster = found["time", "dense"] / found["time", "weiss"]
     leaner = found["memory", "dense"] / max(found["memory", "weiss"], 1.0)
     print("MFCWMS forward + backward, batch {}, {} classes, {} dimensions".format(*sizes))
-    print(f"{hardware(arguments.device)}; torch {torch.__version__}")
     for contender in CONTENDERS:
         seconds, extra = found["time", contender], found["memory", contender]
         print(f"  {contender:>6}: {1e3 * seconds:.2f} ms, {extra:.0f} MiB extra")
     print(f"  {faster:.1f} times faster, {leaner:.1f} times less extra memory")
-    if not arguments.smoke:
-        names = ("batch", "num_classes", "embedding_size", "steps")
-        rows = [
-            {
-                "contender": contender,
-                "time_over_weiss": round(found["time", contender] / found["time", "weiss"], 2),
-                "memory_over_weiss": round(
-                    found["memory", contender] / found["memory", "weiss"], 2
-                ),
-                "seconds": round(found["time", contender], 6),
-                "extra_mib": round(found["memory", contender], 1),
-                **dict(zip(names, sizes, strict=True)),
-            }
-            for contender in CONTENDERS
-        ]
-        keep(arguments.out, "multi_similarity", arguments.device, rows)
+    names = ("batch", "num_classes", "embedding_size", "steps")
+    rows = [
+        {
+            "contender": contender,
+            "time_over_weiss": round(found["time", contender] / found["time", "weiss"], 2),
+            "memory_over_weiss": round(
+                found["memory", contender] / max(found["memory", "weiss"], 1.0), 2
+            ),
+            "seconds": round(found["time", contender], 6),
+            "extra_mib": round(found["memory", contender], 1),
+            **dict(zip(names, sizes, strict=True)),
+        }
+        for contender in CONTENDERS
+    ]
+    keep(arguments, "multi_similarity", rows, arguments.device)
 
 
 if __name__ == "__main__":

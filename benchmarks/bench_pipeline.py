@@ -13,16 +13,14 @@ Rounds of the contenders alternate; a round is synchronised, and the median roun
 
 import argparse
 import itertools
-import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
-from bench_decoding import make_photographs
-from record import hardware, keep, options_of
+from bench_decoding import photographs
+from record import keep, medians, options_of
 
 from weiss import MeanFieldClassWiseMultiSimilarityLoss, parameter_groups
 from weiss.backbones import make_backbone
@@ -33,10 +31,7 @@ from weiss.data.table import Table
 NUM_CLASSES = 100
 
 
-def images_below(root: Path) -> Table:
-    names = sorted(str(p.relative_to(root)) for p in root.rglob("*.jpg"))
-    if not names:
-        raise SystemExit(f"{root} must hold .jpg files; found none")
+def table_of(root: Path, names: list[str]) -> Table:
     labels = np.arange(len(names)) % NUM_CLASSES
     classes = tuple(map(str, range(NUM_CLASSES)))
     return Table("images", Files(root, names), labels, classes, np.full(len(names), "train"))
@@ -77,28 +72,24 @@ def batches(keep_in: str, table: Table, arguments: argparse.Namespace) -> Iterat
 
 
 def measure(arguments: argparse.Namespace, table: Table, places: list[str]) -> dict[str, float]:
-    """Return the median seconds of a step for each contender, rounds taking turns."""
+    """Return the median seconds of a step for each contender.
+
+    Untimed steps and a pause come before each round, so that no contender gains from batches
+    prepared, or loses by batches being prepared, while another one was timed.
+    """
     step = make_step(arguments.backbone, arguments.device)
     streams = {place: batches(place, table, arguments) for place in places}
-    rounds: dict[str, list[float]] = {place: [] for place in places}
-    wait = torch.cuda.synchronize if arguments.device == "cuda" else lambda: None
-    for number in range(arguments.rounds + 1):
-        for place, stream in streams.items():
-            # No contender gains from batches prepared, or loses by batches being prepared, while
-            # another one was timed.
-            for images, labels in itertools.islice(stream, arguments.untimed):
-                step(images, labels)
-            wait()
-            start = time.perf_counter()
-            for images, labels in itertools.islice(stream, arguments.steps):
-                step(images, labels)
-            wait()
-            if number:  # the first round warms up
-                rounds[place].append((time.perf_counter() - start) / arguments.steps)
-            time.sleep(arguments.pause)
+    seconds = medians(
+        {place: lambda stream=stream: step(*next(stream)) for place, stream in streams.items()},
+        arguments.rounds,
+        arguments.device,
+        steps=arguments.steps,
+        untimed=0 if arguments.smoke else 10,
+        between=lambda: time.sleep(0 if arguments.smoke else 0.5),
+    )
     for stream in streams.values():
         stream.close()
-    return {place: statistics.median(values) for place, values in rounds.items()}
+    return seconds
 
 
 def main() -> None:
@@ -110,27 +101,21 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30, help="steps of a round")
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
-    arguments.untimed, arguments.pause = 10, 0.5
     if arguments.smoke:
-        arguments.untimed, arguments.pause = 0, 0.0
         arguments.backbone, arguments.batch, arguments.size = "resnet18", 4, 64
         arguments.steps, arguments.rounds = 1, 1
     places = ["fixed batch", "memory", "stream"]
     if arguments.device == "cuda":
         places.insert(1, "gpu")
-    with tempfile.TemporaryDirectory() as made:
-        root = arguments.root or Path(made)
-        if arguments.root is None:
-            make_photographs(root, 40 if arguments.smoke else 4000)
-        table = images_below(root)
-        seconds = measure(arguments, table, places)
+    with photographs(arguments) as (root, names):
+        seconds = measure(arguments, table_of(root, names), places)
     rows = [
         {
             "contender": place,
             "throughput_of_fixed_batch": round(seconds["fixed batch"] / value, 4),
             "seconds": round(value, 5),
             "images_per_second": round(arguments.batch / value),
-            "images": len(table),
+            "images": len(names),
             "backbone": arguments.backbone,
             "batch": arguments.batch,
             "size": arguments.size,
@@ -139,14 +124,10 @@ def main() -> None:
         }
         for place, value in seconds.items()
     ]
-    print(hardware(arguments.device))
     for row in rows:
         share = row["throughput_of_fixed_batch"]
         print(f"{row['contender']}: {share:.3f} times the throughput of the fixed batch")
-    if not arguments.smoke:
-        if arguments.device != "cuda":
-            rows = [{k: v for k, v in row.items() if k != "images_per_second"} for row in rows]
-        keep(arguments.out, "pipeline", arguments.device, rows)
+    keep(arguments, "pipeline", rows, arguments.device)
 
 
 if __name__ == "__main__":

@@ -27,11 +27,10 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
-from record import hardware, keep, options_of
+from record import extra_mib, keep, options_of, wait_for
 from torch import Tensor
 
 from weiss import retrieval_metrics
@@ -154,18 +153,19 @@ def _summary(
     }
 
 
-def timed(
-    contender: str, batch: Batch, device: str, repeats: int
-) -> tuple[float, dict[str, float]]:
-    """Return the median seconds and what was found."""
+def measured(contender: str, batch: Batch, device: str, repeats: int) -> dict[str, Any]:
+    """Return the median seconds, the extra memory, and what was found."""
     found, seconds = {}, []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        found = CONTENDERS[contender](batch)
-        if device == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds), found
+
+    def act() -> None:
+        for _ in range(repeats):
+            start = time.perf_counter()
+            found.update(CONTENDERS[contender](batch))
+            wait_for(device)
+            seconds.append(time.perf_counter() - start)
+
+    extra = extra_mib(act, device)
+    return {"seconds": statistics.median(seconds), "extra_mib": extra, "found": found}
 
 
 def on_cpu(contender: str, task: str, repeats: int) -> dict[str, Any]:
@@ -180,17 +180,7 @@ def on_cpu(contender: str, task: str, repeats: int) -> dict[str, Any]:
 def measure_here(contender: str, task: str, repeats: int) -> None:
     """Measure one contender in this process and print the result."""
     CONTENDERS[contender](make_batch("smoke", "cpu"))  # loads libraries
-    batch = make_batch(task, "cpu")
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-    before = _peak_resident()
-    seconds, found = timed(contender, batch, "cpu", repeats)
-    extra = (_peak_resident() - before) / 2**20
-    print(json.dumps({"seconds": seconds, "extra_mib": extra, "found": found}))
-
-
-def _peak_resident() -> int:
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+    print(json.dumps(measured(contender, make_batch(task, "cpu"), "cpu", repeats)))
 
 
 def on_cuda(contender: str, batch: Batch, repeats: int) -> dict[str, Any]:
@@ -198,12 +188,7 @@ def on_cuda(contender: str, batch: Batch, repeats: int) -> dict[str, Any]:
     CONTENDERS[contender](make_batch("smoke", "cuda"))
     if len(batch[0]) < 500_000:
         CONTENDERS[contender](batch)
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    seconds, found = timed(contender, batch, "cuda", repeats)
-    extra = (torch.cuda.max_memory_allocated() - before) / 2**20
-    return {"seconds": seconds, "extra_mib": extra, "found": found}
+    return measured(contender, batch, "cuda", repeats)
 
 
 def main() -> None:
@@ -234,14 +219,13 @@ def main() -> None:
             if abs(theirs - ours) > AGREEMENT:
                 raise SystemExit(f"{name} disagrees: {metric} is {theirs}, weiss has {ours}")
     print(f"retrieval evaluation, {task}: {TASKS[task]} {SIZES}")
-    print(f"{hardware(arguments.device)}; torch {torch.__version__}")
     rows: list[dict[str, Any]] = []
     for name in names:
         ratio = results[name]["seconds"] / results["weiss"]["seconds"]
         extra = results[name]["extra_mib"]
         print(f"  {name:>6}: {results[name]['seconds']:.3f} s, {extra:.0f} MiB extra")
         if name != "weiss":
-            print(f"          {ratio:.2f} times faster than {name}")
+            print(f"          {ratio:.2f} times the speed of {name}")
         rows.append(
             {
                 "task": task,
@@ -250,13 +234,10 @@ def main() -> None:
                 "seconds": round(results[name]["seconds"], 4),
                 "extra_mib": round(extra, 1),
                 **{key: round(value, 6) for key, value in results[name]["found"].items()},
-                **dict(
-                    zip(("queries", "items", "classes", "dimensions"), TASKS[task], strict=True)
-                ),
+                **dict(zip(SIZES, TASKS[task], strict=True)),
             }
         )
-    if not arguments.smoke:
-        keep(arguments.out, f"retrieval-{task}", arguments.device, rows)
+    keep(arguments, f"retrieval-{task}", rows, arguments.device)
 
 
 if __name__ == "__main__":

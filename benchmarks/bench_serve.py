@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 import psutil
-from record import hardware, keep, options_of
+from record import keep, options_of
 
 BOUNDARY = b"benchmark-boundary"
 CONTENDERS = {"weiss": 32, "single": 1}
@@ -255,7 +255,6 @@ def main() -> None:
         }
     what = arguments.index or f"{arguments.items:,} glyphs"
     print(f"serving {what} to {clients} clients for {duration:g} s each")
-    print(hardware("cpu"))
     rows = []
     for name, found in results.items():
         ratio = results[names[0]]["requests_per_second"] / found["requests_per_second"]
@@ -281,8 +280,7 @@ def main() -> None:
                 "growth_mib": round(found["growth_mib"], 1),
             }
         )
-    if not arguments.smoke:
-        keep(arguments.out, "serve", "cpu", rows)
+    keep(arguments, "serve", rows)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ the kernels take and of which kinds they are, without the gaps between them.
 """
 
 import argparse
-import statistics
-import time
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-from record import hardware, keep, options_of
+from record import keep, medians, options_of
 
 from weiss._base.devices import resolve_precision
 from weiss._base.processes import Processes
@@ -87,32 +87,20 @@ def measure(
 ) -> dict[str, dict[str, float]]:
     """Return the median seconds of a step and of an evaluation's batch for each contender."""
     images, labels = make_batch(arguments)
-    wait = torch.cuda.synchronize if arguments.device == "cuda" else lambda: None
-    times: dict[str, dict[str, list[float]]] = {
-        name: {"step": [], "evaluation": []} for name in steppers
-    }
-    for number in range(arguments.rounds + 1):
-        for name, stepper in steppers.items():
 
-            def step(stepper: Stepper = stepper) -> None:
-                stepper(images, labels)
+    def evaluate(stepper: Stepper) -> None:
+        with torch.no_grad(), stepper.precision():
+            stepper.model(images)
 
-            def evaluate(stepper: Stepper = stepper) -> None:
-                with torch.no_grad(), stepper.precision():
-                    stepper.model(images)
-
-            for what, act in (("step", step), ("evaluation", evaluate)):
-                act()
-                wait()
-                start = time.perf_counter()
-                for _ in range(arguments.steps):
-                    act()
-                wait()
-                if number:  # the first round warms up
-                    times[name][what].append((time.perf_counter() - start) / arguments.steps)
+    acts: dict[str, Callable[[], Any]] = {}
+    for name, stepper in steppers.items():
+        acts[f"step {name}"] = partial(stepper, images, labels)
+        acts[f"evaluation {name}"] = partial(evaluate, stepper)
+    rounds, device = arguments.rounds, arguments.device
+    found = medians(acts, rounds, device, steps=arguments.steps, untimed=1)
     return {
-        name: {what: statistics.median(values) for what, values in found.items()}
-        for name, found in times.items()
+        name: {what: found[f"{what} {name}"] for what in ("step", "evaluation")}
+        for name in steppers
     }
 
 
@@ -165,14 +153,12 @@ def main() -> None:
             row["kernel_seconds"] = round(sum(kernels.values()), 5)
             row["kernels"] = "; ".join(f"{k} {v:.5f}" for k, v in kernels.items())
         rows.append(row)
-    print(hardware(arguments.device))
     for row in rows:
         print(
             f"{row['contender']}: {row['speed_of_layer_by_layer']:.2f} times the speed of {PLAIN}"
         )
         print(f"  {row.get('kernels', '')}", f"evaluation {row['evaluation_speed']:.2f}")
-    if not arguments.smoke:
-        keep(arguments.out, "step", arguments.device, rows)
+    keep(arguments, "step", rows, arguments.device)
 
 
 if __name__ == "__main__":

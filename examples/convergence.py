@@ -13,23 +13,27 @@ The picture shows the first seed, the table at the end all of them.
     python examples/convergence.py --seeds 0 1 2 --out docs/images
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from few_glyphs import (
+    CWMS,
     EMBEDDING_SIZE,
     FIELD_LR,
     LR,
     Glyphs,
+    Row,
     batches_of,
     embed,
-    keep_rows,
+    markdown,
     new_network,
     options_from,
     options_of,
     scores,
     seed_by_seed,
     some_glyphs,
+    tell,
     train,
 )
 
@@ -37,7 +41,6 @@ from weiss import make_loss
 from weiss.figures import residuals
 from weiss.losses.self_consistency import QUANTILES, ClassMeans, order_parameters
 
-SETTINGS = {"alpha": 2.0, "beta": 20.0, "delta": 0.3}
 WAYS: dict[str, tuple[float, dict[str, float]]] = {
     "fast fields": (FIELD_LR, {}),
     "slow fields": (LR / 8, {}),
@@ -52,7 +55,7 @@ def follow(way: str, seed: int, known: Glyphs, unseen: Glyphs, epochs: int) -> l
     field_lr, changed = WAYS[way]
     network = new_network(seed)
     size = (int(known.characters.max()) + 1, EMBEDDING_SIZE)
-    loss = make_loss("mf_cwms", *size, **(SETTINGS | changed))
+    loss = make_loss("mf_cwms", *size, **(CWMS | changed))
     rows: list[dict[str, Any]] = []
 
     def measure(epoch: int) -> None:
@@ -62,11 +65,8 @@ def follow(way: str, seed: int, known: Glyphs, unseen: Glyphs, epochs: int) -> l
         order = order_parameters(means, loss)
         found = scores(embed(network, unseen.images), unseen.characters)[0]
         row: dict[str, Any] = {"way": way, "seed": seed, "epoch": epoch}
-        row |= {
-            name: round(value, 6) for name, value in zip(RESIDUALS, order["residual"], strict=True)
-        }
-        row["class_mean_length"] = round(order["class_mean_length"][2], 6)
-        row["map_at_r"] = round(found, 6)
+        row |= dict(zip(RESIDUALS, order["residual"], strict=True))
+        row |= {"class_mean_length": order["class_mean_length"][2], "map_at_r": found}
         rows.append(row)
         low, _, median, _, high = order["residual"]
         told = f"{low:8.4f}  {median:8.4f}  {high:8.4f}   {row['class_mean_length']:17.3f}"
@@ -86,23 +86,40 @@ def follow(way: str, seed: int, known: Glyphs, unseen: Glyphs, epochs: int) -> l
     return rows
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the lines of a Markdown table: median residuals on the way, MAP@R at the end."""
+def tables(rows: Sequence[Row]) -> list[list[str]]:
+    """Return the table of docs/convergence.md: median residuals on the way, MAP@R at the end."""
     last = max(int(row["epoch"]) for row in rows)
     shown = sorted({0, 1, max(1, last // 3), max(1, 2 * last // 3), last})
-    lines = [
-        f"| residual after epoch | {' | '.join(map(str, shown))} | MAP@R |",
-        "|---" * (len(shown) + 2) + "|",
-    ]
+    lines = []
     for way in WAYS:
         cells = [way]
         for epoch in shown:
             there = [row for row in rows if row["way"] == way and int(row["epoch"]) == epoch]
-            medians = [float(row["residual_50"]) for row in there]
-            cells.append(seed_by_seed(medians, lambda x: f"{x:.2f}" if x >= 0.1 else f"{x:.3f}"))
-        cells.append(seed_by_seed([float(row["map_at_r"]) for row in there], "{:.1f}".format))
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+            cells.append(
+                seed_by_seed(there, "residual_50", lambda x: f"{x:.2f}" if x >= 0.1 else f"{x:.3f}")
+            )
+        lines.append([*cells, seed_by_seed(there, "map_at_r", "{:.1f}".format)])
+    return [markdown(["residual after epoch", *map(str, shown), "MAP@R"], lines)]
+
+
+def draw(rows: Sequence[Row], picture: Path) -> None:
+    """Draw the residuals and scores of one seed."""
+    runs = {
+        way: [
+            (row["epoch"], [row[name] for name in RESIDUALS]) for row in rows if row["way"] == way
+        ]
+        for way in WAYS
+    }
+    retrieval = {
+        way: [(row["epoch"], row["map_at_r"]) for row in rows if row["way"] == way] for way in WAYS
+    }
+    residuals(
+        runs,
+        retrieval,
+        picture,
+        score_label="MAP@R of unseen characters (%)",
+        title="Self-consistency along training: do fields stand where their classes are?",
+    )
 
 
 def main() -> None:
@@ -119,28 +136,9 @@ def main() -> None:
         for row in follow(way, seed, known, unseen, arguments.epochs)
     ]
     print("\nMedian residual, MAP@R in per cent; seeds", *arguments.seeds)
-    print(*table(rows), sep="\n")
-    if arguments.rows:
-        keep_rows(arguments.rows, rows)
-
-    first = [row for row in rows if row["seed"] == arguments.seeds[0]]
-    runs = {
-        way: [
-            (row["epoch"], [row[name] for name in RESIDUALS]) for row in first if row["way"] == way
-        ]
-        for way in WAYS
-    }
-    retrieval = {
-        way: [(row["epoch"], row["map_at_r"]) for row in first if row["way"] == way] for way in WAYS
-    }
+    tell(arguments, rows, tables(rows))
     picture = arguments.out / "convergence.png"
-    residuals(
-        runs,
-        retrieval,
-        picture,
-        score_label="MAP@R of unseen characters (%)",
-        title="Self-consistency along training: do fields stand where their classes are?",
-    )
+    draw([row for row in rows if row["seed"] == arguments.seeds[0]], picture)
     print(f"look at {picture}")
 
 

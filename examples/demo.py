@@ -19,7 +19,7 @@ from weiss import LOSSES, figures
 from weiss.catalogue import build_index
 from weiss.data import CentreCrop, Pipeline, Table, open_table
 from weiss.evaluation import Retrieval, evaluate_retrieval
-from weiss.reporting import Gallery, Page, choose_queries, retrieval_rows
+from weiss.reporting import Page, choose_queries, retrieval_rows
 from weiss.runs import Recipe, Run, build_backbone, recipe_from
 from weiss.training import train
 
@@ -94,24 +94,11 @@ def write_page(
     out: Path, runs: dict[str, Run], found: dict[str, list[Retrieval]], tests: dict[str, Table]
 ) -> Path:
     """Write the page: scores, curves, order parameters, what is found for some characters."""
-    curves = {
-        title: [
-            (line["epoch"], 100 * line["evaluation"]["map_at_r"])
-            for line in run.metrics()
-            if "evaluation" in line
-        ]
-        for title, run in runs.items()
-    }
     names = ("raw pixels", "untrained network")
     levels = {name: 100 * found[name][0].summary()["map_at_r"] for name in names}
     picture = out / "comparison.png"
-    figures.comparison(
-        curves,
-        levels,
-        picture,
-        ylabel="MAP@R on unseen characters (%)",
-        title="Learning to see characters",
-    )
+    curves = {title: [run.metrics()] for title, run in runs.items()}
+    figures.averaged_curves(curves, picture, levels=levels)
     table = tests[MOVED]
     page = Page(
         "Characters nobody has shown",
@@ -140,7 +127,7 @@ def write_page(
         queries,
         k=10,
     )
-    page.gallery(Gallery(shown, f"The ten nearest images, by the network trained with {title}."))
+    page.gallery(shown, f"The ten nearest images, by the network trained with {title}.")
     page.heading("How it got there")
     for title, run in runs.items():
         page.heading(title, level=3)
@@ -161,7 +148,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for all of it")
     parser.add_argument("--epochs", type=int, help="fewer epochs, for a quick look")
     arguments = parser.parse_args()
-    recipe, runs = train_both(arguments.out, arguments.epochs)
+    try:
+        recipe, runs = train_both(arguments.out, arguments.epochs)
+    except ValueError as error:  # options without sense: no traceback
+        parser.error(str(error))
     tests = {name: open_table(name).part("test") for name in TITLES}
     found = measure(recipe, runs, tests)
     header, rows = table_of(found)

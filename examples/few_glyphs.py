@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +27,10 @@ WIDTHS = [16, 32, 64]
 LR, FIELD_LR = 8e-3, 0.5
 """Those of the recipe for glyphs."""
 BATCH_SIZE = 64
+CWMS = {"alpha": 2.0, "beta": 20.0, "delta": 0.3}
+"""The settings of MFCWMS and of CWMS in all scripts."""
+Row = Mapping[str, Any]
+"""What one training or one set of drawn classes gave; read from a CSV file, all of it is text."""
 
 
 @dataclass(frozen=True)
@@ -188,15 +193,28 @@ def make_folder(parser: argparse.ArgumentParser, option: str, folder: Path) -> N
         parser.error(f"argument {option}: a folder that can be written to; {error}")
 
 
-def keep_rows(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
-    """Write rows as CSV."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    print(f"kept in {path}")
+def tell(arguments: argparse.Namespace, rows: Sequence[Row], tables: Sequence[list[str]]) -> None:
+    """Print tables, and write every row to the CSV file that ``--rows`` names."""
+    for lines in tables:
+        print("", *lines, sep="\n")
+    if arguments.rows:
+        with arguments.rows.open("w", newline="") as file:
+            columns = list(dict.fromkeys(name for row in rows for name in row))
+            writer = csv.DictWriter(file, columns, lineterminator="\n")
+            writer.writeheader()
+            for row in rows:
+                writer.writerow(
+                    {name: round(x, 6) if isinstance(x, float) else x for name, x in row.items()}
+                )
+        print(f"kept in {arguments.rows}")
 
 
-def seed_by_seed(values: Sequence[float], told: Callable[[float], str]) -> str:
-    """Return a cell of a table: a number a seed."""
-    return ", ".join(map(told, values))
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table."""
+    lines = [f"| {' | '.join(cells)} |" for cells in (header, *rows)]
+    return [lines[0], "|---" * len(header) + "|", *lines[1:]]
+
+
+def seed_by_seed(rows: Sequence[Row], column: str, told: Callable[[float], str]) -> str:
+    """Return a cell of a table: a number for each seed."""
+    return ", ".join(told(float(row[column])) for row in rows)

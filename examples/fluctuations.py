@@ -14,24 +14,28 @@ order, without forming pairs (docs/fluctuations.md). Here it is held against the
 
 import argparse
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from few_glyphs import (
     BATCH_SIZE,
+    CWMS,
     EMBEDDING_SIZE,
     Glyphs,
+    Row,
     batches_of,
     embed,
-    keep_rows,
+    markdown,
     new_network,
     options_from,
     options_of,
     scores,
     seed_by_seed,
     some_glyphs,
+    tell,
     train,
 )
 from torch import Tensor, nn
@@ -41,12 +45,9 @@ from weiss.comparing.breakdown import draw_classes, pair_value, spread_of
 from weiss.figures import corrections
 from weiss.theory.distances import unit
 
-SETTINGS = {
-    "contrastive": {"pos_margin": 0.02, "neg_margin": 0.3},
-    "cwms": {"alpha": 2.0, "beta": 20.0, "delta": 0.3},
-}
+SETTINGS = {"contrastive": {"pos_margin": 0.02, "neg_margin": 0.3}, "cwms": CWMS}
 TITLES = {"contrastive": "Contrastive", "cwms": "CWMS"}
-FLUCTUATIONS = {"mean field": "none", "corrected": "second"}
+FLUCTUATIONS = {"mean_field": "none", "corrected": "second"}
 TRAINED = {
     "pairs": ("", math.inf),
     "mean field": ("mf_", math.inf),
@@ -64,9 +65,9 @@ WIDTHS = (0.1, 0.2)
 PER_CLASS = 4
 """Images of a character in a batch."""
 LABELS = {
-    ("contrastive", "mean field"): "MFCont (0.02, 0.3)",
+    ("contrastive", "mean_field"): "MFCont (0.02, 0.3)",
     ("contrastive", "corrected"): "corrected",
-    ("cwms", "mean field"): "MFCWMS (2, 20, 0.3)",
+    ("cwms", "mean_field"): "MFCWMS (2, 20, 0.3)",
     ("cwms", "corrected"): "corrected",
 }
 SCORED = {"contrastive": "Contrastive (0.02, 0.3)", "cwms": "CWMS (2, 20, 0.3)"}
@@ -77,12 +78,6 @@ EMBEDDED = {
     ("cwms", "mean field"): "MFCWMS",
 }
 """Of which networks the missed shares are told."""
-COLUMNS = (
-    *("part", "loss", "trained_with", "seed", "dimensions", "classes", "samples", "spread"),
-    *("missed_mean_field", "missed_corrected", "inside_mean_field", "inside_corrected"),
-    *("map_at_r", "precision_at_1"),
-)
-Row = Mapping[str, Any]
 
 
 def rises(family: str, samples: Tensor, labels: Tensor) -> dict[str, float]:
@@ -132,19 +127,6 @@ def switched_on(loss: nn.Module, after: float) -> Callable[[int], None]:
     return switch
 
 
-def row_of(part: str, family: str, **found: Any) -> dict[str, Any]:
-    """Return a row of the kept file, empty where nothing was found."""
-    row: dict[str, Any] = dict.fromkeys(COLUMNS, "") | {"part": part, "loss": family}
-    for name, value in found.items():
-        row[name] = round(value, 6) if isinstance(value, float) else value
-    return row
-
-
-def columns_of(shares: Mapping[str, float], start: str) -> dict[str, float]:
-    """Return shares under the names that a row has for them."""
-    return {f"{start}_{name.replace(' ', '_')}": share for name, share in shares.items()}
-
-
 def measure_drawn(
     part: str, spread: float, num_classes: int, per_class: int, size: int
 ) -> list[dict[str, Any]]:
@@ -152,15 +134,19 @@ def measure_drawn(
     rows = []
     for family, title in TITLES.items():
         shares = missed(family, *draw_classes(spread, num_classes, per_class, size, seed=0))
-        drawn = {"dimensions": size, "classes": num_classes, "samples": per_class}
-        rows.append(row_of(part, family, spread=spread, **drawn, **columns_of(shares, "missed")))
+        row: dict[str, Any] = {"part": part, "loss": family, "spread": spread}
+        row |= {"dimensions": size, "classes": num_classes, "samples": per_class}
+        rows.append(row | {f"missed_{name}": share for name, share in shares.items()})
         place = {
             "spread": f"spread {spread:4.2f}",
             "samples": f"samples {per_class:3}",
             "dimensions": f"dimensions {size:3}, spread {spread:4.2f}",
         }[part]
-        told = ", ".join(f"{name} {share:6.2f} %" for name, share in shares.items())
-        print(f"  {title:11} {place}: {told}", flush=True)
+        without, corrected = shares.values()
+        print(
+            f"  {title:11} {place}: mean field {without:6.2f} %, corrected {corrected:6.2f} %",
+            flush=True,
+        )
     return rows
 
 
@@ -200,19 +186,11 @@ def on_glyphs(
     told = "  ".join(f"{share:7.1f} %" for share in (*shares.values(), *inside.values()))
     label = f"{TITLES[family]}, {way}"
     print(f"{label:28} {seed:4}  {map_at_r:5.1f}  {p_at_1:5.1f}  {spread:6.3f}  {told}", flush=True)
-    return row_of(
-        "glyphs",
-        family,
-        trained_with=way,
-        seed=seed,
-        dimensions=EMBEDDING_SIZE,
-        classes=size[0],
-        spread=spread,
-        map_at_r=map_at_r,
-        precision_at_1=p_at_1,
-        **columns_of(shares, "missed"),
-        **columns_of(inside, "inside"),
-    )
+    row: dict[str, Any] = {"part": "glyphs", "loss": family, "trained_with": way, "seed": seed}
+    row |= {"dimensions": EMBEDDING_SIZE, "classes": size[0], "spread": spread}
+    row |= {"map_at_r": map_at_r, "precision_at_1": p_at_1}
+    row |= {f"missed_{name}": share for name, share in shares.items()}
+    return row | {f"inside_{name}": share for name, share in inside.items()}
 
 
 def percent(value: float, digits: int) -> str:
@@ -221,68 +199,64 @@ def percent(value: float, digits: int) -> str:
     return text.removeprefix("-") if float(text) == 0 else text
 
 
-def drawn_table(rows: Sequence[Row], part: str, by: str, shown: Sequence[float]) -> list[str]:
-    """Return the lines of a Markdown table of drawn classes, a column for each of ``shown``."""
-    there = [row for row in rows if row["part"] == part and float(row[by]) in shown]
+def drawn_table(rows: Sequence[Row], by: str, shown: Sequence[float]) -> list[str]:
+    """Return a table of the classes drawn for a column, one column for each of ``shown``."""
+    there = [row for row in rows if row["part"] == by and float(row[by]) in shown]
     heads = sorted({float(row[by]) for row in there})
-    spreads = sorted({float(row["spread"]) for row in there}) if part == "dimensions" else [None]
-    first = "dimensions" if part == "dimensions" else by
-    lines = [f"| {first} | {' | '.join(f'{head:g}' for head in heads)} |"]
-    lines.append("|---" * (len(heads) + 1) + "|")
+    spreads = sorted({float(row["spread"]) for row in there}) if by == "dimensions" else [None]
+    lines = []
     for spread in spreads:
         for (family, name), label in LABELS.items():
-            column = f"missed_{name.replace(' ', '_')}"
             found = {
-                float(row[by]): float(row[column])
+                float(row[by]): float(row[f"missed_{name}"])
                 for row in there
                 if row["loss"] == family and spread in (None, float(row["spread"]))
             }
-            digits = 1 if part == "dimensions" or (part, name) == ("spread", "mean field") else 2
-            cells = [f"{percent(found[head], digits)} %" for head in heads]
+            digits = 1 if by == "dimensions" or (by, name) == ("spread", "mean_field") else 2
             told = label if spread is None else f"{label}, spread {spread:g}"
-            lines.append(f"| {told} | {' | '.join(cells)} |")
-    return lines
+            lines.append([told, *(f"{percent(found[head], digits)} %" for head in heads)])
+    return markdown([by, *(f"{head:g}" for head in heads)], lines)
+
+
+def trained_with(rows: Sequence[Row], family: str, way: str) -> list[Row]:
+    """Return the rows of networks, seed by seed."""
+    return [row for row in rows if (row["loss"], row.get("trained_with")) == (family, way)]
 
 
 def score_table(rows: Sequence[Row]) -> list[str]:
-    """Return the lines of a Markdown table: MAP@R of networks, seed by seed."""
-    lines = [f"| | {' | '.join(TRAINED)} |", "|---" * (len(TRAINED) + 1) + "|"]
+    """Return a table: MAP@R of networks, seed by seed."""
+    lines = []
     for family, label in SCORED.items():
-        cells = []
-        for way in TRAINED:
-            there = [row for row in rows if (row["loss"], row["trained_with"]) == (family, way)]
-            found = [float(row["map_at_r"]) for row in there]
-            cells.append(seed_by_seed(found, "{:.1f}".format))
-        lines.append(f"| {label} | {' | '.join(cells)} |")
-    return lines
+        own = [trained_with(rows, family, way) for way in TRAINED]
+        lines.append([label, *(seed_by_seed(each, "map_at_r", "{:.1f}".format) for each in own)])
+    return markdown(["loss", *TRAINED], lines)
 
 
 def missed_table(rows: Sequence[Row]) -> list[str]:
-    """Return the lines of a Markdown table: what is missed on embeddings, seed by seed."""
+    """Return a table: what is missed on embeddings, seed by seed."""
     columns = {
         "mean field misses": ("missed_mean_field", 0),
         "corrected misses": ("missed_corrected", 0),
         "mean field, inside": ("inside_mean_field", 0),
         "corrected, inside": ("inside_corrected", 1),
     }
-    lines = [f"| embeddings of networks trained with | {' | '.join(columns)} |"]
-    lines.append("|---" * (len(columns) + 1) + "|")
+    lines = []
     for key, label in EMBEDDED.items():
-        there = [row for row in rows if (row["loss"], row["trained_with"]) == key]
-        cells = []
-        for column, digits in columns.values():
-            told = [percent(float(row[column]), digits) for row in there]
-            cells.append(f"{', '.join(told)} %")
-        lines.append(f"| {label} | {' | '.join(cells)} |")
-    return lines
+        own = trained_with(rows, *key)
+        cells = [
+            seed_by_seed(own, column, partial(percent, digits=digits))
+            for column, digits in columns.values()
+        ]
+        lines.append([label, *(f"{cell} %" for cell in cells)])
+    return markdown(["embeddings of networks trained with", *columns], lines)
 
 
 def tables(rows: Sequence[Row]) -> list[list[str]]:
     """Return the tables of docs/fluctuations.md, in its order."""
     return [
-        drawn_table(rows, "spread", "spread", TOLD_SPREADS),
-        drawn_table(rows, "samples", "samples", CLASS_SIZES),
-        drawn_table(rows, "dimensions", "dimensions", DIMENSIONS),
+        drawn_table(rows, "spread", TOLD_SPREADS),
+        drawn_table(rows, "samples", CLASS_SIZES),
+        drawn_table(rows, "dimensions", DIMENSIONS),
         score_table(rows),
         missed_table(rows),
     ]
@@ -294,20 +268,15 @@ def draw(rows: Sequence[Row], picture: Path) -> None:
     trained: dict[str, dict[str, list[tuple[float, float]]]] = {}
     results: dict[str, dict[str, list[float]]] = {}
     for family, title in TITLES.items():
-        own = [row for row in rows if row["loss"] == family]
-        lines = [row for row in own if row["part"] == "spread"]
-        marks = [row for row in own if row["trained_with"] == "mean field"]
+        lines = [row for row in rows if (row["part"], row["loss"]) == ("spread", family)]
+        marks = trained_with(rows, family, "mean field")
         for points, there in ((drawn, lines), (trained, marks)):
             points[title] = {
-                name: [
-                    (float(row["spread"]), float(row[f"missed_{name.replace(' ', '_')}"]))
-                    for row in there
-                ]
+                name.replace("_", " "): [(row["spread"], row[f"missed_{name}"]) for row in there]
                 for name in FLUCTUATIONS
             }
         results[title] = {
-            way: [float(row["map_at_r"]) for row in own if row["trained_with"] == way]
-            for way in TRAINED
+            way: [row["map_at_r"] for row in trained_with(rows, family, way)] for way in TRAINED
         }
     corrections(
         drawn,
@@ -349,10 +318,7 @@ def main() -> None:
         for way in TRAINED:
             for seed in arguments.seeds:
                 rows.append(on_glyphs(family, way, seed, known, unseen, arguments.epochs))
-    for lines in tables(rows):
-        print("", *lines, sep="\n")
-    if arguments.rows:
-        keep_rows(arguments.rows, rows)
+    tell(arguments, rows, tables(rows))
     picture = arguments.out / "fluctuations.png"
     draw(rows, picture)
     print(f"look at {picture}")

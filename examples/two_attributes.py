@@ -17,24 +17,27 @@ first seed, the table at the end all of them.
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from few_glyphs import (
     BATCH_SIZE,
+    CWMS,
     EMBEDDING_SIZE,
     Glyphs,
+    Row,
     at_least,
     batches_of,
     embed,
-    keep_rows,
+    markdown,
     new_network,
     options_from,
     options_of,
     scores,
     seed_by_seed,
     some_glyphs,
+    tell,
     train,
 )
 from torch import Tensor
@@ -44,7 +47,6 @@ from weiss import make_loss
 from weiss.figures import Found, attribute_rows
 from weiss.theory.distances import unit
 
-SETTINGS = {"alpha": 2.0, "beta": 20.0, "delta": 0.3}
 FAMILIES = ("DejaVuSansMono", "DejaVuSans", "DejaVuSerif", "STIXGeneral", "cm")
 SHOWN = 9
 NOTHING = "nothing (random vectors)"
@@ -109,7 +111,7 @@ def train_and_look(
     for name, labels in trained_on.items():
         network = new_network(seed)
         num_classes = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1
-        options = SETTINGS | {"average": arguments.average}
+        options = CWMS | {"average": arguments.average}
         loss = make_loss("mf_cwms", num_classes, EMBEDDING_SIZE, **options)
         batches = batches_of(known, seed, per_class=arguments.per_class)
         train(network, loss, known.images, labels, batches, arguments.epochs)
@@ -121,20 +123,14 @@ def train_and_look(
     return seen
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the lines of a Markdown table: scores in per cent, a number a seed."""
-    lines = [
-        "| trained on | character: MAP@R | P@1 | family: MAP@R | P@1 |",
-        "|---" * (len(SCORES) + 1) + "|",
-    ]
+def tables(rows: Sequence[Row]) -> list[list[str]]:
+    """Return the first table of docs/several_labels.md: scores in per cent, a number a seed."""
+    lines = []
     for name in dict.fromkeys(row["trained_on"] for row in rows):
         of_name = [row for row in rows if row["trained_on"] == name]
-        cells = [
-            seed_by_seed([float(row[score]) for row in of_name], "{:.1f}".format)
-            for score in SCORES
-        ]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return lines
+        lines.append([name, *(seed_by_seed(of_name, score, "{:.1f}".format) for score in SCORES)])
+    header = ["trained on", "character: MAP@R", "P@1", "family: MAP@R", "P@1"]
+    return [markdown(header, lines)]
 
 
 def read_options() -> argparse.Namespace:
@@ -181,7 +177,7 @@ def main() -> None:
         drawn = drawn or seen
         for name, embeddings in seen.items():
             ours = (*scores(embeddings, unseen.characters), *scores(embeddings, of_unseen))
-            found = dict(zip(SCORES, (round(each, 6) for each in ours), strict=True))
+            found = dict(zip(SCORES, ours, strict=True))
             rows.append({"trained_on": name, "seed": seed, **found})
             print(
                 f"{name:30} {seed:4}  {ours[0]:16.1f}  {ours[1]:5.1f}  {ours[2]:14.1f}  "
@@ -189,9 +185,7 @@ def main() -> None:
                 flush=True,
             )
     print("\nIn per cent; seeds", *arguments.seeds)
-    print(*table(rows), sep="\n")
-    if arguments.rows:
-        keep_rows(arguments.rows, rows)
+    tell(arguments, rows, tables(rows))
 
     generator = torch.Generator().manual_seed(arguments.seeds[0])
     queries = torch.randperm(len(unseen.images), generator=generator)[:3].tolist()

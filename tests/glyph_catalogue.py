@@ -4,17 +4,27 @@ What is expensive is made by functions ``make(folder)`` that write everything in
 `built_once`. A test that changes a file copies it first.
 """
 
+import json
 import shutil
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from built_once import built_once
+from PIL import Image
 
 from weiss._base.images import encode_png
+from weiss.catalogue import Catalogue, add_items, build_index, remove_items
+from weiss.catalogue.index_folder import IndexFolder
+from weiss.catalogue.manifest import MANIFEST, sealed
 from weiss.data import glyphs
+from weiss.runs import Kept, Run, recipe_from
+from weiss.training import train
 
+OLD_INDEX = Path(__file__).parent / "compatibility" / "index"
+"""An index of an older version, only to be read."""
 SETTINGS = [
     "backbone.widths=[16, 32]",
     "backbone.embedding_size=32",
@@ -28,11 +38,6 @@ SETTINGS = [
 
 def make_glyph_run(folder):
     """Train a tiny network on the training characters: ``run``."""
-    import torch
-
-    from weiss.runs import recipe_from
-    from weiss.training import train
-
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # two would mostly wait
     try:
@@ -74,8 +79,6 @@ def write_glyphs(folder, num_classes=40, per_class=8, split="test", first=0):
 
 def with_other_weights(run, folder):
     """Copy a run and change its network a little: another model of the same shape."""
-    from weiss.runs.folder import Kept, Run
-
     copy = Run(shutil.copytree(run, folder))
     model, loss = copy.model(), copy.loss()
     next(model.parameters()).data.mul_(1.01)
@@ -93,17 +96,15 @@ def without_data(run, folder):
 
 def write_photo(path, seed, width=300, height=200):
     """Write a picture of blurred noise, which is not square and has colours."""
-    from PIL import Image
-
     path.parent.mkdir(parents=True, exist_ok=True)
     noise = np.random.default_rng(seed).integers(0, 255, (9, 12, 3), dtype=np.uint8)
     Image.fromarray(noise).resize((width, height)).save(path)
     return path
 
 
-def photos(folder, count=6):
+def photos(folder, count=6, first=0):
     """Write a few of them in three classes."""
-    for number in range(count):
+    for number in range(first, first + count):
         write_photo(folder / f"class{number % 3}" / f"{number}.jpg", number)
     return folder
 
@@ -115,15 +116,11 @@ def names_of(catalogue):
 
 def opened(folder):
     """Open an index."""
-    from weiss.catalogue import Catalogue
-
     return Catalogue.open(folder, device="cpu")
 
 
 def build(run, data, folder, **options):
     """Make an index on the CPU, without output."""
-    from weiss.catalogue import build_index
-
     return build_index(run, data, folder, device="cpu", quiet=True, num_workers=0, **options)
 
 
@@ -135,15 +132,17 @@ def built(run, data, folder, **options):
 
 def add(folder, data, **options):
     """Add to an index on the CPU, without output."""
-    from weiss.catalogue import add_items
-
     return add_items(folder, data, device="cpu", quiet=True, num_workers=0, **options)
+
+
+def remove(folder, *what):
+    """Remove items from an index, without output."""
+    return remove_items(folder, what, quiet=True)
 
 
 @contextmanager
 def full_disk(monkeypatch):
     """Let the change inside fail at its last step, the replacement of the manifest."""
-    from weiss.catalogue.index_folder import IndexFolder
 
     def no_room(*_):
         raise OSError(28, "No space left on device")
@@ -152,3 +151,30 @@ def full_disk(monkeypatch):
         patched.setattr(IndexFolder, "switch", no_room)
         with pytest.raises(OSError, match="No space left"):
             yield
+
+
+def contents(folder):
+    """Return the content of every file below a folder."""
+    return {path: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+
+def file_of(index, kind):
+    """Return the path of a file of an index, for example ``vectors``."""
+    names = IndexFolder(index).manifest().files
+    return index / next(name for name in names if name.startswith(f"{kind}-"))
+
+
+def change_manifest(index, change):
+    """Let a function change the entries of index.json, which gets the right checksum."""
+    words = json.loads((index / MANIFEST).read_text())
+    del words["checksum"]
+    change(words)
+    (index / MANIFEST).write_text(sealed(words))
+
+
+def put(index, path, content):
+    """Write a file of an index, with the right checksum in the manifest."""
+    path.write_bytes(content)
+    name = path.relative_to(index).as_posix()
+    facts = {name: IndexFolder(index).file_facts(name)}
+    change_manifest(index, lambda words: words["files"].update(facts))

@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from glyph_catalogue import (
     names_of,
     opened,
     photos,
+    remove,
     with_other_weights,
     write_glyphs,
     write_photo,
@@ -30,12 +32,12 @@ from weiss.catalogue import (
     UnknownItemError,
     build_index,
     building,
+    calibration,
     embedding,
-    remove_items,
 )
 from weiss.catalogue.building import without_places
 from weiss.catalogue.index_folder import IndexFolder
-from weiss.catalogue.networks import without_folders
+from weiss.catalogue.networks import network_of_run, without_folders
 from weiss.data import Assembly, CentreCrop, Pipeline, Table, open_table
 from weiss.data.sources import HubImages
 from weiss.runs import Run
@@ -102,25 +104,6 @@ def test_small_pictures_are_small_and_never_enlarged(lost_run, tmp_path):
     np.testing.assert_array_equal(kept, np.asarray(Image.open(folder / "all" / "tiny.png")))
 
 
-def test_files_that_cannot_be_read_are_left_out_and_listed(lost_run, tmp_path, capsys):
-    folder = photos(tmp_path / "photos")
-    (folder / "class1" / "broken.jpg").write_bytes(b"no image at all")
-    (folder / "class1" / "empty.png").touch()
-    whole = (folder / "class2" / "2.jpg").read_bytes()
-    (folder / "class2" / "half.jpg").write_bytes(whole[: len(whole) // 2])
-    done = build_index(lost_run, folder, tmp_path / "index", device="cpu", num_workers=0)
-    assert done.num_items == 6
-    listed = (tmp_path / "index" / "skipped.txt").read_text().splitlines()
-    assert listed == list(done.skipped)
-    assert listed[0] == "class1/broken.jpg: is no image that Pillow can read"
-    assert listed[1] == "class1/empty.png: is empty (zero bytes)"
-    assert listed[2].startswith("class2/half.jpg: cannot be decoded")
-    said = capsys.readouterr().out
-    assert "3 could not be read and are left out" in said
-    assert "class1/empty.png: is empty" in said
-    assert sorted(names_of(opened(tmp_path / "index")).values()) == list(range(6))
-
-
 def test_a_folder_without_classes_is_a_collection_too(lost_run, tmp_path):
     for number in range(3):
         write_photo(tmp_path / "flat" / f"{number}.jpg", number)
@@ -148,14 +131,6 @@ def test_names_never_lead_out_of_the_collection(lost_run, tmp_path):
     assert [item.name for item in items] == ["a.jpg", "outside/b.jpg", "c.jpg", "c.jpg (2)"]
     assert [item.class_names for item in items] == [("one",), ("one", "two"), ("two",), ("two",)]
     assert found.classes() == [("one", 2), ("two", 3)]
-
-
-def test_no_file_of_an_index_says_where_things_lay(glyph_index, glyph_run, glyph_folder, tmp_path):
-    places = [str(glyph_run.parent), str(glyph_folder.parent), str(Path.home())]
-    for path in glyph_index.rglob("*"):
-        if path.is_file():
-            content = path.read_bytes()
-            assert not [place for place in places if place.encode() in content], path
 
 
 def test_the_index_needs_its_run_no_more_and_holds_a_run_of_its_own(glyph_run, glyph_index):
@@ -188,7 +163,7 @@ def test_what_is_added_is_found_and_ids_are_never_used_again(index, tmp_path):
     for id in new.values():
         assert found.search(found.vector(id)[None], 1)[0][0].similarity > 0.9999
     last = next(name for name, id in new.items() if id == 331)
-    remove_items(index, [last], quiet=True)
+    remove(index, last)
     add(index, more)
     assert names_of(opened(index))[last] == 332
     assert len(opened(index)) == 332
@@ -209,7 +184,7 @@ def test_the_same_content_is_left_alone_and_another_is_refused(index, glyph_fold
 
 
 def test_items_go_by_name_by_id_and_by_class(index):
-    remove_items(index, ["U+0041/0.png", "5", "class:U+0043"], quiet=True)
+    remove(index, "U+0041/0.png", "5", "class:U+0043")
     found = opened(index)
     names = names_of(found)
     assert len(found) == 310
@@ -224,15 +199,15 @@ def test_what_is_not_there_cannot_be_removed_and_nothing_is(index, monkeypatch):
     before = (index / "index.json").read_bytes()
     for what in ("U+0041/9.png", "320", "class:nothing", "-1"):
         with pytest.raises(UnknownItemError, match="is neither a name, nor an id"):
-            remove_items(index, ["U+0041/0.png", what], quiet=True)
+            remove(index, "U+0041/0.png", what)
     with pytest.raises(UnknownItemError, match="Did you mean 'U\\+0041/0.png'?"):
-        remove_items(index, ["U+0041/0.pngg"], quiet=True)
+        remove(index, "U+0041/0.pngg")
     monkeypatch.setattr(building, "MOST_NAMES", 100)  # of more names no similar one is searched for
     with pytest.raises(UnknownItemError) as refused:
-        remove_items(index, ["U+0041/0.pngg"], quiet=True)
+        remove(index, "U+0041/0.pngg")
     assert "Did you mean" not in str(refused.value)
     with pytest.raises(ValueError, match="an index must keep an item; these are all 320"):
-        remove_items(index, [str(number) for number in range(320)], quiet=True)
+        remove(index, *range(320))
     assert (index / "index.json").read_bytes() == before
 
 
@@ -278,7 +253,7 @@ def test_a_threshold_needs_classes_that_never_trained(glyph_run, tmp_path):
     found = opened(tmp_path / "index")
     assert "481 classes of the run's own test data that never trained" in found.threshold.basis
     # The index does not have these data: what they said stays.
-    remove_items(tmp_path / "index", [0], quiet=True)
+    remove(tmp_path / "index", 0)
     assert opened(tmp_path / "index").threshold == found.threshold
     assert any("a match from similarity" in line for line in done.lines)
 
@@ -327,18 +302,6 @@ def test_a_change_that_fails_leaves_the_old_index_and_is_continued(index, tmp_pa
     assert not (index / ".building").exists()
 
 
-def test_a_change_that_breaks_off_at_its_last_step_has_changed_nothing(index, monkeypatch):
-    before = set(index.iterdir())
-    with full_disk(monkeypatch):
-        remove_items(index, ["U+0041/0.png"], quiet=True)
-    assert "U+0041/0.png" in names_of(opened(index))
-    orphans = set(index.iterdir()) - before
-    assert len(orphans) == 7  # a segment, the store, the map
-    remove_items(index, ["U+0041/1.png"], quiet=True)
-    assert "U+0041/0.png" in names_of(opened(index))
-    assert not orphans & set(index.iterdir())
-
-
 def test_what_was_embedded_of_other_files_is_not_used(lost_run, tmp_path, monkeypatch):
     monkeypatch.setattr(embedding, "PIECE_ITEMS", 16)
     monkeypatch.setattr(embedding, "BLOCK_ITEMS", 16)
@@ -353,6 +316,25 @@ def test_what_was_embedded_of_other_files_is_not_used(lost_run, tmp_path, monkey
         done = broken_off(patched, after=100)
         build(lost_run, folder, tmp_path / "index", batch_size=16)
     assert sum(done) == 50
+
+
+def test_a_run_that_trains_meanwhile_does_not_change_the_model(lost_run, tmp_path, monkeypatch):
+    run, real = shutil.copytree(lost_run, tmp_path / "run"), building.embed_collection
+
+    def slowly(*given, **options):
+        better = with_other_weights(lost_run, tmp_path / "better")
+        shutil.copy(better / "model.safetensors", run)
+        return real(*given, **options)
+
+    def embed_runs(runs, **options):
+        asked.append((network_of_run(runs[0]).fingerprint, options["overrides"]["data.name"]))
+        raise OSError
+
+    asked = []
+    monkeypatch.setattr(building, "embed_collection", slowly)
+    monkeypatch.setattr(calibration, "embed_runs", embed_runs)
+    found = built(run, photos(tmp_path / "photos", 3), tmp_path / "index")
+    assert asked == [(found.facts["model"]["fingerprint"], "/gone/glyphs")]
 
 
 KILLED = """
@@ -421,15 +403,8 @@ def test_names_that_are_no_text_or_move_the_cursor_are_shown_as_text(lost_run, t
     assert "plain/3\ufffd\ufffd.jpg" in names_of(found)
     assert done.skipped == ("plain/bad\ufffd.jpg: is no image that Pillow can read",)
     assert "Index of dir\ufffd" in (tmp_path / "index" / "card.md").read_text(encoding="utf-8")
-    remove_items(tmp_path / "index", ["class:caf\ufffd (2)"], quiet=True)
+    remove(tmp_path / "index", "class:caf\ufffd (2)")
     assert len(opened(tmp_path / "index")) == 3
-
-
-def test_images_at_any_depth_beside_loose_ones_are_refused_in_words(lost_run, tmp_path):
-    write_photo(tmp_path / "nest" / "cover.png", 0)
-    write_photo(tmp_path / "nest" / "2023" / "jan" / "1.png", 1)
-    with pytest.raises(ValueError, match="images, or one subfolder for each class, not both.*2023"):
-        build(lost_run, tmp_path / "nest", tmp_path / "index")
 
 
 def test_an_empty_subfolder_is_a_remark(lost_run, tmp_path):
@@ -441,25 +416,29 @@ def test_an_empty_subfolder_is_a_remark(lost_run, tmp_path):
     assert "1 subfolders hold no images: nothing" in done.lines
 
 
-def test_a_folder_without_any_image_is_told_so(lost_run, tmp_path):
-    (tmp_path / "empty" / "a").mkdir(parents=True)
-    (tmp_path / "empty" / "a" / "notes.txt").write_text("no image")
-    with pytest.raises(ValueError, match="must hold images .*there or in subfolders; it holds"):
-        build(lost_run, tmp_path / "empty", tmp_path / "index")
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["a/notes.txt"], "must hold images .*there or in subfolders; it holds none"),
+        (["cover.png", "2023/jan/1.png"], "or one subfolder for each class, not both.*2023"),
+    ],
+)
+def test_a_folder_that_is_no_collection_is_told_so(lost_run, tmp_path, names, message):
+    for name in names:
+        write_photo(tmp_path / "photos" / f"{name}.png", 0).rename(tmp_path / "photos" / name)
+    with pytest.raises(ValueError, match=message):
+        build(lost_run, tmp_path / "photos", tmp_path / "index")
 
 
 def test_a_program_that_calls_itself_an_image_starts_nothing(lost_run, tmp_path, monkeypatch):
-    def started(*_, **__):
-        raise AssertionError("Ghostscript was started")
-
-    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", started)
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_, **__: pytest.fail("it starts"))
     folder = photos(tmp_path / "photos")
-    Image.new("RGB", (30, 30), "red").save(folder / "class0" / "evil.jpg", "EPS")
+    Image.new("RGB", (30, 30), "red").save(path := folder / "class0" / "evil.jpg", "EPS")
     done = build(lost_run, folder, tmp_path / "index")
     assert done.skipped == ("class0/evil.jpg: is no image that Pillow can read",)
     with pytest.raises(BadImageError, match="is no image"):
-        decode(folder / "class0" / "evil.jpg")
-    assert stored_size(folder / "class0" / "evil.jpg", None) == 0
+        decode(path)
+    assert stored_size(path, None) == 0
 
 
 def test_rows_of_a_hub_whose_pictures_changed_are_embedded_anew(lost_run, tmp_path, monkeypatch):
@@ -501,7 +480,7 @@ def test_a_run_that_was_tested_at_its_end_can_be_indexed(tmp_path, monkeypatch):
     found = built(tmp_path / "run", stripes, tmp_path / "index")
     assert found.facts["scores"]["test"] == result["test"]
     assert found.facts["scores"]["measured_on"] == result["measured_on"]
-    remove_items(tmp_path / "index", [0], quiet=True)
+    remove(tmp_path / "index", 0)
     assert opened(tmp_path / "index").facts["scores"] == found.facts["scores"]
     # What no index can keep is refused before the work.
     monkeypatch.setattr(building, "embed_collection", lambda *_, **__: pytest.fail("it embeds"))

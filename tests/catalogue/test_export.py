@@ -366,7 +366,9 @@ def test_a_file_that_is_no_export_is_never_replaced(run, exported, tensors, suff
     path = tmp_path / f"model.{suffix}"
     other = random_run(tmp_path / "other", "glyphs").folder / "model.safetensors"
     whole = (exported if suffix == "onnx" else tensors).path.read_bytes()
-    for content in (b"", b"mine", whole[:6], other.read_bytes()):
+    deep = b'{"a":' * 10**5
+    deep = len(deep).to_bytes(8, "little") + deep
+    for content in (b"", b"mine", whole[:6], deep, other.read_bytes()):
         path.write_bytes(content)
         with pytest.raises(ValueError, match="out must be new, or an export to be replaced"):
             export_run(run, path)

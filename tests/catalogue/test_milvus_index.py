@@ -1,18 +1,45 @@
 """An index whose items are in a Milvus file: found as in faiss, and gone when they are gone."""
 
 import json
+from contextlib import closing
 
 import numpy as np
 import pytest
-from glyph_catalogue import add, build, full_disk, names_of, opened, write_glyphs
+from glyph_catalogue import (
+    add,
+    build,
+    contents,
+    full_disk,
+    names_of,
+    opened,
+    remove,
+    write_glyphs,
+)
 
-from weiss.catalogue import compact_index, milvus_store, remove_items
+from weiss.catalogue import compact_index, milvus_store
 from weiss.catalogue.index_folder import IndexFolder
 from weiss.catalogue.index_store import open_store
 from weiss.catalogue.manifest import MANIFEST
 from weiss.catalogue.milvus_store import MilvusStore
 
 pytest.importorskip("pymilvus")
+
+
+@pytest.fixture(autouse=True)
+def connections(monkeypatch):
+    """Whatever connects to a database closes the connection: no other process could open it."""
+    connect, left = milvus_store._connected, []
+
+    def connected(*given):
+        client = connect(*given)
+        close = client.close
+        left.append(client)
+        monkeypatch.setattr(client, "close", lambda: [close(), left.remove(client)])
+        return client
+
+    monkeypatch.setattr(milvus_store, "_connected", connected)
+    yield
+    assert not left
 
 
 @pytest.fixture
@@ -25,21 +52,15 @@ def small(lost_run, tmp_path):
 
 def number_of_items(folder):
     index = IndexFolder(folder)
-    store = open_store(index, index.manifest())
-    try:
+    with closing(open_store(index, index.manifest())) as store:
         return len(store)
-    finally:
-        store.close()
 
 
 def collections(folder):
     from pymilvus import MilvusClient
 
-    client = MilvusClient(str(folder / "items.db"))
-    try:
+    with closing(MilvusClient(str(folder / "items.db"))) as client:
         return client.list_collections()
-    finally:
-        client.close()
 
 
 def test_milvus_finds_what_faiss_finds(glyph_run, glyph_folder, glyph_index, tmp_path):
@@ -51,7 +72,7 @@ def test_milvus_finds_what_faiss_finds(glyph_run, glyph_folder, glyph_index, tmp
         assert [hit.item.id for hit in one] == [hit.item.id for hit in two]
     assert str(tmp_path) not in milvus.facts["store"]
     milvus.close()
-    remove_items(folder, ["class:U+0041"], quiet=True)
+    remove(folder, "class:U+0041")
     more = write_glyphs(tmp_path / "more", num_classes=2, per_class=2, first=40)
     add(folder, more)
     again = opened(folder)
@@ -62,25 +83,19 @@ def test_milvus_finds_what_faiss_finds(glyph_run, glyph_folder, glyph_index, tmp
 
 
 def test_items_that_are_removed_leave_the_database_after_the_manifest(small, monkeypatch):
+    with opened(small) as found:
+        vector = found.vector(5).tobytes()
     with full_disk(monkeypatch):
-        remove_items(small, ["class:U+0022"], quiet=True)
+        remove(small, "class:U+0022")
     assert number_of_items(small) == 12
-    remove_items(small, ["class:U+0022"], quiet=True)
+    assert any(vector in content for content in contents(small).values())
+    remove(small, "class:U+0022")
     assert number_of_items(small) == 8
-    assert ": 8 items" in IndexFolder(small).manifest().store["says"]
+    assert not any(vector in content for content in contents(small).values())
+    store = IndexFolder(small).manifest().store
+    assert collections(small) == [store["collection"]]
+    assert ": 8 items" in store["says"]
     assert ": 8 items" in (small / "card.md").read_text()
-
-
-def test_nothing_of_a_removed_item_is_left_in_the_folder(small):
-    found = opened(small)
-    vector = found.vector(5).tobytes()
-    found.close()
-    files = lambda: [path for path in small.rglob("*") if path.is_file()]  # noqa: E731
-    assert any(vector in path.read_bytes() for path in files())
-    remove_items(small, [5], quiet=True)
-    assert not any(vector in path.read_bytes() for path in files())
-    assert collections(small) == [IndexFolder(small).manifest().store["collection"]]
-    assert number_of_items(small) == 11
 
 
 @pytest.mark.filterwarnings("ignore:the items of few are outside")
@@ -90,11 +105,11 @@ def test_what_a_killed_removal_has_left_on_a_server_goes_with_the_next_change(sm
     before = IndexFolder(small).manifest().store["collection"]
     with monkeypatch.context() as patched:
         patched.setattr(MilvusStore, "keep_only", lambda *_: None)
-        remove_items(small, [1, 5, 6, 11], quiet=True)
+        remove(small, 1, 5, 6, 11)
     assert number_of_items(small) == 12
     compact_index(small, quiet=True)
     assert number_of_items(small) == 8
-    remove_items(small, [0], quiet=True)
+    remove(small, 0)
     assert number_of_items(small) == 7
     found = opened(small)
     hits = found.search(found.vector(2)[None], 50)[0]
@@ -124,6 +139,14 @@ def test_an_index_that_is_replaced_leaves_no_collection_behind(small, lost_run, 
     assert number_of_items(small) == 12
 
 
+def test_an_index_whose_collection_is_gone_can_be_replaced(small, lost_run, tmp_path):
+    collection = IndexFolder(small).manifest().store["collection"]
+    MilvusStore(str(small / "items.db"), collection, 32).drop()
+    build(lost_run, tmp_path / "few", small, replace_old=True)
+    with opened(small) as found:
+        assert len(found.search(found.vector(12)[None], 50)[0]) == 12
+
+
 def test_an_addition_that_breaks_off_before_the_switch_can_be_made_again(
     small, tmp_path, monkeypatch
 ):
@@ -148,23 +171,38 @@ def test_a_collection_of_an_index_that_was_never_finished_is_deleted(
         build(lost_run, data, folder, store="milvus:items.db")
     build(lost_run, data, folder, store="milvus:items.db")
     assert collections(folder) == [IndexFolder(folder).manifest().store["collection"]]
-    remove_items(folder, [0], quiet=True)
+    remove(folder, 0)
     assert number_of_items(folder) == 2
 
 
 def test_a_server_that_only_the_note_names_is_not_contacted(index, monkeypatch):
     asked = []
 
-    def unreachable(home, facts, dimension):
+    def absent(home, facts, dimension):
         asked.append((facts, dimension))
-        raise ConnectionError
+        raise ValueError
 
-    monkeypatch.setattr(MilvusStore, "open", unreachable)
+    monkeypatch.setattr(MilvusStore, "open", absent)
     with (index / ".written").open("a") as note:
         note.write("weiss_0000000a 32 milvus:127.0.0.1:1\nweiss_0000000b 32 milvus:items.db\n")
         note.write("weiss_0000000c 32 milvus:../items.db\nweiss_0000000d 32 other:items.db\n")
-    remove_items(index, [0], quiet=True)
+        note.write("weiss_0000000e 32 faiss\n")
+    remove(index, 0)
     assert asked == [({"address": "milvus:items.db", "collection": "weiss_0000000b"}, 32)]
+
+
+def test_a_collection_is_noted_until_its_server_answers(lost_run, tmp_path, monkeypatch):
+    def unreachable(*_):
+        raise ConnectionError("a Milvus server must answer")
+
+    monkeypatch.setattr(MilvusStore, "open", unreachable)
+    (tmp_path / "index").mkdir()
+    note = tmp_path / "index" / ".written"
+    note.write_text("weiss_0000000a 32 milvus:127.0.0.1:1\n")
+    before = note.read_text()
+    with pytest.raises(ConnectionError, match="must answer"):
+        build(lost_run, "glyphs", tmp_path / "index", store="milvus:127.0.0.1:1")
+    assert note.read_text() == before
 
 
 @pytest.mark.parametrize(

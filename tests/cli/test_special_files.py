@@ -132,11 +132,14 @@ def test_in_an_index_it_is_damage(tmp_path, kind):
         Catalogue.open(index, device="cpu")
 
 
-@pytest.mark.parametrize("name", ["index.json", ".written", ".index.json.lock"])
+@pytest.mark.parametrize(
+    "name", ["index.json", ".written", ".index.json.lock", ".building/plan.json"]
+)
 def test_no_index_is_made_where_it_lies_under_a_name_of_an_index(run, tmp_path, name):
     folder = write_glyphs(tmp_path / "few", num_classes=2, per_class=2)
-    (tmp_path / "out").mkdir()
-    path = fifo(tmp_path / "out" / name)
+    path = tmp_path / "out" / name
+    path.parent.mkdir(parents=True)
+    fifo(path)
     with pytest.raises(ValueError, match=f"{name} must be a file; it is a FIFO"):
         build(run, folder, tmp_path / "out")
     assert list(path.parent.iterdir()) == [path]

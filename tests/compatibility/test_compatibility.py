@@ -141,9 +141,3 @@ def test_a_comparison_reports_its_numbers(old, unrendered):
     for row in summary["rows"]:
         mean = row["scores"]["map_at_r"]["mean"]
         assert f"{100 * mean:.2f}" in text or f"{100 * mean:.1f}" in text
-
-
-def test_a_recipe_of_the_old_version_is_read_whole():
-    recipe = recipe_from(HERE / "finished")
-    assert recipe.loss.name == "mf_cwms"
-    assert recipe.train.epochs == 3

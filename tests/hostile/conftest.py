@@ -13,7 +13,9 @@ from glyph_catalogue import add, glyph_catalogue, photos
 from hostile.harm import COUNTS, SEED
 from shipped import exports
 from tiny import tiny_recipe, write_stripes
+from trained import always_one_thread, undrawn
 
+__all__ = ["always_one_thread", "undrawn"]
 HERE = Path(__file__).parent
 
 
@@ -27,11 +29,6 @@ def pytest_terminal_summary(terminalreporter):
     if COUNTS:
         counts = {name: dict(found) for name, found in sorted(COUNTS.items())}
         terminalreporter.write_line(json.dumps({"seed": SEED, "attacks": counts}, indent=1))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def always_one_thread(one_thread):
-    """Compute with one thread in every test here."""
 
 
 @pytest.fixture(scope="session")

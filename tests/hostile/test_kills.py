@@ -66,16 +66,20 @@ def test_a_killed_change_leaves_the_index_before_or_after(whole_index, tmp_path,
         where = ["--device", "cpu"] if how == "--add" else []
         return ["index", how, *given, "--out", folder, "--quiet", *where]
 
-    done = shutil.copytree(whole_index, tmp_path / "done")
+    start = shutil.copytree(whole_index, tmp_path / "start")
+    if how == "--compact":  # what a killed removal has left
+        assert run_victim(start, ["index", "--remove", "class:class1", "--out", start], at=40) == -9
+    done = shutil.copytree(start, tmp_path / "done")
     begun = time.monotonic()
     assert run_victim(done, change(done)) == 0, f"{change(done)} failed"
     seconds, changes = time.monotonic() - begun, run_victim.changes
-    states = {everything(whole_index): "before", everything(done): "after"}
     after = everything(done)
+    states = {everything(start): "before", after: "after"}
     failures = Failures(f"killed weiss index {how}")
     for kill in kills(draws(how), changes, seconds):
-        index = shutil.copytree(whole_index, tmp_path / "index")
+        index = shutil.copytree(start, tmp_path / "index")
         code = run_victim(index, change(index), **kill)
+        assert code == -9 or "seconds" in kill, f"{kill} of {changes} did not kill it"
         where = f"{kill}, {changes} changes in all, exit code {code}"
         found = states.get(everything(index))
         failures.must(found is not None, f"{where}: neither the index before nor that after")
@@ -101,7 +105,8 @@ def test_a_killed_run_resumes_to_the_same_bits(runs, tmp_path, run_victim):
     shutil.rmtree(out)
     failures, random = Failures("killed weiss train"), draws("train")
     for kill in kills(random, changes, seconds):
-        run_victim(out, start, **kill)
+        code = run_victim(out, start, **kill)
+        assert code == -9 or "seconds" in kill, f"{kill} of {changes} did not kill it"
         has_begun = (out / "recipe.toml").exists()
         # Killed while it resumes, too.
         run_victim(out, resume if has_begun else start, at=random.randint(1, changes))

@@ -3,9 +3,11 @@
 The order of `LAYERS` holds three rules by itself: the server and the catalogue stand below the
 trainer and cannot import it; reports stand below whoever makes runs and can only read folders;
 `weiss.kernels` and `weiss.losses` share their vocabulary through `weiss.theory`, below both.
+ARCHITECTURE.md shows this order, and its table names files that exist.
 """
 
 import ast
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -15,7 +17,11 @@ import pytest
 
 import weiss
 
+ROOT = Path(__file__).parents[2]
 SOURCE = Path(weiss.__file__).parent
+PAGE = (ROOT / "ARCHITECTURE.md").read_text()
+TABLE = PAGE[PAGE.index("## Where to make a change") : PAGE.index("## How data flow")]
+FILES = sorted(set(re.findall(r"`([\w./-]+(?:/[\w.-]+|\.py|\.toml))`", TABLE)))
 # From the top to the bottom; the order of the map in ARCHITECTURE.md.
 LAYERS = [
     "cli",
@@ -121,6 +127,17 @@ def test_every_file_has_a_place_on_the_map(sources):
     homes = {source.parts[0] for source in sources if len(source.parts) > 1}
     assert homes == set(LAYERS)
     assert {source.name for source in sources if len(source.parts) == 1} == LOOSE
+
+
+def test_the_map_lists_every_package_in_this_order_with_a_sentence():
+    tree = re.search(r"^src/weiss/\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[1]
+    assert re.findall(r"^  (\w+)/ +\w", tree, re.MULTILINE) == LAYERS
+
+
+def test_the_table_of_changes_names_files_that_exist():
+    assert len(FILES) > 25
+    for name in FILES:
+        assert (ROOT / name).exists() or (SOURCE / name).exists(), name
 
 
 def test_imports_point_down(sources):

@@ -13,7 +13,8 @@ from weiss.losses import LOSSES
 from weiss.runs import Run
 from weiss.runs.summaries import summarised
 
-METRICS = ("map_at_r", "precision_at_1", "r_precision")
+METRICS = {"map_at_r": 1, "precision_at_1": 2.5, "r_precision": 1.4}
+"""The scores of a run, and what they are in parts of the first."""
 AXES = {
     "dimension": [("backbone.embedding_size", "embedding dimensions", [32, 64, 128])],
     "batch-size": [("train.batch_size", "batch size", [30, 60, 90])],
@@ -67,7 +68,7 @@ def write_run(
     run = Run(folder)
     words = {"seed": seed, "data": data, "backbone": backbone, "size": size, "loss": loss, "on": on}
     run.write_recipe(RECIPE.format(**words))
-    scores = {name: score * factor for name, factor in zip(METRICS, (1, 2.5, 1.4), strict=True)}
+    scores = {name: score * factor for name, factor in METRICS.items()}
     run.write_metrics(
         [
             {
@@ -105,6 +106,20 @@ def order_of(loss, epoch):
     if loss.startswith("mf_"):
         found["violating_share"] = 0.1 / epoch
     return found
+
+
+def rewrite_metrics(run, lines):
+    """Write the metrics of a run and, as they have their checksum there, its result."""
+    result = run.result()
+    run.write_metrics(lines)
+    run.write_result(result)
+
+
+def forget_order(folder):
+    """Rewrite every run in a folder as one that measured no order parameters."""
+    for path in folder.rglob("metrics.jsonl"):
+        run = Run(path.parent)
+        rewrite_metrics(run, [{**line, "order": None} for line in run.metrics()])
 
 
 def write_comparison(folder, kind="traditional", change=None, **options):
@@ -205,14 +220,10 @@ def add_runs(row, kind, values, folder, describe):
 
 
 def add_scores(row, kind, values):
-    for factor, metric in zip((1, 2.5, 1.4), METRICS, strict=True):
-        scores = summarised([factor * value for value in values])
-        if kind == "reality-check":
-            row["scores"][f"separated.{metric}"] = scores
-            better = [1.1 * factor * value for value in values]
-            row["scores"][f"concatenated.{metric}"] = summarised(better)
-        else:
-            row["scores"][metric] = scores
+    parts = {"separated.": 1, "concatenated.": 1.1} if kind == "reality-check" else {"": 1}
+    for (part, better), (metric, factor) in product(parts.items(), METRICS.items()):
+        scores = [better * factor * value for value in values]
+        row["scores"][f"{part}{metric}"] = summarised(scores)
     if kind != "reality-check":
         row["scores"]["epoch"] = summarised([4 + at for at in range(len(values))])
     row["scores"]["seconds"] = summarised([10.0 + at for at in range(len(values))])

@@ -38,6 +38,7 @@ TABLE = Table(
         ("\N{MINUS SIGN}1,234.5", False, "$-1{,}234.5$"),
         (None, False, "--"),
         ("MF_X", True, r"\textbf{MF\_X}"),
+        ("\N{ARABIC-INDIC DIGIT THREE}", False, "?"),  # a digit, but of another font
     ],
 )
 def test_latex_has_numbers_as_mathematics_the_best_bold_and_dashes(cell, is_best, shown):
@@ -138,11 +139,13 @@ def test_a_document_writes_three_files_and_both_forms_of_each_figure(tmp_path):
     assert "% Figure: my page-figures/a figure.pdf" in latex
 
 
-@pytest.mark.parametrize("text", ["two\nlines", "a\rb\x00c"])
-def test_a_comment_of_latex_does_not_end_early(tmp_path, text):
+@pytest.mark.parametrize("text", ["two\nlines", "two\n\n# lines", "a\rb\x00c"])
+def test_neither_a_comment_of_latex_nor_a_summary_of_markdown_ends_early(tmp_path, text):
     document = Document(tmp_path / "a.html", text, "")
     document.heading(text)
+    document.code("\x00", text)
     document.write()
     latex, markdown = ((tmp_path / f"a.{suffix}").read_text() for suffix in ("tex", "md"))
     assert all(line.startswith("%") for line in latex.splitlines() if line)
     assert "\x00" not in latex + markdown
+    assert "\n# lines" not in markdown

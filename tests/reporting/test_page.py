@@ -9,7 +9,8 @@ import pytest
 
 from weiss import figures
 from weiss._base import images
-from weiss.reporting import Gallery, Page, Row, Tile
+from weiss.reporting import Page, Row, Tile
+from weiss.reporting.tables import significant
 
 RNG = np.random.default_rng(0)
 EVIL = "<script>alert('x')</script> & \"quotes\" \x00"
@@ -50,7 +51,7 @@ def tile(name="A", is_right=None, side=8, channels=1):
 @pytest.fixture
 def drawn(tmp_path):
     for suffix in ("png", "svg"):
-        figures.comparison({"a": [(1, 2.0)]}, {}, tmp_path / f"a.{suffix}", ylabel="y")
+        figures.search_history({"a": [0.2]}, tmp_path / f"a.{suffix}")
     return tmp_path
 
 
@@ -62,8 +63,7 @@ def everything(drawn, text="text"):
     page.table([text, "MAP@R"], [[text, "61.2"], ["b", None]], best={(0, 1)}, caption=text)
     page.figure(drawn / "a.png", text)
     page.figure(drawn / "a.svg", text, alt=text)
-    rows = [Row(text, tile(text), (tile(text, True), tile(text, False, 300, 3)), text)]
-    page.gallery(Gallery(rows, text))
+    page.gallery([Row(tile(text), (tile(text, True), tile(text, False, 300, 3)), text)], text)
     return page
 
 
@@ -89,19 +89,24 @@ def test_a_page_is_well_formed_needs_nothing_else_and_obeys_nothing_as_markup(dr
     assert all(part["tabindex"] == "0" and part["aria-label"] for part in parts)
 
 
-def test_a_figure_is_described_by_its_caption_or_by_other_words(drawn):
+def test_a_figure_is_embedded_byte_for_byte_and_described_by_its_caption_or_other_words(drawn):
     page = Page("t")
     page.figure(drawn / "a.png", "a caption")
-    page.figure(drawn / "a.png", "a caption", alt="a curve that rises")
-    alts = [attributes["alt"] for attributes in Reader(page.html()).all("img")]
-    assert alts == ["a caption", "a curve that rises"]
+    page.figure(drawn / "a.svg", "a caption", alt="a curve that rises")
+    first, second = Reader(page.html()).all("img")
+    assert (first["alt"], second["alt"]) == ("a caption", "a curve that rises")
+    for image, path, kind in ((first, "a.png", "png"), (second, "a.svg", "svg+xml")):
+        head, _, content = image["src"].partition(",")
+        assert head == f"data:image/{kind};base64"
+        assert base64.b64decode(content) == (drawn / path).read_bytes()
     with pytest.raises(ValueError, match="caption or alt must describe what a.png shows"):
         page.figure(drawn / "a.png")
 
 
-def test_right_and_wrong_differ_by_sign_word_and_border():
+def test_right_and_wrong_differ_by_sign_word_and_border_and_large_images_are_reduced():
+    small, large = tile("A", True, side=8), tile("B", False, side=400, channels=3)
     page = Page("t")
-    page.gallery(Gallery([Row("A", tile("A"), (tile("A", True), tile("B", False)))]))
+    page.gallery([Row(tile("A"), (small, large), "note")], "caption")
     read = Reader(page.html())
     kinds = [tag["class"] for tag in read.all("li")]
     assert kinds == ["tile query", "tile right", "tile wrong"]
@@ -110,24 +115,9 @@ def test_right_and_wrong_differ_by_sign_word_and_border():
     alts = [attributes["alt"] for attributes in read.all("img")]
     assert alts == ["query: A", "neighbour 1, right: A", "neighbour 2, wrong: B"]
     assert re.search(r"\.wrong img \{[^}]*border-style: dashed", page.html())
-
-
-def test_the_pixels_of_a_gallery_are_those_given_and_large_ones_are_reduced():
-    small, large = tile(side=8), tile(side=400, channels=3)
-    page = Page("t")
-    page.gallery(Gallery([Row("A", small, (large,))]))
-    sources = [attributes["src"] for attributes in Reader(page.html()).all("img")]
-    first, second = (base64.b64decode(source.split(",")[1]) for source in sources)
+    _, first, second = (base64.b64decode(tag["src"].split(",")[1]) for tag in read.all("img"))
     np.testing.assert_array_equal(images.decode(first, channels=1), small.pixels)
     assert images.decode(second).shape == (152, 152, 3)
-
-
-def test_figures_are_embedded_byte_for_byte(drawn):
-    sources = [image["src"] for image in Reader(everything(drawn).html()).all("img")]
-    for source, suffix, kind in zip(sources, ("png", "svg"), ("png", "svg+xml"), strict=False):
-        head, _, content = source.partition(",")
-        assert head == f"data:image/{kind};base64"
-        assert base64.b64decode(content) == (drawn / f"a.{suffix}").read_bytes()
 
 
 def test_best_cells_are_bold_numbers_stand_right_and_none_is_a_dash():
@@ -141,9 +131,12 @@ def test_best_cells_are_bold_numbers_stand_right_and_none_is_a_dash():
     assert '<th scope="row">a</th>' in html
     assert '<th scope="col" class="number">MAP@R</th>' in html
     # A name that begins with digits is no number.
-    page.table(["class", "p"], [["001.Albatross", "<0.001"], ["2nd", "1e-05"]])
+    page.table(["class", "p"], [["001.Albatross", "<0.001"], ["2nd", significant(-4e-17)]])
     assert '<th scope="row">001.Albatross</th>' in page.html()
     assert '<td class="number">&lt;0.001</td>' in page.html()
+    # However long a text is, to look at it takes no time.
+    page.table(["why"], [["1 " + 100_000 * "a"], ["2 or more words"]])
+    assert '<th scope="row">2 or more words</th>' in page.html()
 
 
 def test_tables_that_do_not_fit_are_refused():

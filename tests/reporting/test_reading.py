@@ -2,14 +2,12 @@
 
 import json
 
-import numpy as np
 import pytest
-import torch
-from reporting.builders import METRICS, write_comparison, write_run
+from reporting.builders import METRICS, rewrite_metrics, write_comparison, write_run
 
-from weiss.reporting import Looked
-from weiss.reporting.gallery import class_scores
-from weiss.reporting.reading import read_folders
+from weiss.reporting import write_report
+from weiss.reporting.reading import read_folders, values_of
+from weiss.runs import Run
 
 
 def test_seeds_become_a_row_with_the_interval_of_students_t(tmp_path):
@@ -110,37 +108,84 @@ def test_a_summary_that_cannot_be_understood_is_refused(tmp_path):
             "a kind, one of traditional.*got the kind 'odd'",
         ),
         ('{"format": 1, "kind": "dimension", "rows": [], "axes": []}', "must name 1 axes"),
-        ('{"format": 1, "kind": "traditional", "rows": [{}]}', "rows without name, loss, title"),
     ]:
         path.write_text(text)
         with pytest.raises(ValueError, match=said):
             read_folders([tmp_path])
 
 
+def put(summary, place, value):
+    """Replace an entry of a summary, or remove it."""
+    *path, last = place.split(".")
+    for key in path:
+        summary = summary[int(key) if isinstance(summary, list) else key]
+    last = int(last) if isinstance(summary, list) else last
+    if value is ABSENT:
+        del summary[last]
+    else:
+        summary[last] = value
+
+
+ABSENT = object()
+
+
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        (("rows", 0, "scores", "map_at_r", "mean"), "0.9"),
-        (("rows", 0, "scores"), []),
-        (("rows", 0, "runs", 0), "../../elsewhere"),
-        (("rows", 0, "runs"), "seed-0"),
-        (("rows", 0), 5),
-        (("tests", 0, "p_value"), [1]),
-        (("axes",), {"a": 1}),
-        (("recipe",), "seed = 0"),
-        (("num_done",), "3"),
+        ("rows.0.scores.seconds.mean", "0.9"),
+        ("rows.0.scores", []),
+        ("rows.0.runs.0", "../../elsewhere"),
+        ("rows.0.runs", "seed-0"),
+        ("rows.0.name", ABSENT),
+        ("rows.0.loss", None),
+        ("rows.0.title", 5),
+        ("rows.0.at", {"loss.beta": [1]}),
+        ("rows.0.trials", 5),
+        ("rows.0.trials.1.number", ABSENT),
+        ("rows.0.trials.1.settings", ABSENT),
+        ("rows.0.best_settings", "beta"),
+        ("rows.0.search_space.beta.low", ABSENT),
+        ("rows.0", 5),
+        ("tests.0.p_value", [1]),
+        ("tests.0.metric", ABSENT),
+        ("tests.0.first", None),
+        ("axes", {"a": 1}),
+        ("axes.0.key", ABSENT),
+        ("axes.0.label", None),
+        ("axes.0.values", [[]]),
+        ("recipe", "seed = 0"),
+        ("num_done", "3"),
+        ("embedding_size", []),
     ],
 )
 def test_a_summary_with_other_kinds_of_values_is_refused_by_their_place(tmp_path, place, value):
     def change(summary):
-        for key in place[:-1]:
-            summary = summary[key]
-        summary[place[-1]] = value
+        summary["axes"] = [{"key": "loss.beta", "label": "beta", "values": [1]}]
+        put(summary, place, value)
+
+    write_comparison(tmp_path, "reality-check", change)
+    name = place.replace(".", r"\.")
+    with pytest.raises(ValueError, match=f"summary.json must .*{name}.* is no such value"):
+        read_folders([tmp_path])
+
+
+@pytest.mark.usefixtures("unrendered")
+@pytest.mark.parametrize("value", [None, ABSENT])
+def test_what_is_null_or_not_there_is_empty(tmp_path, value):
+    places = ["axes", "tests", *(f"rows.0.{key}" for key in ("at", "runs", "failed", "scores"))]
+    places += [f"rows.1.scores.map_at_r.{key}" for key in ("values", "low")]
+
+    def change(summary):
+        for place in places:
+            put(summary, place, value)
 
     write_comparison(tmp_path, change=change)
-    name = r"\.".join(map(str, place))
-    with pytest.raises(ValueError, match=f"summary.json must .*{name} is no such value"):
-        read_folders([tmp_path])
+    (found,) = read_folders([tmp_path])
+    first, second, _ = found.rows
+    assert (first["at"], first["runs"], first["failed"], first["scores"]) == ({}, [], {}, {})
+    assert (found.summary["axes"], found.summary["tests"]) == ([], [])
+    assert values_of(second, "map_at_r") == []
+    write_report([tmp_path], tmp_path / "page.html")
 
 
 def test_a_damaged_result_is_named_and_blocks_no_report_of_a_comparison(tmp_path):
@@ -160,45 +205,9 @@ def test_a_damaged_result_is_named_and_blocks_no_report_of_a_comparison(tmp_path
         read_folders([path.parent])  # of a single run there is nothing else to show
 
 
-def looked(labels, values, index=None, num_classes=3):
-    number = len(labels)
-    return Looked(
-        torch.eye(number),
-        np.asarray(labels),
-        [f"class {c}" for c in range(num_classes)],
-        lambda item: np.zeros((4, 4, 1), dtype=np.uint8),
-        {"map_at_r": np.asarray(values)},
-        np.arange(number) if index is None else np.asarray(index),
-    )
-
-
-def test_classes_are_sorted_by_their_mean_with_their_worst_query():
-    random = np.random.default_rng(0)
-    labels, values = random.integers(0, 5, 60), random.random(40).round(1)
-    index = random.permutation(60)[:40]
-    found = class_scores(looked(labels, values, index, 6))
-    by_class = {}
-    for place, row in enumerate(index.tolist()):
-        by_class.setdefault(int(labels[row]), []).append((float(values[place]), row))
-    means = {c: sum(value for value, _ in own) / len(own) for c, own in by_class.items()}
-    assert [score.name for score in found] == [
-        f"class {c}" for c in sorted(means, key=lambda c: means[c])
-    ]
-    for score in found:
-        own = by_class[int(score.name.split()[1])]
-        assert score.mean == pytest.approx(sum(value for value, _ in own) / len(own))
-        assert score.num_queries == len(own)
-        assert score.worst_value == min(value for value, _ in own)
-        assert (score.worst_value, score.worst) in own
-
-
-def test_a_query_of_two_classes_counts_in_both():
-    labels = np.array([[1, 1, 0], [0, 1, 0]], dtype=bool)
-    first, second = class_scores(looked(labels, [0.2, 0.6]))
-    assert (first.name, first.mean, first.num_queries) == ("class 0", 0.2, 1)
-    assert (second.name, second.mean, second.num_queries) == ("class 1", pytest.approx(0.4), 2)
-
-
-def test_values_of_other_queries_are_refused():
-    with pytest.raises(ValueError, match="per_query must hold 'map_at_r'.*got 2 for 3 queries"):
-        looked([0, 1, 2], [0.1, 0.2])
+def test_metrics_are_those_of_runs_that_have_ended_an_epoch(tmp_path):
+    write_comparison(tmp_path)
+    for run in ("mf_cwms/seed-1", *(f"proxy_anchor/seed-{seed}" for seed in range(3))):
+        rewrite_metrics(Run(tmp_path / run), [])
+    (found,) = read_folders([tmp_path])
+    assert {label: len(runs) for label, runs in found.metrics().items()} == {"MFCWMS": 2}

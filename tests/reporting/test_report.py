@@ -2,38 +2,40 @@
 
 import dataclasses
 import re
+from collections import namedtuple
 from functools import cache
 from html import unescape
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from reporting.builders import KINDS, write_comparison, write_run
+from reporting.builders import KINDS, forget_order, write_comparison, write_run
 from reporting.latex import check_latex
 from unrendered import leave_unrendered
 
+from weiss import figures
 from weiss.evaluation import evaluate_retrieval
 from weiss.reporting import Looked, write_report
 from weiss.reporting.document import Document
 
+Report = namedtuple("Report", ["page", "markdown", "latex", "html", "figures"])
+"""The visible text of a page, the texts of its files, and what draws each figure, by its name."""
+HELD_OUT = "held-out training classes"
 
-def report(folders, out, *, figures=False, **options):
-    """Write a report; return the visible text of the page, the Markdown and the LaTeX.
 
-    Figures are left out where a test is not about them: drawing is what takes time.
-    """
+def report(folders, out, *, draws=False, **options):
+    """Write a report; only if asked for, with its figures: drawing is what takes time."""
     folders = folders if isinstance(folders, list) else [folders]
+    drawers = {}
     with pytest.MonkeyPatch.context() as patch:
-        if not figures:
-            patch.setattr(Document, "figure", lambda *arguments: None)
+        if not draws:
+            patch.setattr(Document, "figure", lambda _, *figure: drawers.update([figure]))
         written = write_report(folders, out / "page.html", **options)
     assert all(path.is_file() for path in written)
     html, markdown, latex = (path.read_text(encoding="utf-8") for path in written[:3])
     check_latex(latex)
-    body = html[html.index("<body>") :]
-    text = unescape(re.sub(r"<[^>]*>", " ", body))
-    return re.sub(r"\s+", " ", text), markdown, latex
+    text = unescape(re.sub(r"<[^>]*>", " ", html[html.index("<body>") :]))
+    return Report(re.sub(r"\s+", " ", text), markdown, latex, html, drawers)
 
 
 def told(folder, change=None, kind="traditional", **options):
@@ -42,9 +44,15 @@ def told(folder, change=None, kind="traditional", **options):
     return report(folder / "a", folder)
 
 
+def caption_of(found, which, folder):
+    """Draw a figure of a report and return its caption."""
+    (draw,) = (draw for name, draw in found.figures.items() if name.endswith(f"-{which}"))
+    return draw(folder / f"{which}.svg")
+
+
 @pytest.fixture(scope="session")
 def made(tmp_path_factory):
-    """A function that returns of every kind its folder and its three texts, written once."""
+    """A function that returns of every kind its folder and its report with figures, made once."""
 
     @cache
     def make(kind):
@@ -53,101 +61,93 @@ def made(tmp_path_factory):
         with pytest.MonkeyPatch.context() as patch:
             if kind != "traditional":  # one whole report is enough: figures have their own tests
                 leave_unrendered(patch)
-            return folder, report(folder / "comparison", folder, figures=True)
+            return folder, report(folder / "comparison", folder, draws=True)
 
     return make
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_stands_in_all_three_formats_with_its_figures(made, kind):
-    folder, (page, markdown, latex) = made(kind)
-    assert f"What does {kind} ask?" in page
-    assert f"What does {kind} ask?" in markdown
-    for text in (page, markdown, latex):
+    folder, found = made(kind)
+    assert f"What does {kind} ask?" in found.page
+    assert f"What does {kind} ask?" in found.markdown
+    for text in (found.page, found.markdown, found.latex):
         assert "MFCWMS" in text
-    assert latex.count(r"\begin{table}") >= 1
-    html = (folder / "page.html").read_text()
-    assert html.count("<table") == latex.count(r"\begin{table}")
-    assert html.count("<table") == len(re.findall(r"^\| -", markdown, flags=re.MULTILINE))
-    assert not re.search(r"https?://|<script|<link", html)
+    tables = found.html.count("<table")
+    assert tables == found.latex.count(r"\begin{table}") >= 1
+    assert tables == len(re.findall(r"^\| -", found.markdown, flags=re.MULTILINE))
+    assert not re.search(r"https?://|<script|<link", found.html)
     # Every figure is vector for screen and paper, and linked.
-    figures = sorted(path.name for path in (folder / "page-figures").iterdir())
-    stems = {name.rsplit(".", 1)[0] for name in figures}
+    files = sorted(path.name for path in (folder / "page-figures").iterdir())
+    stems = {name.rsplit(".", 1)[0] for name in files}
     assert stems
-    assert figures == sorted(f"{stem}{suffix}" for stem in stems for suffix in (".pdf", ".svg"))
-    linked = re.findall(r"\]\((page-figures/[^)]+)\)", markdown)
+    assert files == sorted(f"{stem}{suffix}" for stem in stems for suffix in (".pdf", ".svg"))
+    linked = re.findall(r"\]\((page-figures/[^)]+)\)", found.markdown)
     assert sorted(linked) == sorted(f"page-figures/{stem}.svg" for stem in stems)
-    assert html.count("data:image/svg+xml") == len(stems)
+    assert found.html.count("data:image/svg+xml") == len(stems)
 
 
 @pytest.mark.parametrize("kind", ["traditional", "reality-check", "classes"])
 def test_the_formats_agree_cell_by_cell(made, kind):
-    folder, (_, markdown, latex) = made(kind)
-    html = (folder / "page.html").read_text()
+    _, found = made(kind)
     pages = [
         [re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)]
-        for row in re.findall(r"<tr(?: class=\"apart\")?>(<th scope=\"row\".*?)</tr>", html)
+        for row in re.findall(r"<tr(?: class=\"apart\")?>(<th scope=\"row\".*?)</tr>", found.html)
     ]
-    shown = [unescape(cell) for row in pages for cell in row]
-    lines = [line for line in markdown.splitlines() if line.startswith("| ")]
-    lines = [line for at, line in enumerate(lines) if "---" not in line]
-    cells = [
+    lines = [line for line in found.markdown.splitlines() if line.startswith("| ")]
+    cells = {
         unescape(re.sub(r"\\(.)", r"\1", cell.strip().replace("*", "")))
         for line in lines
         for cell in re.split(r"(?<!\\)\|", line)[1:-1]
-    ]
-    for cell in shown:
-        assert cell in cells
+    }
+    shown = {unescape(cell) for row in pages for cell in row}
+    assert shown <= cells
     for cell in shown:
         if re.fullmatch(r"[\d.]+ ± [\d.]+", cell):
             mean, half = cell.split(" ± ")
-            assert rf"${mean} \pm {half}$" in latex or rf"$\mathbf{{{mean}}} \pm {half}$" in latex
+            forms = (rf"${mean} \pm {half}$", rf"$\mathbf{{{mean}}} \pm {half}$")
+            assert any(form in found.latex for form in forms)
 
 
 def test_the_lead_says_who_is_best_by_how_much_and_whether_that_is_chance(made):
-    _, (page, markdown, _) = made("traditional")
-    lead = page[: page.index("What was found")]
+    _, found = made("traditional")
+    lead = found.page[: found.page.index("What was found")]
     assert "6 runs of 2 losses (bn_inception, 128 dimensions)." in lead
-    assert re.search(
-        r"ProxyAnchor is best with MAP@R 2\d\.\d %, \d\.\d\d points above MFCWMS", lead
-    )
+    best = r"ProxyAnchor is best with MAP@R 2\d\.\d %, \d\.\d\d points above MFCWMS"
+    assert re.search(best, lead)
     few = "3 pairs are too few to tell that from chance"
     assert few in lead
-    assert few in markdown.split("## ")[0]
+    assert few in found.markdown.split("## ")[0]
+    # The tests, with differences in points.
+    for text in (found.page, found.markdown):
+        assert "\N{MINUS SIGN}1.23 (\N{MINUS SIGN}2.00 to \N{MINUS SIGN}0.40)" in text
+    assert r"\mathbf{0.031}" not in found.latex
+    assert "some tests have 3 pairs" in found.page
 
 
 def test_what_chance_may_explain_is_not_called_significant(tmp_path):
-    page, _, latex = told(tmp_path, seeds=5)
-    assert "is significant after Holm's correction (p = 0.031, 5 pairs)" in page
-    assert "some tests have" not in page
-    assert r"\mathbf{0.031}" in latex
-    page, *_ = told(tmp_path, lambda summary: summary["tests"][0].update(corrected=0.2), seeds=5)
-    assert "is not significant after Holm's correction (p = 0.200" in page
-    page, *_ = told(tmp_path, tests=[])
-    assert "whether that is chance was not tested" in page
-    assert "Significance" not in page
-
-
-def test_tests_have_differences_in_points_and_few_pairs_are_warned_of(made):
-    _, (page, markdown, latex) = made("traditional")
-    for text in (page, markdown):
-        assert "\N{MINUS SIGN}1.23 (\N{MINUS SIGN}2.00 to \N{MINUS SIGN}0.40)" in text
-    assert r"\mathbf{0.031}" not in latex
-    assert "some tests have 3 pairs" in page
+    found = told(tmp_path, seeds=5)
+    assert "is significant after Holm's correction (p = 0.031, 5 pairs)" in found.page
+    assert "some tests have" not in found.page
+    assert r"\mathbf{0.031}" in found.latex
+    found = told(tmp_path, lambda summary: summary["tests"][0].update(corrected=0.2), seeds=5)
+    assert "is not significant after Holm's correction (p = 0.200" in found.page
+    found = told(tmp_path, tests=[])
+    assert "whether that is chance was not tested" in found.page
+    assert "Significance" not in found.page
 
 
 def test_an_incomplete_comparison_says_how_far_it_is(tmp_path):
     def change(summary):
         summary["rows"][1].update(scores={}, failed={"proxy_anchor/seed-1": "out of <memory>"})
 
-    options = {"is_complete": False, "num_done": 7, "num_units": 12}
-    page, markdown, latex = told(tmp_path, change, **options)
-    assert "not complete: 7 of 12 units are done" in page
-    assert "7 of 12 units are done" in markdown
-    row = next(line for line in markdown.splitlines() if line.startswith("| ProxyAnchor"))
+    found = told(tmp_path, change, is_complete=False, num_done=7, num_units=12)
+    assert "not complete: 7 of 12 units are done" in found.page
+    assert "7 of 12 units are done" in found.markdown
+    row = next(line for line in found.markdown.splitlines() if line.startswith("| ProxyAnchor"))
     assert row.split("|")[2].strip() == "\N{EN DASH}"
-    assert "out of <memory>" in page
-    assert r"out of \textless{}memory\textgreater{}" in latex
+    assert "out of <memory>" in found.page
+    assert r"out of \textless{}memory\textgreater{}" in found.latex
 
 
 @pytest.mark.usefixtures("unrendered")
@@ -160,68 +160,68 @@ def test_a_comparison_that_has_just_begun_has_a_page(tmp_path, kind):
 
     begun = {"is_complete": False, "num_done": 0, "tests": []}
     write_comparison(tmp_path / "a", kind, change=change, **begun)
-    page, *_ = report(tmp_path / "a", tmp_path, figures=True)
-    assert "no scores yet" in page or "no measurements yet" in page
+    found = report(tmp_path / "a", tmp_path, draws=True)
+    assert "no scores yet" in found.page or "no measurements yet" in found.page
+    assert r"\multicolumn{0}" not in found.latex
     told(tmp_path, kind=kind, rows=[], **begun)
 
 
 def test_failed_and_pruned_trials_are_listed_with_their_reasons(made):
-    _, texts = made("reality-check")
-    for text in texts:
+    _, found = made("reality-check")
+    for text in found[:3]:
         assert text.count("the loss became NaN in fold 2") == 2
         assert text.count("below the median after fold 1") == 2
-    page = texts[0]
-    assert "beta 50.12, class_lr 0.01" in page
-    assert "seconds of the search" in page
+    assert "beta 50.12, class_lr 0.01" in found.page
+    assert "seconds of the search" in found.page
 
 
-@pytest.mark.usefixtures("unrendered")
+def test_failed_and_pruned_trials_are_drawn_as_such(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        figures, "search_history", lambda *given, **more: seen.append((given, more))
+    )
+    caption_of(told(tmp_path, kind="reality-check"), "search", tmp_path)
+    [((trials, _), more)] = seen
+    assert trials["MFCWMS"] == [0.2, None, 0.23, 0.1]
+    assert more["pruned"]["MFCWMS"] == {3}
+
+
 def test_the_same_input_gives_the_same_bytes(tmp_path):
     write_comparison(tmp_path / "a", "fields", losses=("mf_cwms",))
-    texts = []
-    for name in ("one", "two"):
-        written = write_report([tmp_path / "a"], tmp_path / name / "page.html")
-        texts.append({path.relative_to(tmp_path / name): path.read_bytes() for path in written})
-    assert texts[0] == texts[1]
+    first, second = (report(tmp_path / "a", tmp_path / name) for name in ("one", "two"))
+    assert first[:4] == second[:4]
 
 
 @pytest.mark.usefixtures("unrendered")
 def test_several_comparisons_begin_with_what_each_found_and_their_figures_do_not_meet(tmp_path):
-    held_out = "held-out training classes"
-    for name, changes in (("a", {}), ("b", {"data": "cars"}), ("c", {"selected_on": held_out})):
+    for name, changes in (("a", {}), ("b", {"data": "cars"}), ("c", {"selected_on": HELD_OUT})):
         write_comparison(tmp_path / name, **changes)
-    folders = [tmp_path / name for name in "abc"]
-    page, markdown, latex = report(folders, tmp_path, figures=True)
-    assert "3 comparisons." in page
-    found = [match.start() for match in re.finditer("is best with", page)]
-    assert len(found) == 3
-    assert max(found) < page.index("How to reproduce")
-    assert page.count("How to reproduce") == 3
+    found = report([tmp_path / name for name in "abc"], tmp_path, draws=True)
+    assert "3 comparisons." in found.page
+    leads = [match.start() for match in re.finditer("is best with", found.page)]
+    assert len(leads) == 3
+    assert max(leads) < found.page.index("How to reproduce")
+    assert found.page.count("How to reproduce") == 3
     cub = "## The traditional comparison on cub"
-    headings = [line for line in markdown.splitlines() if line.startswith("## ")]
-    assert headings == [cub, cub.replace("cub", "cars"), f"{cub}, chosen on {held_out}"]
-    labels = re.findall(r"\\label\{(.*?)\}", latex)
+    headings = [line for line in found.markdown.splitlines() if line.startswith("## ")]
+    assert headings == [cub, cub.replace("cub", "cars"), f"{cub}, chosen on {HELD_OUT}"]
+    labels = re.findall(r"\\label\{(.*?)\}", found.latex)
     assert len(labels) == len(set(labels)) > 4
     names = {path.name[:2] for path in (tmp_path / "page-figures").iterdir()}
     assert names == {"01", "02", "03"}
 
 
 def test_rows_with_other_numbers_of_runs_are_compared_on_what_both_have(tmp_path):
-    def change(found):
-        best, second = (row for row in found["rows"] if row["loss"] in ("mf_cwms", "proxy_anchor"))
-        for row, values in ((best, [0.30]), (second, [0.29, 0.10])):
+    def change(summary):
+        for row, values in zip(summary["rows"], ([0.30], [0.29, 0.10]), strict=False):
             row["runs"], row["repetitions"] = row["runs"][: len(values)], list(range(len(values)))
-            mean = sum(values) / len(values)
-            row["scores"]["map_at_r"] = {"values": values, "mean": mean, "low": None, "high": None}
-        found["rows"] = [best, second]
-        found["tests"] = []
+            row["scores"]["map_at_r"] |= {"values": values, "mean": sum(values) / len(values)}
 
-    page, *_ = told(tmp_path, change)
-    assert re.search(
-        r"is best with MAP@R 30.0 % of 1 run, on the 1 repetition that both have 1.00 points above "
-        r"\w+ of 2 runs; whether that is chance was not tested",
-        page,
+    said = (
+        "is best with MAP@R 30.0 % of 1 run, on the 1 repetition that both have 1.00 points above "
+        "ProxyAnchor of 2 runs; whether that is chance was not tested"
     )
+    assert said in told(tmp_path, change, tests=[]).page
 
 
 def test_runs_and_seeds_are_compared_and_an_unfinished_one_is_shown(tmp_path):
@@ -230,139 +230,160 @@ def test_runs_and_seeds_are_compared_and_an_unfinished_one_is_shown(tmp_path):
     write_run(tmp_path / "single", loss="proxy_anchor", score=0.3)
     write_run(tmp_path / "going", loss="contrastive", finished=False)
     folders = [tmp_path / name for name in ("seeds", "single", "going")]
-    page, markdown, _ = report(folders, tmp_path, title="My runs")
-    assert "My runs" in page
-    assert "4 of 5 units are done" in page
-    assert "unfinished: 4 of at most 9 epochs" in page
-    assert "| MFCWMS | 21.0 ± 2.5 |" in markdown
-    assert "| Contrastive | \N{EN DASH} |" in markdown
-    assert "loss.name = proxy_anchor" in page
-    assert 'name = "bn_inception"' in page
+    found = report(folders, tmp_path, title="My runs")
+    assert "My runs" in found.page
+    assert "4 of 5 units are done" in found.page
+    assert "unfinished: 4 of at most 9 epochs" in found.page
+    assert "| MFCWMS | 21.0 ± 2.5 |" in found.markdown
+    assert "| Contrastive | \N{EN DASH} |" in found.markdown
+    assert "loss.name = proxy_anchor" in found.page
+    assert 'name = "bn_inception"' in found.page
+
+
+@pytest.mark.usefixtures("unrendered")
+@pytest.mark.parametrize(
+    ("options", "evaluated", "has_paper"),
+    [
+        ({}, "the test set", True),
+        ({"finished": False}, "the test set", False),
+        ({"on": "held_out"}, "held-out classes", False),
+        ({"on": "held_out", "test": {"map_at_r": 0.2}}, "held-out classes", True),
+    ],
+)
+def test_of_single_runs_is_said_what_chose_the_epoch(tmp_path, options, evaluated, has_paper):
+    write_run(tmp_path / "run", **options)
+    found = report(tmp_path / "run", tmp_path, draws=True)
+    assert f"MAP@R on {evaluated} at each evaluation" in found.page
+    assert (f"chosen on {HELD_OUT}" in found.page) is ("on" in options)
+    assert ("| MAP@R | paper |" in found.markdown) is has_paper
+    if "test" in options:
+        assert "In the paper the test set chose the epoch." in found.page
+
+
+def test_of_a_comparison_is_said_what_chose_the_epoch(tmp_path):
+    assert "which also chose the epoch, as in the paper" in told(tmp_path).page
+    found = told(tmp_path, selected_on=HELD_OUT)
+    assert "which also chose the epoch" not in found.page
+    assert f"the epoch was chosen on {HELD_OUT}" in found.page
 
 
 def test_costs_are_means_and_totals_of_the_runs(made):
-    _, (_, markdown, _) = made("traditional")
-    row = next(line for line in markdown.splitlines() if "| 11.0 | 33.0 |" in line)
+    _, found = made("traditional")
+    row = next(line for line in found.markdown.splitlines() if "| 11.0 | 33.0 |" in line)
     cells = [cell.strip() for cell in row.split("|")[1:-1]]
     assert cells == ["MFCWMS", "3", "11.0", "33.0", "4.00", "1,234", "9.07"]
 
 
-def test_what_is_needed_to_do_it_again_is_there(made):
-    for kind in ("traditional", "reality-check", "classes"):
-        _, (page, markdown, _) = made(kind)
-        for text in (page, markdown):
-            assert f"weiss bench {kind} cub --losses mf_cwms,proxy_anchor" in text
-            assert "versions.torch" in text
-    _, (page, _, _) = made("traditional")
-    assert "[backbone]" in page
-    assert "seeds of the runs 0, 1, 2" in page
+@pytest.mark.parametrize("kind", ["traditional", "reality-check", "classes"])
+def test_what_is_needed_to_do_it_again_is_there(made, kind):
+    _, found = made(kind)
+    for text in (found.page, found.markdown):
+        assert f"weiss bench {kind} cub --losses mf_cwms,proxy_anchor" in text
+        assert "versions.torch" in text
+    if kind == "traditional":
+        assert "[backbone]" in found.page
+        assert "seeds of the runs 0, 1, 2" in found.page
 
 
-def looking(calls=None):
-    """A function that looks at a run: 12 classes on a circle, of which some are mixed up."""
+@pytest.fixture(scope="session")
+def looked():
+    """The evaluation of a run: 20 classes in space, of which the first three are mixed up."""
     labels = np.repeat(np.arange(20), 4)
     random = np.random.default_rng(0)
-    centres = random.normal(size=(20, 8))
     spread = np.where(labels < 3, 3.0, 0.1)[:, None]
+    centres = random.normal(size=(20, 8))
     embeddings = torch.tensor(centres[labels] + spread * random.normal(size=(80, 8)))
     found = evaluate_retrieval(embeddings, torch.tensor(labels), progress=False)
+    return Looked(
+        embeddings,
+        labels,
+        [f"kind_{c:02d}" for c in range(20)],
+        lambda item: np.full((8, 8, 3), item, dtype=np.uint8),
+        found.per_query,
+        found.query_index,
+    )
+
+
+@pytest.fixture
+def look(looked):
+    """A function that looks at a run, and notes its folder in its list ``calls``."""
 
     def look(folder):
-        if calls is not None:
-            calls.append(folder)
-        return Looked(
-            *(embeddings, labels, [f"kind_{c:02d}" for c in range(20)]),
-            lambda item: np.full((8, 8, 3), item, dtype=np.uint8),
-            *(found.per_query, found.query_index),
-        )
+        look.calls.append(folder)
+        return looked
 
+    look.calls = []
     return look
 
 
-def test_the_best_run_of_the_best_loss_is_looked_at(tmp_path):
-    summary = write_comparison(tmp_path / "a")
-    calls = []
-    page, markdown, latex = report(tmp_path / "a", tmp_path, look=looking(calls))
-    values = summary["rows"][1]["scores"]["map_at_r"]["values"]
-    best = tmp_path / "a" / summary["rows"][1]["runs"][int(np.argmax(values))]
-    assert calls == [best]
-    assert "Worst classes" in page
-    html = (tmp_path / "page.html").read_text()
-    assert html.count('<div class="row">') == 6
-    shown = re.findall(r'<div class="row"><p><strong>(.*?)</strong>', html)
+def test_the_best_run_of_the_best_loss_that_has_its_network_is_looked_at(tmp_path, look):
+    row = write_comparison(tmp_path / "a")["rows"][1]
+    best, second, _ = np.argsort(row["scores"]["map_at_r"]["values"])[::-1]
+    runs = [tmp_path / "a" / run for run in row["runs"]]
+    found = report(tmp_path / "a", tmp_path, look=look)
+    assert "Worst classes" in found.page
+    shown = re.findall(r'<div class="row"><p><strong>(.*?)</strong>', found.html)
+    assert len(shown) == 6
     assert set(shown[:3]) == {"kind_00", "kind_01", "kind_02"}
-    assert "the 10 worst classes" in markdown
-    assert "the 5 best" in markdown
-    assert r"kind\_00" in latex
+    assert "the 10 worst classes" in found.markdown
+    assert "the 5 best" in found.markdown
+    assert r"kind\_00" in found.latex
+    (runs[best] / "model.safetensors").unlink()
+    report(tmp_path / "a", tmp_path, look=look)
+    assert look.calls == [runs[best], runs[second]]
+    for run in runs:
+        (run / "model.safetensors").unlink(missing_ok=True)
+    found = report(tmp_path / "a", tmp_path, look=look)
+    assert "its folder has no model.safetensors any more" in found.page
+    assert len(look.calls) == 2
 
 
-def test_of_single_runs_each_is_looked_at(tmp_path):
-    calls, folders = [], [tmp_path / "one", tmp_path / "two"]
+def test_of_single_runs_each_is_looked_at(tmp_path, look):
+    folders = [tmp_path / "one", tmp_path / "two"]
     for folder, loss in zip(folders, ("mf_cwms", "proxy_anchor"), strict=True):
         write_run(folder, loss=loss)
-    report(folders, tmp_path, look=looking(calls))
-    assert calls == folders
+    report(folders, tmp_path, look=look)
+    assert look.calls == folders
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError("no data at /x"), ValueError("no data at /x")])
 @pytest.mark.parametrize("is_image", [False, True])
-def test_data_that_cannot_be_read_cost_the_images_and_nothing_else(tmp_path, error, is_image):
+def test_data_that_cannot_be_read_cost_the_images_and_nothing_else(
+    tmp_path, looked, error, is_image
+):
     write_run(tmp_path / "run")
 
     def fail(_):
         raise error
 
-    def look(folder):
-        return dataclasses.replace(looking()(folder), read=fail) if is_image else fail(folder)
-
-    page, *_ = report(tmp_path / "run", tmp_path, look=look)
-    assert "1 run of 1 loss" in page
-    assert "MFCWMS reaches MAP@R 25.0 %" in page
-    assert "could not be read: no data at /x" in page
-    assert "How to reproduce" in page
+    look = (lambda _: dataclasses.replace(looked, read=fail)) if is_image else fail
+    found = report(tmp_path / "run", tmp_path, look=look)
+    assert "1 run of 1 loss" in found.page
+    assert "MFCWMS reaches MAP@R 25.0 %" in found.page
+    assert "could not be read: no data at /x" in found.page
+    assert "How to reproduce" in found.page
 
 
-@pytest.mark.parametrize("name", ["page.md", "page"])
-def test_a_page_must_be_html(tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "better"), [("page.md", "page"), ("page", "page"), (".", "report")]
+)
+def test_a_page_must_be_html(tmp_path, name, better):
     write_run(tmp_path / "run")
-    with pytest.raises(ValueError, match=r"--out must end in \.html.*Pass .*page\.html"):
+    with pytest.raises(ValueError, match=rf"--out must end in \.html.*Pass .*{better}\.html"):
         write_report([tmp_path / "run"], tmp_path / name)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
 
-def test_a_run_without_its_network_says_so_and_one_that_has_it_is_preferred(tmp_path):
-    summary = write_comparison(tmp_path / "a")
-    row, calls = summary["rows"][1], []
-    first, second, _ = np.argsort(row["scores"]["map_at_r"]["values"])[::-1]
-    runs = [tmp_path / "a" / run for run in row["runs"]]
-    (runs[first] / "model.safetensors").unlink()
-    report(tmp_path / "a", tmp_path, look=looking(calls))
-    assert calls == [runs[second]]
-    for run in runs:
-        (run / "model.safetensors").unlink(missing_ok=True)
-    page, *_ = report(tmp_path / "a", tmp_path, look=looking(calls))
-    assert len(calls) == 1
-    assert "its folder has no model.safetensors any more" in page
-
-
 def test_of_many_tests_those_of_the_main_metric_are_shown(tmp_path):
     def many(summary):
-        one = summary["tests"][0]
-        summary["tests"] = [
-            {**one, "metric": metric} for metric in ("map_at_r", "r_precision") for _ in range(12)
-        ]
+        metrics = ("map_at_r", "r_precision")
+        tests = summary["tests"] * 12
+        summary["tests"] = [{**test, "metric": metric} for metric in metrics for test in tests]
 
-    _, markdown, _ = told(tmp_path, many)
+    markdown = told(tmp_path, many).markdown
     assert "Tests by other metrics are in summary.json." in markdown
     assert markdown.count("| MAP@R |") >= 12
     assert "| RP | " not in markdown.split("Significance")[1]
-
-
-def test_a_caption_says_what_chose_the_epoch(tmp_path):
-    assert "which also chose the epoch, as in the paper" in told(tmp_path)[0]
-    page, *_ = told(tmp_path, selected_on="held-out training classes")
-    assert "which also chose the epoch" not in page
-    assert "the epoch was chosen on held-out training classes" in page
 
 
 @pytest.mark.parametrize(
@@ -375,25 +396,62 @@ def test_a_caption_says_when_no_run_had_stopped_improving(tmp_path, epoch, chang
             row["scores"]["epoch"] = {"values": [12, epoch], "mean": 12.0}
         summary["rows"][0]["changes"] = changes
 
-    page, *_ = told(tmp_path, change, recipe={"train": {"epochs": 12}})
-    assert ("none had stopped improving" in page) is is_said
-    assert ("6 runs of 2 losses in 2 versions" in page) is bool(changes)
+    found = told(tmp_path, change, recipe={"train": {"epochs": 12}})
+    assert ("none had stopped improving" in found.page) is is_said
+    assert ("6 runs of 2 losses in 2 versions" in found.page) is bool(changes)
 
 
-def test_trials_that_failed_or_were_pruned_are_drawn_as_such(tmp_path, monkeypatch):
-    from weiss import figures
+def test_order_stands_after_the_learning_curves_with_what_it_means(made):
+    _, found = made("traditional")
+    page, stem = found.page, "01-the-traditional-comparison-on-cub"
+    heading = "Order along training"
+    assert f"<h3>{heading}</h3>" in found.html
+    assert page.index("at each evaluation") < page.index(heading)
+    part = found.markdown.split(f"### {heading}")[1].split("### ")[0]
+    assert f"](page-figures/{stem}-order.svg)" in part
+    for words in (
+        *("1 for a class in one point", "0 is self-consistent", "augmented training batches"),
+        *("median over classes", "mean over those of 3 seeds that reached the epoch"),
+    ):
+        assert words in page
+        assert words in part
 
-    write_comparison(tmp_path / "a", kind="reality-check")
-    seen = {}
-    monkeypatch.setattr(
-        figures, "search_history", lambda trials, path, **more: seen.update(trials=trials, **more)
-    )
 
-    def figure(self, name, draw):
-        if name.endswith("-search"):
-            draw(Path(name))
+@pytest.mark.usefixtures("unrendered")
+@pytest.mark.parametrize(
+    ("losses", "seeds", "said"),
+    [
+        (("mf_cwms", "proxy_anchor"), 3, [1, 1, 0, 0]),
+        (("proxy_anchor", "ms"), 1, [0, 1, 1, 1]),
+        (("ms",), 3, [0, 0, 0, 0]),
+    ],
+)
+def test_a_caption_of_order_speaks_of_the_panels_there_are(tmp_path, losses, seeds, said):
+    caption = caption_of(told(tmp_path, losses=losses, seeds=seeds), "order", tmp_path)
+    words = ("repulsion reaches", "The residual is", "such as one over pairs", "of 1 seed.")
+    assert [each in caption for each in words] == said
+    assert "The length of a class mean" in caption
 
-    monkeypatch.setattr(Document, "figure", figure)
-    write_report([tmp_path / "a"], tmp_path / "page.html")
-    assert next(iter(seen["trials"].values())) == [0.2, None, 0.23, 0.1]
-    assert next(iter(seen["pruned"].values())) == {3}
+
+@pytest.mark.usefixtures("unrendered")
+def test_a_caption_of_order_counts_the_runs_behind_a_line(tmp_path):
+    write_comparison(tmp_path / "a")
+    forget_order(tmp_path / "a" / "mf_cwms" / "seed-2")
+    caption = caption_of(report(tmp_path / "a", tmp_path), "order", tmp_path)
+    assert "over those of 2 to 3 seeds" in caption
+    caption = caption_of(told(tmp_path, kind="reality-check", seeds=2), "order", tmp_path)
+    assert "over those of 4 runs" in caption
+
+
+def test_there_is_neither_figure_nor_heading_of_no_order_or_of_too_many_lines(tmp_path):
+    write_comparison(tmp_path / "forgot")
+    forget_order(tmp_path / "forgot")
+    write_comparison(tmp_path / "moved")
+    (tmp_path / "moved" / "mf_cwms").rename(tmp_path / "elsewhere")
+    (tmp_path / "moved" / "proxy_anchor").rename(tmp_path / "elsewhere too")
+    write_comparison(tmp_path / "measured", "classes")
+    write_comparison(tmp_path / "many", "beta-delta", losses=("mf_cwms", "ms"), seeds=1)
+    for name in ("forgot", "moved", "measured", "many"):
+        found = report(tmp_path / name, tmp_path)
+        assert "Order along training" not in found.page + found.markdown
+        assert not any(name.endswith("-order") for name in found.figures)

@@ -11,7 +11,8 @@ This is one piece: the four changes share every step after the segment.
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,21 +28,16 @@ from weiss._base.progress import Bar
 from weiss.catalogue.calibration import index_threshold
 from weiss.catalogue.collection import Collection, open_collection
 from weiss.catalogue.embedding import BatchEmbedder, content_digest, embed_collection
+from weiss.catalogue.export import score_table
 from weiss.catalogue.index_folder import SKIPPED, IndexFolder, clear_workspace
-from weiss.catalogue.index_store import (
-    drop_orphans,
-    drop_store,
-    keep_in_store,
-    store_address,
-    update_store,
-)
+from weiss.catalogue.index_store import open_store, sweep, update_store
 from weiss.catalogue.item_map import make_map, mean_fields, write_map
 from weiss.catalogue.manifest import Manifest, Segment, refuse_facts
-from weiss.catalogue.networks import Network, network_of_run, without_folders
+from weiss.catalogue.networks import Network, data_name, network_of_run, without_folders
 from weiss.catalogue.records import OtherModelError, UnknownItemError
 from weiss.catalogue.segments import Block, Items, compacted, write_segment
+from weiss.catalogue.store_table import store_at
 from weiss.data import DATASETS, Table
-from weiss.evaluation.metrics import TITLES
 from weiss.runs import recipe_from_dict, to_toml
 from weiss.runs.card import card
 from weiss.runs.folder import CARD, MODEL, RECIPE, RESULT, Run
@@ -117,32 +113,33 @@ def build_index(
     """
     index = IndexFolder(folder)
     _refuse_folder(index, run, data, replace_old)
-    address = store_address(index.folder, store, kind)
+    address = store_at(store).checked_address(store, index.folder, kind)
     _check_batch_size(batch_size)
     if not 0 < false_match_rate < 1:
         raise ValueError(f"--false-match-rate must lie between 0 and 1; got {false_match_rate}.")
     source = Run(run, trust=trust)
     network = network_of_run(source, device)
-    model, scores = network.manifest_facts("model-00000000"), dict(network.facts["scores"])
-    refuse_facts(model, scores)
+    refuse_facts(network.manifest_facts("model-00000000"), dict(network.facts["scores"]))
     collection = open_collection(data, root=root, split=split)
     with index.writing():
         _refuse_folder(index, run, data, replace_old)  # another process may have written meanwhile
-        drop_orphans(index, address)
-        index.sweep()
+        sweep(index, address)
         old = index.readable_manifest()
         next_id = old.next_id if old is not None else 0
+        model_folder = index.new_name("model")
+        copied = copy_model(source, index.path(model_folder))
+        # From here on the copy counts: a run that trains may replace its network.
+        network = network_of_run(index.path(model_folder), device, trust=trust)
+        model, scores = network.manifest_facts(model_folder), dict(network.facts["scores"])
         embedder = _embedder(network, source, batch_size)
         segment, skipped, speed = _embed_segment(
             index, collection, embedder, next_id, num_workers, quiet
         )
-        model_folder = index.new_name("model")
-        copied = copy_model(source, index.path(model_folder))
         manifest = Manifest(
             name=collection.name,
             next_id=next_id + segment.count,
             segments=(segment,),
-            model={**model, "folder": model_folder},
+            model=model,
             data={"name": collection.name, "split": split},
             scores=scores,
             settings={"kind": kind, "false_match_rate": false_match_rate},
@@ -152,9 +149,7 @@ def build_index(
         )
         manifest, num_classes, details = complete(index, manifest, skipped, device, run=source)
         clear_workspace(index.building)
-        if old is not None:
-            drop_store(index, old)
-        index.sweep()
+        sweep(index, *([] if old is None else [old.store["address"]]))
     classes = f" of {num_classes:,} classes" if num_classes else ", without classes"
     made = (
         f"{collection.name}: {segment.count:,} images{classes}, {network.embedding_size} "
@@ -188,22 +183,20 @@ def add_items(
         OtherModelError: the run is another one.
     """
     index = IndexFolder(folder)
-    index.manifest()  # raises if there is no index, before the lock makes a folder
+    index.manifest()  # raises if there is no index, before the collection is opened
     _check_batch_size(batch_size)
     collection = open_collection(data, root=root, split=split)
-    with index.writing():
-        drop_orphans(index)
-        index.sweep()
-        manifest, items = index.reading(lambda m: Items(index, m))
+    with _changing(index) as (manifest, items):
         model = Run(index.path(manifest.model["folder"]), trust=trust)
         network = network_of_run(model, device)
-        given = None if run is None else network_of_run(run, "cpu", trust=trust)
-        if run is not None and given is not None and not given.is_model_of(manifest.model):
-            raise OtherModelError(
-                f"an index must have vectors of one model; {Path(run).name} is another than the "
-                f"one that {index.folder} was made with. Leave RUN out to use that one, or make "
-                "another index."
-            )
+        if run is not None:
+            given = network_of_run(run, "cpu", trust=trust)
+            if not given.is_model_of(manifest.model):
+                raise OtherModelError(
+                    f"an index must have vectors of one model; {Path(run).name} is another than "
+                    f"the one that {index.folder} was made with. Leave RUN out to use that one, or "
+                    "make another index."
+                )
         new, already = _without_known(collection, items)
         if not len(new):
             raise ValueError(
@@ -226,7 +219,6 @@ def add_items(
             index, changed, [*before, *skipped], device, before=items
         )
         clear_workspace(index.building)
-        index.sweep()
     lines = [
         f"{manifest.name}: {segment.count:,} images added, {speed}; now "
         f"{changed.num_items:,} of {num_classes:,} classes",
@@ -255,11 +247,7 @@ def remove_items(
         UnknownItemError: the index does not have one of them; nothing is removed.
     """
     index = IndexFolder(folder)
-    index.manifest()
-    with index.writing():
-        drop_orphans(index)
-        index.sweep()
-        manifest, items = index.reading(lambda m: Items(index, m))
+    with _changing(index) as (manifest, items):
         gone = _find_ids(what, items)
         left = len(items.ids) - len(gone)
         if not left:
@@ -270,7 +258,6 @@ def remove_items(
         skipped = _read_skipped(index, manifest)
         clear_workspace(index.building)  # an addition that was killed may have left these items
         details = complete(index, manifest, skipped, device, before=items, gone=gone)[2]
-        index.sweep()
     line = f"{manifest.name}: {len(gone):,} images removed; now {left:,}"
     change = Change(left, 0, len(gone), (), (), (line, *details))
     return _report(change, index, quiet)
@@ -284,22 +271,28 @@ def compact_index(folder: str | Path, *, quiet: bool = False) -> Change:
     same. Kept embeddings of an addition that was killed stay in any case.
     """
     index = IndexFolder(folder)
-    index.manifest()
-    with index.writing():
-        drop_orphans(index)
-        index.sweep()
-        manifest, items = index.reading(lambda m: Items(index, m))
+    with _changing(index) as (manifest, items):
         skipped, details = _read_skipped(index, manifest), tuple[str, ...]()
         segments = compacted(index, manifest, items, NOTHING)
         if segments == manifest.segments and manifest.removed is None:
-            keep_in_store(index, manifest, items.ids)
+            with closing(open_store(index, manifest)) as store:
+                store.keep_only(items.ids)
             _switch(index, manifest, len(items.by_class()), skipped)  # the card may be older
         else:
             manifest = replace(manifest, segments=segments)
             manifest, _, details = complete(index, manifest, skipped, "cpu", before=items)
-        index.sweep()
     line = f"{manifest.name}: {len(items.ids):,} images in {len(manifest.files):,} files"
     return _report(Change(len(items.ids), 0, 0, (), (), (line, *details)), index, quiet)
+
+
+@contextmanager
+def _changing(index: IndexFolder) -> Iterator[tuple[Manifest, Items]]:
+    """Hold the lock of an index that is changed; delete before and after what it has not."""
+    index.manifest()  # raises if there is no index, before the lock makes a folder
+    with index.writing():
+        sweep(index)
+        yield index.reading(lambda manifest: Items(index, manifest))
+        sweep(index)
 
 
 def complete(
@@ -324,29 +317,30 @@ def complete(
     items = Items(index, manifest, items)
     ids, vectors = items.ids, items.vectors()
     ids_before = None if before is None else before.ids
-    store, after_switch = update_store(index, manifest, ids, vectors, ids_before)
-    model = Run(index.path(manifest.model["folder"]))
+    model = Run(index.path(manifest.model["folder"]), trust=run is not None and run.trust)
     map_name = index.new_name("map")
     with replacing(index.path(map_name)) as path:
         write_map(path, make_map(vectors, ids, *mean_fields(model)))
     names = list(items.by_class())
     labels = items.labels(names)
     threshold, why = index_threshold(manifest, vectors, names, labels, model, run, device)
-    whole = replace(
-        manifest,
-        num_items=len(ids),
-        removed=None,
-        skipped=_write_skipped(index, skipped),
-        store=store,
-        map=map_name,
-        threshold=threshold,
-        threshold_why=why,
-        updated=_now(),
-    )
-    files = {name: whole.files.get(name) or index.file_facts(name) for name in whole.named()}
-    whole = replace(whole, files=files)
-    _switch(index, whole, len(names), skipped)
-    after_switch()
+    facts, store = update_store(index, manifest, ids, vectors, ids_before)
+    with closing(store):
+        whole = replace(
+            manifest,
+            num_items=len(ids),
+            removed=None,
+            skipped=_write_skipped(index, skipped),
+            store=facts,
+            map=map_name,
+            threshold=threshold,
+            threshold_why=why,
+            updated=_now(),
+        )
+        files = {name: whole.files.get(name) or index.file_facts(name) for name in whole.named()}
+        whole = replace(whole, files=files)
+        _switch(index, whole, len(names), skipped)
+        store.keep_only(ids)
     if threshold is None:
         line = f"no threshold: {why}"
     else:
@@ -356,7 +350,7 @@ def complete(
             f"{100 * threshold['true_match_rate']:.1f} % of queries whose class is in the index\n"
             f"  measured on {why}"
         )
-    return whole, len(names), (store["says"], line)
+    return whole, len(names), (facts["says"], line)
 
 
 def copy_model(run: Run, folder: Path) -> list[str]:
@@ -369,7 +363,7 @@ def copy_model(run: Run, folder: Path) -> list[str]:
     names = [RECIPE, MODEL]
     if run.is_finished():
         result = run.result()
-        result["data"] = _data_name(str(result.get("data", "")))
+        result["data"] = data_name(str(result.get("data", "")))
         copy.write_card(card(recipe_from_dict(nested), result))
         copy.write_result(result)
         names += [CARD, RESULT]
@@ -390,13 +384,9 @@ def without_places(recipe: dict[str, Any]) -> dict[str, Any]:
     if isinstance(found.get("data"), dict):
         data = {k: v for k, v in found["data"].items() if k not in ("root", "cache")}
         if "name" in data:
-            data["name"] = _data_name(data["name"])
+            data["name"] = data_name(data["name"])
         found["data"] = data
     return found
-
-
-def _data_name(name: str) -> str:
-    return name if name in DATASETS else Path(name).name or "photos"
 
 
 def _check_batch_size(batch_size: int | None) -> None:
@@ -468,15 +458,15 @@ def _embed_segment(
     if before:
         speed = f"{speed}, {before:,} earlier" if before < total else "embedded earlier"
     parts, why = [NOTHING], dict[int, str]()
-    for path in paths:
-        of_block, errors = Block.summary(path)
-        parts.append(of_block)
-        why |= errors
+    for block in map(Block.read, paths):
+        parts.append(block.rows)
+        why |= block.errors
     rows = np.concatenate(parts)
     skipped = [(collection.names[row], text) for row, text in sorted(why.items())]
     skipped = [*collection.left_out, *skipped]
     if not len(rows):
         clear_workspace(index.building)
+        sweep(index)
         raise ValueError(
             f"at least one image of {collection.name} must be readable; none of {total:,} is:\n  "
             + "\n  ".join(_in_lines(skipped[:10]))
@@ -576,13 +566,6 @@ def _report(change: Change, index: IndexFolder, quiet: bool) -> Change:
 def _index_card(manifest: Manifest, num_classes: int, num_skipped: int) -> str:
     """Return the card of an index, in Markdown."""
     model, shape = manifest.model, manifest.model["preprocessing"]
-    measured = manifest.scores.get("measured_on", "nothing")
-    rows = [
-        f"| {title} | {100 * manifest.scores[name]:.2f} |"
-        for name, title in TITLES.items()
-        if name in manifest.scores
-    ]
-    table = "\n".join([f"| per cent | {measured} |", "|---|---:|", *rows])
     classes = f" of {num_classes:,} classes" if num_classes else ", without classes"
     skipped = f"- {num_skipped:,} files could not be read: `{SKIPPED}`.\n" if num_skipped else ""
     threshold = f"There is no threshold: {manifest.threshold_why}."
@@ -610,7 +593,7 @@ def _index_card(manifest: Manifest, num_classes: int, num_skipped: int) -> str:
 compared by cosine.
 - Fingerprint `{model["fingerprint"]}`; an export with the same one can replace it.
 
-{table if rows else "Nothing was measured."}
+{score_table(manifest.scores)}
 
 ## When something is a match
 

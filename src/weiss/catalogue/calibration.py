@@ -184,6 +184,7 @@ def index_threshold(
 ) -> tuple[dict[str, Any] | None, str]:
     """Calibrate the threshold of an index on its own items, else on the test data of ``run``.
 
+    The run may have trained on: ``model``, the copy that the index has of it, embeds the data.
     Return what the manifest keeps, and what it was measured on; or None, and why there is none.
     """
     rate = float(manifest.settings["false_match_rate"])
@@ -200,14 +201,15 @@ def index_threshold(
             return old, manifest.threshold_why
         return None, f"{lack} in {OWN_ITEMS}"
     try:
-        tested = embed_runs([run], device=device)[0]
+        data = {f"data.{key}": value for key, value in run.recipe()["data"].items()}
+        tested = embed_runs([model], device=device, overrides=data)[0]
     # For whatever reason the data cannot be opened: an index can be made without a threshold.
     except (ValueError, OSError, RuntimeError):
         return None, f"{lack} in {OWN_ITEMS}, and the run's own test data could not be opened"
     table = tested.table
     if table.is_multi_label:
         return None, f"{lack} in {OWN_ITEMS}, and the run's test items have several classes each"
-    held_out = np.array([name not in trained for name in table.class_names], dtype=bool)
+    held_out = np.array([printable(name) not in trained for name in table.class_names], dtype=bool)
     if shortage(table.labels, held_out):
         return None, f"{lack}, in {OWN_ITEMS} and among the run's own test data"
     embeddings = tested.embeddings.float().cpu().numpy()

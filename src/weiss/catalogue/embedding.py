@@ -27,18 +27,18 @@ from torch import Tensor
 
 from weiss._base.arrays import Array
 from weiss._base.decoding import Decoders, collect
-from weiss._base.files import refuse_special_file, replacing
+from weiss._base.files import read_json, refuse_special_file, replacing
 from weiss._base.images import BadImageError
 from weiss.backbones import Embedder
 from weiss.catalogue.collection import Collection
 from weiss.catalogue.index_folder import PLAN, clear_workspace
 from weiss.catalogue.networks import Network
 from weiss.catalogue.records import printable
-from weiss.catalogue.segments import THUMBNAIL_SIDE, TINY, Block, make_thumbnail
+from weiss.catalogue.segments import Block, make_thumbnail
 from weiss.data import CentreCrop, Table
 from weiss.data.cache import build_store, file_states
 from weiss.data.resample import resample
-from weiss.data.sources import Files, Pixels
+from weiss.data.sources import Files
 from weiss.data.store import Memory, Storage, Store, workers_for
 
 Decode = Callable[[Table], tuple[Store, dict[int, str]]]
@@ -150,8 +150,8 @@ def _prepare_workspace(workspace: Path, key: str, paths: Sequence[Path]) -> None
     """Delete blocks of another collection or network, and blocks that cannot be read."""
     plan = workspace / PLAN
     try:
-        is_same = json.loads(plan.read_text())["key"] == key
-    except (OSError, ValueError, KeyError, TypeError):
+        is_same = read_json(plan).get("key") == key
+    except (OSError, ValueError):
         is_same = False
     if is_same:
         for path in paths:
@@ -191,8 +191,6 @@ def _key(collection: Collection, embedder: BatchEmbedder) -> str:
     if isinstance(source, Files):
         for each in file_states(source):
             state.update(each)
-    elif isinstance(source, Pixels):
-        state.update(np.ascontiguousarray(source.pixels).data)
     else:
         for row in range(len(source)):
             try:
@@ -240,26 +238,16 @@ def _piece(
 
 def _thumbnails(store: Store) -> tuple[Array, Array]:
     """Return all thumbnails, uint8, and the place of each, ``(n, 4)``; see `Block`."""
-    channels, count = int(store.pixels.shape[1]), len(store.starts)
-    flat = store.pixels.view(-1).numpy()
-    lengths = store.num_pixels() * channels
-    firsts = store.starts * channels
-    places = np.zeros((count, 4), dtype=np.int64)
-    ends = np.cumsum(lengths)
-    is_run = count > 0 and bool((firsts - firsts[0] == ends - lengths).all())
-    if is_run and lengths.max() <= TINY and store.sizes.max() <= THUMBNAIL_SIDE:
-        # All are kept as pixels, and follow each other already.
-        places[:, 0], places[:, 1], places[:, 2:] = ends - lengths, lengths, store.sizes
-        return flat[firsts[0] : firsts[0] + ends[-1]], places
-    pieces, start = [], 0
-    for number, (first, length) in enumerate(zip(firsts, lengths, strict=True)):
-        height, width = (int(side) for side in store.sizes[number])
-        pixels = flat[first : first + length].reshape(height, width, channels)
-        kept, tall, wide = make_thumbnail(pixels)
-        places[number] = start, len(kept), tall, wide
+    pixels = store.pixels.numpy()
+    pieces, places, start = [], [], 0
+    for first, (height, width) in zip(store.starts.tolist(), store.sizes.tolist(), strict=True):
+        picture = pixels[first : first + height * width].reshape(height, width, -1)
+        kept, *sides = make_thumbnail(picture)
+        places.append((start, len(kept), *sides))
         start += len(kept)
         pieces.append(kept)
-    return np.frombuffer(b"".join(pieces), dtype=np.uint8), places
+    table = np.array(places, dtype=np.int64).reshape(-1, 4)
+    return np.frombuffer(b"".join(pieces), dtype=np.uint8), table
 
 
 def _decoder_of(

@@ -11,6 +11,7 @@ Dimensions: B pictures, c channels, S side of the crop, D embedding size.
 
 import hashlib
 import json
+import math
 import re
 import warnings
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from weiss._base import checks
 from weiss._base.arrays import Array
-from weiss._base.files import replacing, special_file
+from weiss._base.files import json_object, replacing, special_file
 from weiss._base.tensor_files import DIGEST, read_tensors, write_tensors
 from weiss.backbones import BACKBONES, Embedder
 from weiss.catalogue.networks import (
@@ -149,8 +150,7 @@ def _kind(out: Path, asked: str | None, fields: bool) -> str:
     if (asked or named) not in FORMATS or (named in FORMATS and named != (asked or named)):
         raise ValueError(
             f"out must end in .{ONNX} or .{SAFETENSORS}, and fit the format; got {out.name!r}"
-            f"{'' if asked is None else f' for format={asked!r}'}. Rename the file"
-            f"{', or pass format=...' if asked is None else ''}."
+            f"{'' if asked is None else f' for format={asked!r}'}. Rename the file."
         )
     kind = asked or named
     if fields and kind == ONNX:
@@ -187,7 +187,7 @@ def _is_export(path: Path, kind: str) -> bool:
             return b"\x0a\x0cweiss_format\x12" in path.read_bytes()
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(min(length, LARGEST_HEADER)))
+            header = json_object(file.read(min(length, LARGEST_HEADER)).decode(), path)
         return "weiss_format" in header["__metadata__"]
     except (OSError, ValueError, KeyError, TypeError):
         return False
@@ -345,7 +345,7 @@ together, by the cosine of their vectors; the scores say how far that holds.
 
 ## Scores
 
-{_score_table(facts["scores"])}
+{score_table(facts["scores"])}
 
 ## Preprocessing
 
@@ -374,22 +374,23 @@ Fingerprint of the tensors: `{facts["fingerprint"]}`. Written by Weiss {facts["w
     return f"{HEAD.format(_checksum(text.encode()))}\n{text}"
 
 
-def _score_table(scores: dict[str, Any]) -> str:
+def score_table(scores: dict[str, Any]) -> str:
+    """Return scores in per cent as a table in Markdown, beside those on test data if it has any."""
     recalls = {key: f"recall at {key[10:]}" for key in scores if key.startswith("recall_at_")}
     titles = TITLES | {"nmi": "NMI", "ami": "AMI"} | recalls
     named = {key: title for key, title in titles.items() if key in scores}
     if not named:
         return "Nothing was measured: the data had no part that could be."
-    test = scores.get("test")
-    head = [f"| per cent | {scores['measured_on']} |", "|---|---:|"]
-    if test:
-        head = [f"{head[0]} test, looked at once |", f"{head[1]}---:|"]
-    rows = [
-        f"| {title} | {100 * scores[key]:.2f} |" + (f" {100 * test[key]:.2f} |" if test else "")
-        for key, title in named.items()
-    ]
-    queries = scores.get("queries")
-    return "\n".join([*head, *rows]) + (f"\n\n{queries:,} queries." if queries else "")
+    columns = {scores["measured_on"]: scores}
+    if scores.get("test"):
+        columns["test, looked at once"] = scores["test"]
+    rows = [("per cent", *columns)]
+    for key, title in named.items():
+        values = (column.get(key, math.nan) for column in columns.values())
+        rows.append((title, *(f"{100 * value:.2f}" for value in values)))
+    head, *lines = (f"| {' | '.join(row)} |" for row in rows)
+    queries = f"\n\n{scores['queries']:,} queries." if scores.get("queries") else ""
+    return "\n".join([head, f"|---|{'---:|' * len(columns)}", *lines]) + queries
 
 
 def _threshold_hint(loss: dict[str, Any]) -> str:

@@ -39,6 +39,7 @@ from weiss._base.arrays import Array
 from weiss._base.checks import one_of
 from weiss._base.files import replacing
 from weiss.catalogue.open_file import OpenFile
+from weiss.catalogue.records import damaged
 from weiss.catalogue.stores import ROUNDING, VectorStore, best_first, refuse_known, unit_vectors
 
 EXACT_BELOW = 100_000
@@ -47,7 +48,8 @@ PROMISE, AIM = 0.98, 0.99
 """The recall@10 that is promised, and the one aimed at: other queries find less than items do."""
 SAMPLE, DEPTHS = 500, (10, 100)
 """Items that measure the recall, and the k for which the search effort is set."""
-KINDS = ("auto", "flat", "ivf", "hnsw")
+CLASSES = {"flat": "IndexFlatIP", "ivf": "IndexIVFFlat", "hnsw": "IndexHNSWFlat"}
+"""The kinds of an index, and faiss's name of each."""
 LINKS, CONSTRUCTION = 32, 80
 """The HNSW graph: M and efConstruction."""
 CANDIDATES = (32, 4096)
@@ -89,30 +91,15 @@ class FaissStore(VectorStore):
         self._rebuild(np.empty(0, np.int64), np.empty((0, self.dimension), np.float32))
 
     @classmethod
-    def build(cls, ids: Array, vectors: Array, *, kind: str = "auto") -> "FaissStore":
-        """Make a store of many items at once, which is faster than `add`."""
-        store = cls(vectors.shape[1], kind=kind)
-        store._rebuild(ids, unit_vectors("vectors", vectors, "FaissStore"))
-        return store
-
-    @classmethod
     def checked_address(cls, address: str, home: Path, kind: str) -> str:
         """Return the address, ``faiss``; check the kind."""
-        one_of("--kind", kind, KINDS, "weiss index")
+        one_of("--kind", kind, ("auto", *CLASSES), "weiss index")
         return address
 
     @classmethod
-    def refuse(cls, facts: Mapping[str, Any]) -> None:
-        """Refuse facts without a file."""
-        if "file" not in facts:
-            raise ValueError("it names no store")
-
-    @classmethod
-    def make(
-        cls, home: Path, facts: Mapping[str, Any], ids: Array, vectors: Array, kind: str
-    ) -> "FaissStore":
+    def make(cls, home: Path, facts: Mapping[str, Any], dimension: int, kind: str) -> "FaissStore":
         """Make the store of a new index in memory."""
-        return cls.build(ids, vectors, kind=kind)
+        return cls(dimension, kind=kind)
 
     @classmethod
     def open(
@@ -139,8 +126,10 @@ class FaissStore(VectorStore):
                 "Load it with mapped=False."
             )
         vectors = unit_vectors("vectors", vectors, "FaissStore")
-        refuse_known(ids[self._places(ids) >= 0], "FaissStore")
-        if len(ids):
+        refuse_known(ids[np.isin(ids, self._ids)], "FaissStore")
+        if not len(self):
+            self._rebuild(ids, vectors)
+        elif len(ids):
             self._put(ids, vectors)
             self._keep_up(len(ids))
 
@@ -154,19 +143,17 @@ class FaissStore(VectorStore):
         if self._file is not None:
             self._file.refuse_cut_off()
         places, similarities = self._nearest(queries, wanted, self._effort(wanted))
+        if places.max() >= len(self._ids):
+            raise damaged("the store", "it has a vector without an id")
         return best_first(np.where(places < 0, -1, self._ids[places]), similarities, k)
 
     def contents(self) -> tuple[Array, Array]:
         """Return a copy of all ids int64 ``(n,)`` and vectors float32 ``(n, D)``."""
-        if self.kind != "ivf":
-            return self._ids.copy(), self._index.reconstruct_n(0, len(self._ids))
-        vectors = np.zeros((len(self._ids), self.dimension), np.float32)
-        lists = self._index.invlists
-        for number in range(lists.nlist):
-            if size := lists.list_size(number):
-                places = _faiss().rev_swig_ptr(lists.get_ids(number), size)
-                codes = _faiss().rev_swig_ptr(lists.get_codes(number), size * lists.code_size)
-                vectors[places] = codes.view(np.float32).reshape(size, self.dimension)
+        if self.kind == "ivf":  # from a place to its list
+            self._index.make_direct_map()
+        vectors = self._index.reconstruct_n(0, len(self._ids))
+        if self.kind == "ivf":  # the file must not have it
+            self._index.make_direct_map(False)
         return self._ids.copy(), vectors
 
     def describe(self, num_items: int | None = None) -> str:
@@ -243,6 +230,8 @@ class FaissStore(VectorStore):
                 f"{path.name} must hold vectors of {dimension} dimensions; it holds {index.d}. "
                 "It belongs to another model: make the index again."
             )
+        if type(index).__name__ != CLASSES[facts["kind"]]:
+            raise damaged(path.name, f"it must be {facts['kind']}; it is {type(index).__name__}")
         store = cls.__new__(cls)
         store.dimension, store.kind, store._wanted = index.d, facts["kind"], facts["wanted"]
         store._index, store._ids = index, ids
@@ -300,19 +289,8 @@ class FaissStore(VectorStore):
         """Update what is derived from the ids."""
         there = self._ids >= 0
         self._size = int(there.sum())
-        self._order: Array | None = None
         # A mask of the places that count, one bit each, for a graph of before 0.2.
         self._bits = None if there.all() else np.packbits(there, bitorder="little")
-
-    def _places(self, ids: Array) -> Array:
-        """Return where each id is, int64 ``(n,)``, or -1."""
-        if not len(self._ids):
-            return np.full(len(ids), -1)
-        if self._order is None:
-            self._order = np.argsort(self._ids, kind="stable")
-        at = np.searchsorted(self._ids, ids, sorter=self._order)
-        places = self._order[np.minimum(at, len(self._ids) - 1)]
-        return np.where(self._ids[places] == ids, places, -1)
 
     def _keep_up(self, added: int) -> None:
         """Rebuild the index or measure its effort again, if enough was added."""

@@ -28,7 +28,7 @@ import hashlib
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -59,8 +59,7 @@ the network checks itself when it is loaded, as does the store if it is read int
 RETRIES = 10
 """How often a reader starts again because the index has changed meanwhile."""
 LOCK = f".{MANIFEST}.lock"
-WORKSPACE_FILE = re.compile(r"plan\.json|block-[0-9]{6}\.npz|\..+\.[0-9a-f]{8}\.tmp")
-"""A plan, finished blocks, and temporary files of a killed process."""
+WORKSPACE_FILES = r"plan\.json|block-[0-9]{6}\.npz"
 
 
 class IndexFolder:
@@ -144,8 +143,12 @@ class IndexFolder:
                 )
             if everything or size <= SMALL or not name.startswith(MAY_BE_LARGE):
                 compared.append(name)
+        self.compare(manifest, compared)
+
+    def compare(self, manifest: Manifest, names: Sequence[str]) -> None:
+        """Compare the checksums of some files; raise DamagedIndexError if one has changed."""
         with ThreadPoolExecutor(usable_cores()) as pool:
-            for name, found in zip(compared, pool.map(self._sha256, compared), strict=True):
+            for name, found in zip(names, pool.map(self._sha256, names), strict=True):
                 if found != manifest.files[name]["sha256"]:
                     raise damaged(name, "its content does not match its checksum")
 
@@ -177,6 +180,8 @@ class IndexFolder:
         """Add a name to the note, before it is used."""
         with (self.folder / NOTE).open("a", encoding="utf-8") as file:
             file.write(f"{name}\n")
+            file.flush()
+            os.fsync(file.fileno())  # a power cut must not leave a file that the note has not
 
     def noted(self) -> set[str]:
         """Return the names in the note."""
@@ -199,16 +204,11 @@ class IndexFolder:
         for name, content in contents.items():
             self._write(name, content)
 
-    def sweep(self) -> None:
-        """Delete files that the manifest no longer names; the caller must hold the lock.
-
-        Called before a change, because one before may have been killed, and after it.
-        """
+    def sweep(self, manifest: Manifest | None) -> None:
+        """Delete files that the manifest no longer names; the caller must hold the lock."""
         own = "|".join((MANIFEST, CARD, SKIPPED, NOTE)).replace(".", r"\.")
         remove_leftovers(self.folder, f"{own}|{FILE_NAME.pattern}")
-        manifest, kept = self.readable_manifest(), set[str]()
-        if manifest is None and self.exists():
-            return  # damaged: it is unknown which files belong to it
+        kept = set[str]()
         if manifest is not None:
             kept = {name.partition("/")[0] for name in manifest.files}
             kept |= {collection_line(manifest.store, manifest.embedding_size)} - {""}
@@ -222,7 +222,7 @@ class IndexFolder:
             if FILE_NAME.fullmatch(name) and path.is_file():
                 path.unlink(missing_ok=True)
             elif MODEL_NAME.fullmatch(name) and path.is_dir():
-                _remove(path, re.compile("|".join(map(re.escape, MODEL_FILES))))
+                _remove(path, "|".join(map(re.escape, MODEL_FILES)))
         with replacing(self.folder / NOTE) as temporary:
             temporary.write_text("".join(f"{name}\n" for name in sorted(kept)), encoding="utf-8")
 
@@ -278,8 +278,15 @@ class IndexFolder:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def _refuse_special_files(self) -> None:
-        for name in (MANIFEST, NOTE, LOCK):
+        """Refuse what waits for ever when it is opened, and what leads out of the folder."""
+        for name in (MANIFEST, NOTE, LOCK, f"{BUILDING}/{PLAN}"):
             refuse_special_file(self.path(name), DamagedIndexError)
+        for name in (NOTE, LOCK, BUILDING):  # these are written to, the others are replaced
+            if self.path(name).is_symlink():
+                raise DamagedIndexError(
+                    f"{name} of the index must not be a link; it is one. Copy the index without "
+                    "links, or delete it."
+                )
 
     def _has_note(self) -> bool:
         path = self.folder / NOTE
@@ -299,13 +306,14 @@ class IndexFolder:
 def clear_workspace(workspace: Path) -> None:
     """Delete the finished embeddings of an index, and nothing else that lies there."""
     if workspace.is_dir() and not workspace.is_symlink():
-        _remove(workspace, WORKSPACE_FILE)
+        _remove(workspace, WORKSPACE_FILES)
 
 
-def _remove(folder: Path, pattern: re.Pattern[str]) -> None:
+def _remove(folder: Path, names: str) -> None:
     """Delete the files of a folder whose names match, and the folder if it is empty then."""
+    remove_leftovers(folder, names)
     for path in folder.iterdir():
-        if pattern.fullmatch(path.name) and (path.is_file() or path.is_symlink()):
+        if re.fullmatch(names, path.name) and (path.is_file() or path.is_symlink()):
             path.unlink(missing_ok=True)
     with suppress(OSError):
         folder.rmdir()

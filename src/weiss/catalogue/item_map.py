@@ -51,25 +51,14 @@ class Map:
     field_points: Array
 
 
-def make_map(
-    vectors: Array,
-    ids: Array,
-    fields: Array,
-    field_names: tuple[str, ...],
-    *,
-    method: str = "auto",
-) -> Map:
+def make_map(vectors: Array, ids: Array, fields: Array, field_names: tuple[str, ...]) -> Map:
     """Project items ``(n, D)`` and fields ``(m, D)`` to two dimensions, always in the same way.
 
-    The method is ``"pca"``, ``"umap"``, or ``"auto"``: UMAP if it is installed, for up to 20,000
-    items.
+    The method is UMAP if it is installed, for 101 to 20,000 items, and else principal components.
     """
     chosen = draws.permutation(len(vectors), SEED, draws.QUERIES)[:SAMPLE]
     sample = np.asarray(vectors[np.sort(chosen)], dtype=np.float32)
-    if method == "auto":
-        fits = UMAP_ABOVE < len(vectors) <= UMAP_UP_TO
-        method = "umap" if fits and find_spec("umap") is not None else "pca"
-    if method == "umap":
+    if UMAP_ABOVE < len(vectors) <= UMAP_UP_TO and find_spec("umap") is not None:
         return _umap(sample, vectors, ids, fields, field_names)
     mean_D, axes_2D, explained = principal_axes(sample)
     points = _in_blocks(lambda part: (part - mean_D) @ axes_2D.T, vectors)
@@ -110,12 +99,8 @@ def principal_axes(vectors: Array) -> tuple[Array, Array, float]:
 def _umap(
     sample: Array, vectors: Array, ids: Array, fields: Array, field_names: tuple[str, ...]
 ) -> Map:
-    try:
-        import umap
-    except ImportError as error:
-        raise ImportError(
-            "umap-learn is needed for this map. Install it with: pip install 'weiss[umap]'"
-        ) from error
+    import umap
+
     # The seed makes it deterministic, and restricts it to one thread.
     reducer = umap.UMAP(n_components=2, metric="cosine", random_state=SEED, n_jobs=1)
     reducer.fit(sample)
@@ -147,13 +132,14 @@ def read_map(path: Path) -> Map:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
             explained = float(kept["explained"])
+            ids, names = kept["ids"], tuple(printable(str(name)) for name in kept["field_names"])
             return Map(
                 str(kept["method"]),
                 None if np.isnan(explained) else explained,
-                kept["ids"],
-                kept["points"],
-                tuple(str(name) for name in kept["field_names"]),
-                kept["field_points"],
+                ids,
+                kept["points"].astype(np.float32).reshape(len(ids), 2),
+                names,
+                kept["field_points"].astype(np.float32).reshape(len(names), 2),
             )
     except FileNotFoundError:
         raise

@@ -157,11 +157,11 @@ class Manifest:
 
     def _refuse_contradictions(self) -> None:
         """Raise DamagedIndexError unless the entries fit each other."""
-        store = store_at(self.store["address"])
         try:
-            if store is None:
+            store = store_at(self.store["address"])
+            store.refuse(self.store["address"])
+            if ("file" if store.suffix else "collection") not in self.store:
                 raise ValueError("it names no store")
-            store.refuse(self.store)
         except ValueError as error:
             raise damaged(MANIFEST, error) from None
         named = self.named()
@@ -277,7 +277,7 @@ class _Store(_Strict):
     address: str
     says: str
     file: str = _file("store", default="")
-    collection: Annotated[str, Field(pattern=r"^\w+$")] = "index"
+    collection: Annotated[str, Field(pattern="^weiss_[0-9a-f]{8}$")] = ""
 
 
 class _Threshold(_Strict):

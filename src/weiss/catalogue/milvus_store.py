@@ -74,13 +74,13 @@ class MilvusStore(VectorStore):
         if _is_file(where) and Path(where).name != where:
             home, path = home.resolve(), Path(where).resolve()
             address = MILVUS + (path.relative_to(home) if home in path.parents else path).as_posix()
-        cls.refuse({"address": address})
+        cls.refuse(address)
         return address
 
     @classmethod
-    def refuse(cls, facts: Mapping[str, Any]) -> None:
+    def refuse(cls, address: str) -> None:
         """Refuse an address with a password, or of a file outside of the index folder."""
-        where = facts["address"].removeprefix(MILVUS)
+        where = address.removeprefix(MILVUS)
         if "@" in where:
             raise ValueError(
                 "the address of Milvus must hold neither name nor password, because the index "
@@ -101,22 +101,16 @@ class MilvusStore(VectorStore):
         return "" if _is_file(where) else f"Milvus at {public_address(where)}"
 
     @classmethod
-    def make(
-        cls, home: Path, facts: Mapping[str, Any], ids: Array, vectors: Array, kind: str
-    ) -> "MilvusStore":
+    def make(cls, home: Path, facts: Mapping[str, Any], dimension: int, kind: str) -> "MilvusStore":
         """Make the collection of a new index."""
-        where = _inside(facts["address"], home)
-        store = cls(where, facts["collection"], vectors.shape[1])
-        store.add(ids, vectors)
-        return store
+        return cls(_inside(facts["address"], home), facts["collection"], dimension)
 
     @classmethod
     def open(
         cls, home: Path, facts: Mapping[str, Any], dimension: int, *, to_change: bool = False
     ) -> "MilvusStore":
         """Open the collection of an index."""
-        where = _inside(facts["address"], home)
-        return cls(where, facts.get("collection", "index"), dimension, create=False)
+        return cls(_inside(facts["address"], home), facts["collection"], dimension, create=False)
 
     def __len__(self) -> int:
         """Return the number of items."""

@@ -176,7 +176,7 @@ class Network:
         self.fingerprint: str = facts["fingerprint"]
 
     def embed(self, images: Array) -> Array:
-        """Return float32 ``(B, D)`` of unit length for a batch that `prepare` gave."""
+        """Return float32 ``(B, D)`` of unit length for a batch ``(B, c, S, S)`` of `prepare`."""
         wanted = (self.preprocessing.channels, *2 * (self.preprocessing.size,))
         given = np.asarray(images)
         if given.ndim != 4 or given.shape[1:] != wanted:
@@ -193,7 +193,7 @@ class Network:
         return self.preprocessing.prepare(pixels)
 
     def embed_pixels(self, pixels: Sequence[Array]) -> Array:
-        """Return float32 ``(B, D)`` for B pictures, uint8 ``(height, width, 1 or 3)``."""
+        """Return float32 ``(B, D)`` of unit length for B pictures, see `Preprocessing.prepare`."""
         starts = range(0, max(len(pixels), 1), AT_ONCE)
         return np.concatenate([self.embed(self.prepare(pixels[i : i + AT_ONCE])) for i in starts])
 
@@ -316,7 +316,7 @@ def facts_of_run(run: Run, model: Embedder) -> dict[str, Any]:
         "seed": recipe.seed,
         "epoch": kept.get("epoch", 0),
         "num_classes": len(kept.get("class_names", ())),
-        "data": recipe.data.name if recipe.data.name in DATASETS else Path(recipe.data.name).name,
+        "data": data_name(recipe.data.name),
         "protocol": _protocol(recipe),
         "scores": {
             "measured_on": result.get("measured_on", "a run that had not come to its end"),
@@ -347,7 +347,7 @@ def _of_torch(model: Embedder, facts: dict[str, Any], device: str) -> Network:
 
 def _of_safetensors(path: Path, device: str, trust: bool) -> Network:
     try:
-        tensors, words = read_tensors(path)
+        tensors, words = read_tensors(path, is_ours=not trust)
     except DamagedFileError as error:
         raise ValueError(f"{error} Copy it anew, or export it again.") from error
     facts = _facts(path, words, (*NEEDED, "backbone"))
@@ -476,6 +476,11 @@ def _facts(path: Path, words: Mapping[str, str], needed: Sequence[str] = NEEDED)
 def without_folders(value: Any) -> Any:
     """Return a setting without the folders in front of a file name."""
     return FOLDERS.sub(r"\1", value) if isinstance(value, str) else value
+
+
+def data_name(name: str) -> str:
+    """Return the name of a data set, or of a folder without those around it."""
+    return name if name in DATASETS else Path(name).name or "photos"
 
 
 def _start_of(recipe: Recipe) -> str:

@@ -64,8 +64,10 @@ class Catalogue:
         if len(self) != manifest.num_items:
             raise damaged(MANIFEST, f"{manifest.num_items} items must be left; {len(self)} are")
         self._by_class = self._items.by_class()
-        self._store = open_store(folder, manifest)
         self._map = read_map(folder.path(str(manifest.map)))
+        if not np.array_equal(self._map.ids, self._items.ids):
+            raise damaged(str(manifest.map), "it does not have the items of the index")
+        self._store = open_store(folder, manifest)
         self._embedding, self._searching = threading.Lock(), threading.Lock()
         self.name = manifest.name
         self.embedding_size = manifest.embedding_size

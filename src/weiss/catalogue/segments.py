@@ -14,9 +14,10 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from weiss._base.arrays import Array
 from weiss._base.files import replacing
@@ -24,7 +25,7 @@ from weiss._base.images import encode_png
 from weiss.catalogue.index_folder import IndexFolder
 from weiss.catalogue.manifest import Manifest, Segment, first_error
 from weiss.catalogue.open_file import OpenFile
-from weiss.catalogue.records import Item, UnknownItemError, damaged
+from weiss.catalogue.records import Item, UnknownItemError, damaged, printable
 
 KINDS = ("items", "vectors", "digests", "thumbnails", "places")
 """The files of a segment."""
@@ -103,13 +104,6 @@ class Block:
             arrays = {name: kept[name] for name in kept.files}
         errors = json.loads(arrays.pop("errors").tobytes())
         return cls(errors={int(row): why for row, why in errors.items()}, **arrays)
-
-    @staticmethod
-    def summary(path: Path) -> tuple[Array, dict[int, str]]:
-        """Return the rows of the items in a file, and its errors, without reading vectors."""
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
-            errors = json.loads(kept["errors"].tobytes())
-            return kept["rows"], {int(row): why for row, why in errors.items()}
 
 
 def write_segment(
@@ -202,9 +196,10 @@ class OpenSegment:
     def _kept(self, row: int) -> bytes:
         start, length, height, width = self._places[row, :4].tolist()
         fits = 0 <= start <= start + length <= self._thumbnails.size
-        is_file = height == width == 0
-        if not fits or not (is_file or (min(height, width) > 0 and length % (height * width) == 0)):
-            raise damaged(f"thumbnail {row}", "it lies outside of its file")
+        is_file, area = height == width == 0, height * width
+        is_pixels = min(height, width) > 0 and length in (area, 3 * area)
+        if not fits or not (is_file or is_pixels):
+            raise damaged(f"thumbnail {row}", "it lies outside of its file, or has no such size")
         return self._thumbnails.read(start, length)
 
     def thumbnail_type(self, row: int) -> str:
@@ -323,23 +318,21 @@ def compacted(
     counts = [len(rows) for *_, rows in parts]
     few = [at for at in range(len(parts) - 1) if counts[at] <= sum(counts[at + 1 :])]
     start = few[0] if few else len(parts)
-    return tuple(
-        group[0][0]
-        if len(group) == 1 and len(group[0][2]) == group[0][0].count
-        else _written_anew(folder, manifest, group)
-        for group in [*([part] for part in parts[:start]), parts[start:]]
-        if group
-    )
+    segments = []
+    for group in filter(None, [*([part] for part in parts[:start]), parts[start:]]):
+        segment, _, rows = group[0]
+        stays = len(group) == 1 and len(rows) == segment.count
+        segments.append(segment if stays else _written_anew(folder, manifest, group))
+    return tuple(segments)
 
 
 def _written_anew(
     folder: IndexFolder, manifest: Manifest, parts: Sequence[tuple[Segment, OpenSegment, Array]]
 ) -> Segment:
     """Write some rows of segments to one segment."""
-    for name in (name for segment, *_ in parts for name in segment.files()):
-        # The copy gets a new checksum: damage must not get it too. A new segment has none yet.
-        if name in manifest.files and folder.file_facts(name) != manifest.files[name]:
-            raise damaged(name, "its content does not match its checksum")
+    # The copy gets a new checksum: damage must not get it too. A new segment has none yet.
+    copied = (name for segment, *_ in parts for name in segment.files())
+    folder.compare(manifest, [name for name in copied if name in manifest.files])
     kept = [opened.item(row) for _, opened, rows in parts for row in rows.tolist()]
     return write_segment(
         folder,
@@ -351,12 +344,16 @@ def _written_anew(
     )
 
 
+Text = Annotated[str, AfterValidator(printable)]
+"""Somebody else may have written it: it must not move the cursor of a terminal."""
+
+
 class _Words(BaseModel):
     """The file of the items of a segment."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    names: list[str]
-    classes: list[str]
+    names: list[Text]
+    classes: list[Text]
     labels: list[list[NonNegativeInt]]
 
 

@@ -9,7 +9,12 @@ from weiss.catalogue.stores import VectorStore
 STORES: tuple[type[VectorStore], ...] = (FaissStore, MilvusStore)
 
 
-def store_at(address: object) -> type[VectorStore] | None:
-    """Return the kind of store that has addresses like this one; None if there is none."""
-    kinds = (kind for kind in STORES if re.fullmatch(kind.pattern, str(address)))
-    return next(kinds, None)
+def store_at(address: str) -> type[VectorStore]:
+    """Return the kind of store that has addresses like this one; ValueError if there is none."""
+    for kind in STORES:
+        if re.fullmatch(kind.pattern, address):
+            return kind
+    raise ValueError(
+        f"--store must be {' or '.join(each.form for each in STORES)}; got {address!r}. For "
+        f"example: {', '.join(each.example for each in STORES)}."
+    )

@@ -52,9 +52,9 @@ class VectorStore(ABC):
         """
 
     @classmethod
-    @abstractmethod
-    def refuse(cls, facts: Mapping[str, Any]) -> None:
-        """Raise ValueError for facts of a manifest that name no store, or one that it must not."""
+    def refuse(cls, address: str) -> None:
+        """Raise ValueError for an address that a manifest must not have."""
+        return
 
     @classmethod
     def elsewhere(cls, address: str) -> str:
@@ -63,10 +63,8 @@ class VectorStore(ABC):
 
     @classmethod
     @abstractmethod
-    def make(
-        cls, home: Path, facts: Mapping[str, Any], ids: Array, vectors: Array, kind: str
-    ) -> Self:
-        """Make the store of a new index from all its items."""
+    def make(cls, home: Path, facts: Mapping[str, Any], dimension: int, kind: str) -> Self:
+        """Make the empty store of a new index."""
 
     @classmethod
     @abstractmethod

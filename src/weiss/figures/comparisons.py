@@ -15,7 +15,7 @@ from weiss.figures.drawing import (
     COLOURS,
     LETTER,
     NOTHING,
-    PAPER_TEXT,
+    TEXT,
     colour_of,
     draw_levels,
     is_number,
@@ -25,7 +25,9 @@ from weiss.figures.drawing import (
     marker,
     name_axes,
     paper_figure,
+    plain,
     refuse_nothing,
+    short,
     whole_epochs,
     write,
 )
@@ -81,8 +83,8 @@ def box_panels(panels: Mapping[str, Boxes], path: Path, *, ylabel: str) -> None:
         fewest = 3 if any(len(each) > 2 for each in boxes.values.values()) else 2
         known = [value for each in boxes.values.values() for value in _reach(each, fewest)]
         known += [mean + side * half for mean, half in boxes.published.values() for side in (-1, 1)]
-        label_ends(axis, draw_levels(axis, boxes.levels, known), text=PAPER_TEXT)
-    look: dict[str, Any] = {"fontsize": PAPER_TEXT - 0.5, "parse_math": False}
+        label_ends(axis, draw_levels(axis, boxes.levels, known))
+    look: dict[str, Any] = {"fontsize": TEXT - 0.5, "parse_math": False}
     look |= {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if is_turned else {}
     axes[-1].set_xticks(range(len(titles)), names, **look)
     diamond: dict[str, Any] = {"color": "0.3", "marker": "D", "markersize": 4, "linewidth": 1}
@@ -110,6 +112,7 @@ def _finite(boxes: Boxes) -> Boxes:
 
 def _names_below(titles: Sequence[str], room: float) -> tuple[list[str], bool]:
     """Return titles as written below their boxes, and whether they must be rotated to fit."""
+    titles = [plain(title) for title in titles]
     letters = max(int(room / len(titles) / LETTER) - 1, 1)
     wrapped = [textwrap.wrap(title, max(letters, 6), break_long_words=False) for title in titles]
     if all(len(lines) <= 3 and len(max(lines, key=len)) <= letters for lines in wrapped):
@@ -209,22 +212,18 @@ def heat_panels(
         axis.grid(visible=False)
         axis.spines["bottom"].set_visible(False)
         axis.set(xlim=(-0.5, len(xs) - 0.5), ylim=(-0.5, len(ys) - 0.5))
-        axis.set_xticks(range(len(xs)), [_short(x) for x in xs])
-        axis.set_yticks(range(len(ys)), [_short(y) for y in ys])
+        axis.set_xticks(range(len(xs)), [short(x) for x in xs], parse_math=False)
+        axis.set_yticks(range(len(ys)), [short(y) for y in ys], parse_math=False)
         name_axes(axis, xlabel, ylabel, name)
-        size = min(PAPER_TEXT - 0.5, (width - 1.7) / len(xs) * 72 / 3.2)
+        size = min(TEXT - 0.5, (width - 1.7) / len(xs) * 72 / 3.2)
         _draw_cells(axis, values, colours, decimals, size)
     bar = figure.colorbar(colours, ax=axes, shrink=0.9, aspect=18, pad=0.02)
     bar.outline.set_visible(False)
-    bar.ax.tick_params(labelsize=PAPER_TEXT - 1, length=0, labelcolor="0.25")
-    bar.set_label(label, fontsize=PAPER_TEXT, color="0.25", parse_math=False)
+    bar.ax.tick_params(labelsize=TEXT - 1, length=0, labelcolor="0.25")
+    bar.set_label(plain(label), fontsize=TEXT, color="0.25", parse_math=False)
     if high == low:
         bar.set_ticks([low])
     write(figure, path, dpi=200)
-
-
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
 def _draw_cells(

@@ -10,22 +10,19 @@ from typing import Any
 from weiss.evaluation.metrics import TITLES
 from weiss.figures.drawing import (
     COLOURS,
-    DASHES,
-    LEVEL,
     NOTHING,
-    PAPER_TEXT,
     TEXT,
     End,
     colour_of,
     draw_levels,
-    dress,
     height_for,
     label_ends,
+    legend_below,
     line_look,
     log_if_helpful,
     name_axes,
-    new_figure,
     paper_figure,
+    refuse_nothing,
     share_from_zero,
     whole_epochs,
     write,
@@ -49,51 +46,45 @@ def learning_curves(
     path: Path,
     *,
     best_epoch: int | None = None,
-    warmup_epochs: int = 0,
     title: str = "",
 ) -> None:
     """Draw one run: training loss, retrieval in per cent, learning rates.
 
-    A panel without any values is left out. A learning rate of zero is a gap on its log axis.
+    A panel without any values is left out. A learning rate of zero is a gap on its log axis. Epochs
+    of warm-up are shaded.
 
     Args:
         metrics: the lines of the run's metrics.jsonl.
         path: the file to write.
         best_epoch: the epoch to mark, one that was evaluated.
-        warmup_epochs: how many epochs to shade; those whose phase is "warm-up" are shaded anyway.
         title: of the whole figure.
     """
     groups = dict.fromkeys(name for line in metrics for name in line.get("lr") or ())
     retrieval = {
-        name: _curve(metrics, "evaluation", key, factor=100) for key, name in TITLES.items()
+        name: _curve(metrics, ("evaluation", key), factor=100) for key, name in TITLES.items()
     }
     panels = {
-        "Training loss": {"": _curve(metrics, "loss")},
+        "Training loss": {"": _curve(metrics, ("loss",))},
         "Retrieval (%)": retrieval,
-        "Learning rate": {name: _curve(metrics, "lr", name, zero=nan) for name in groups},
+        "Learning rate": {name: _curve(metrics, ("lr", name), zero=nan) for name in groups},
     }
     panels = {name: _with_values(curves) for name, curves in panels.items()}
     panels = {name: curves for name, curves in panels.items() if curves}
-    if not panels:
-        raise ValueError(
-            f"metrics must have at least one line with values; got {len(metrics)} without any. "
-            "Train for an epoch first."
-        )
+    refuse_nothing(panels, "metrics must have a line with values", f"{len(metrics)} lines")
     figure, axes = _panels(list(panels), [line["epoch"] for line in metrics], title)
     warm = [line["epoch"] for line in metrics if line.get("phase") == "warm-up"]
-    last_warm = max([warmup_epochs, *warm])
     for name, curves in panels.items():
-        if last_warm:
-            axes[name].axvspan(-1, last_warm + 0.5, color="0.93", zorder=0, linewidth=0)
+        if warm:
+            axes[name].axvspan(-1, max(warm) + 0.5, color="0.93", zorder=0, linewidth=0)
         if name == "Learning rate":
             axes[name].set_yscale("log")
-        # Some groups have the same rate.
-        _draw_curves(axes[name], curves, widen=1.2 if name == "Learning rate" else 0)
+        for place, curve in enumerate(curves.values()):
+            _draw_line(axes[name], place, list(curve), list(curve.values()))
     if best_epoch is not None:
         _mark_best(axes.get("Retrieval (%)"), retrieval["MAP@R"], best_epoch)
     for name, curves in panels.items():
         label_ends(axes[name], _ends(curves))
-    if last_warm:
+    if warm:
         # At the bottom of the first panel, below a loss that starts high.
         axis = next(iter(axes.values()))
         where = {"xycoords": "axes fraction", "fontsize": TEXT - 1}
@@ -118,11 +109,8 @@ def order_parameters(metrics: Metrics, path: Path, *, title: str = "") -> None:
     share = _with_values({"": _order_curve(metrics, "violating_share")})
     violating = ORDER["violating_share"]
     names = [*spreads, *([violating] if share else [])]
-    if not names:
-        raise ValueError(
-            f"metrics must have an entry 'order' with values in at least one line; none of "
-            f"{len(metrics)} has. Draw learning_curves instead."
-        )
+    must_hold = "metrics must have a line with an entry 'order' that has values"
+    refuse_nothing(names, must_hold, f"{len(metrics)} lines")
     figure, axes = _panels(names, [line["epoch"] for line in metrics], title)
     for name, spread in spreads.items():
         epochs = list(spread)
@@ -130,56 +118,22 @@ def order_parameters(metrics: Metrics, path: Path, *, title: str = "") -> None:
         style = {"color": COLOURS[0], "linewidth": 0}
         axes[name].fill_between(epochs, low, high, alpha=0.16, label="5 to 95 %", **style)
         axes[name].fill_between(epochs, lower, upper, alpha=0.32, label="25 to 75 %", **style)
-        _draw_curves(axes[name], {"median of the classes": dict(zip(epochs, median, strict=True))})
+        _draw_line(axes[name], 0, epochs, median, label="median of the classes")
         log_if_helpful(axes[name], [*low, *high])
     if share:
-        _draw_curves(axes[violating], share)
-        share_from_zero(axes[violating], list(share[""].values()))
+        known = list(share[""].values())
+        _draw_line(axes[violating], 0, list(share[""]), known)
+        share_from_zero(axes[violating], known)
     if spreads:
-        handles, labels = axes[names[0]].get_legend_handles_labels()
-        order = {"loc": "outside lower center", "ncols": 3, "frameon": False, "fontsize": TEXT}
-        figure.legend(handles[::-1], labels[::-1], **order)
+        handles, _ = axes[names[0]].get_legend_handles_labels()
+        legend_below(figure, handles[::-1])
     write(figure, path, dpi=150)
 
 
-def comparison(
-    curves: Mapping[str, Sequence[tuple[int, float]]],
-    levels: Mapping[str, float],
-    path: Path,
-    *,
-    ylabel: str,
-    title: str = "",
-) -> None:
-    """Draw several curves over epochs beside reference levels, each labelled where it ends.
-
-    Args:
-        curves: for each label, points ``(epoch, value)``.
-        levels: for each label, the height of a dashed line.
-        path: the file to write.
-        ylabel: the label of the values, with their unit.
-        title: of the figure.
-    """
-    empty = [label for label, points in curves.items() if not len(points)]
-    if empty or not curves:
-        raise ValueError(
-            "curves must be at least one, each with at least one point (epoch, value); got "
-            f"{f'none for {empty[0]!r}' if empty else 'no curve'}. Leave out what has no values."
-        )
-    drawn: Curves = {label: dict(points) for label, points in curves.items()}
-    epochs = [at for known in drawn.values() for at in known]
-    figure, axes = _panels([ylabel], epochs, title, height=3.6)
-    axis = axes[ylabel]
-    for height in levels.values():
-        axis.axhline(height, **LEVEL)
-    _draw_curves(axis, drawn)
-    right = axis.get_xlim()[1]
-    marks = [(label, right, height, "0.35") for label, height in levels.items()]
-    label_ends(axis, _ends(drawn) + marks)
-    write(figure, path, dpi=150)
-
-
-def _curve(metrics: Metrics, *keys: str, factor: float = 1.0, zero: float = 0.0) -> Curve:
-    """Return the values under these keys."""
+def _curve(
+    metrics: Metrics, keys: Sequence[str], *, factor: float = 1.0, zero: float = 0.0
+) -> Curve:
+    """Return the values under nested keys; ``zero`` takes the place of a zero."""
     curve: Curve = {}
     for line in metrics:
         found: Any = line
@@ -193,7 +147,7 @@ def _curve(metrics: Metrics, *keys: str, factor: float = 1.0, zero: float = 0.0)
 def _order_curve(metrics: Metrics, key: str) -> Curve:
     """Return an order parameter: the median over classes, or a share in per cent."""
     if key == "violating_share":
-        return _curve(metrics, "order", key, factor=100)
+        return _curve(metrics, ("order", key), factor=100)
     spread = _spread(metrics, key)
     return {at: float(quantiles[len(quantiles) // 2]) for at, quantiles in spread.items()}
 
@@ -208,35 +162,32 @@ def _with_values(curves: Curves) -> Curves:
     return {name: curve for name, curve in curves.items() if any(map(isfinite, curve.values()))}
 
 
-def _panels(
-    names: Sequence[str], epochs: Sequence[int], title: str, *, height: float = 2.9
-) -> tuple[Any, dict[str, Any]]:
+def _panels(names: Sequence[str], epochs: Sequence[int], title: str) -> tuple[Any, dict[str, Any]]:
     """Return a figure with panels over the same epochs side by side, and the panels by name."""
     width = {1: 6.4, 2: 7.6}.get(len(names), 9.6)
-    figure = new_figure(width, height + (0.3 if title else 0))
+    figure, found = paper_figure(1, len(names), title, width=width, height=2.9)
     figure.get_layout_engine().set(wspace=0.06)
-    if title:
-        figure.suptitle(title, fontsize=TEXT + 2, fontweight="bold", parse_math=False)
-    axes = dict(zip(names, figure.subplots(1, len(names), squeeze=False)[0], strict=True))
-    for name, axis in axes.items():
-        axis.set_title(name, loc="left", fontsize=TEXT + 0.5, parse_math=False)
-        axis.set_xlabel("epoch", fontsize=TEXT, color="0.25")
-        axis.set_xlim(min(epochs) - 0.5, max(epochs) + 0.5)
-        whole_epochs(axis)
-        dress(axis, text=TEXT)
-    return figure, axes
+    for name, axis in zip(names, found, strict=True):
+        name_axes(axis, "epoch", "", name)
+        _over_epochs(axis, epochs)
+    return figure, dict(zip(names, found, strict=True))
 
 
-def _draw_curves(axis: Any, curves: Curves, *, widen: float = 0.0) -> None:
-    """Draw curves, each wider than the next by ``widen`` points, to show on both sides of it."""
-    for place, (label, curve) in enumerate(curves.items()):
-        look: dict[str, Any] = {"color": colour_of(place), "marker": "o"}
-        # After the last colour the dashes change.
-        look["linestyle"] = DASHES[place // len(COLOURS) % len(DASHES)]
-        # Dots show the evaluated epochs; many would hide the line.
-        look["markersize"] = 3.2 if len(curve) <= 40 else 0
-        look["linewidth"] = 1.8 + widen * (len(curves) - 1 - place)
-        axis.plot(list(curve), list(curve.values()), label=label, **look)
+def _over_epochs(axis: Any, epochs: Sequence[int]) -> None:
+    """Set the limits of a panel, and of those that share its epochs, to all epochs."""
+    axis.set_xlim(min(epochs) - 0.5, max(epochs) + 0.5)
+    whole_epochs(axis)
+
+
+def _draw_line(
+    axis: Any, place: int, epochs: Sequence[int], values: Sequence[float], label: str = ""
+) -> None:
+    """Draw a line in the style of its place."""
+    look = line_look(place) | {"clip_on": False}  # a marker on the edge of its panel is whole
+    # Some markers: with the dashes they distinguish curves in grey print.
+    many = len(epochs)
+    look |= {"markevery": (place % 3, max(3, many // 8))} if many > 12 else {}
+    axis.plot(epochs, values, label=label, **look)
 
 
 def _mark_best(axis: Any, curve: Curve, best_epoch: int) -> None:
@@ -306,34 +257,34 @@ def averaged_curves(runs: Runs, path: Path, *, levels: Mapping[str, float] = NOT
         levels: for each label the height of a dashed line, in per cent, such as the network's score
             before training.
     """
-    metric = "map_at_r"
-    curves = _averages(runs, lambda lines: _curve(lines, "evaluation", metric, factor=100))
-    if not curves:
-        raise ValueError(
-            f"runs must have at least one evaluation with {metric!r}; got {len(runs)} titles "
-            "without any. Train for an epoch first."
-        )
+    curves = averages(runs).get("map_at_r", {})
+    refuse_nothing(curves, "runs must have an evaluation with 'map_at_r'", f"{len(runs)} titles")
     height = max(2.9, height_for([*curves, *levels]))
     figure, [axis] = paper_figure(1, 1, width=6.3, height=height)
-    _over_epochs(axis, [curves])
-    name_axes(axis, "epoch", f"{TITLES[metric]} (%)")
+    _over_epochs(axis, [at for curve in curves.values() for at in curve.epochs])
+    name_axes(axis, "epoch", "MAP@R (%)")
     ends = _draw(axis, curves, list(runs))
-    label_ends(axis, ends + draw_levels(axis, levels, _reach(curves)), text=PAPER_TEXT)
+    label_ends(axis, ends + draw_levels(axis, levels, _reach(curves)))
     write(figure, path, dpi=200)
 
 
-def order_averages(runs: Runs) -> dict[str, dict[str, Averaged]]:
-    """Return the order parameters over the epochs, for each title the mean of its runs.
+def averages(runs: Runs) -> dict[str, dict[str, Averaged]]:
+    """Return MAP@R and the order parameters over the epochs, for each title the mean of its runs.
 
-    Of a run the median over its classes counts, of pairs of fields the share in per cent.
+    Of an order parameter of a run the median over its classes counts; MAP@R and the share of pairs
+    of fields are in per cent.
 
     Args:
         runs: for each title the runs, each the lines of its metrics.jsonl.
 
     Returns:
-        For each order parameter that any run has, by its key, the titles that have it.
+        For each of ``"map_at_r"`` and the keys of `ORDER` that any run has, the titles that have
+        it.
     """
-    found = {key: _averages(runs, partial(_order_curve, key=key)) for key in ORDER}
+    found = {
+        "map_at_r": _averages(runs, partial(_curve, keys=("evaluation", "map_at_r"), factor=100)),
+        **{key: _averages(runs, partial(_order_curve, key=key)) for key in ORDER},
+    }
     return {key: curves for key, curves in found.items() if curves}
 
 
@@ -348,16 +299,14 @@ def averaged_order(runs: Runs, path: Path) -> None:
         runs: for each title the runs, each the lines of its metrics.jsonl.
         path: the file to write.
     """
-    panels = order_averages(runs)
-    if not panels:
-        raise ValueError(
-            "runs must have at least one line with an entry 'order' that has values; got "
-            f"{len(runs)} titles without any. Leave the figure out, or train for an epoch first."
-        )
+    panels = {key: curves for key, curves in averages(runs).items() if key in ORDER}
+    must_hold = "runs must have a line with an entry 'order' that has values"
+    refuse_nothing(panels, must_hold, f"{len(runs)} titles")
     # Panels are equally high, and each has room for the labels of the fullest.
     height = len(panels) * max(2.0, *(height_for(list(curves)) for curves in panels.values()))
     figure, axes = paper_figure(len(panels), 1, width=6.3, height=height + 0.2, sharex=True)
-    _over_epochs(axes[-1], list(panels.values()))
+    every = [curve for curves in panels.values() for curve in curves.values()]
+    _over_epochs(axes[-1], [at for curve in every for at in curve.epochs])
     for axis, (key, curves) in zip(axes, panels.items(), strict=True):
         name_axes(axis, "epoch" if axis is axes[-1] else "", "", ORDER[key])
         ends = _draw(axis, curves, list(runs))
@@ -366,7 +315,7 @@ def averaged_order(runs: Runs, path: Path) -> None:
             share_from_zero(axis, known)
         elif not log_if_helpful(axis, known):
             draw_levels(axis, {}, known)
-        label_ends(axis, ends, text=PAPER_TEXT)
+        label_ends(axis, ends)
     write(figure, path, dpi=200)
 
 
@@ -390,26 +339,15 @@ def _averages(runs: Runs, curve: Callable[[Metrics], Curve]) -> dict[str, Averag
     return found
 
 
-def _over_epochs(axis: Any, panels: Sequence[Mapping[str, Averaged]]) -> None:
-    """Set the limits of a panel, and of those that share its epochs, to all epochs."""
-    known = [at for curves in panels for curve in curves.values() for at in curve.epochs]
-    axis.set_xlim(min(known) - 0.5, max(known) + 0.5)
-    whole_epochs(axis)
-
-
 def _draw(axis: Any, curves: Mapping[str, Averaged], titles: Sequence[str]) -> list[End]:
     """Draw curves, each in the style of its place among the titles; return their labels."""
     ends: list[End] = []
     for label, curve in curves.items():
         place = titles.index(label)
-        colour, many = colour_of(place), len(curve.epochs)
-        band = {"color": colour, "alpha": 0.16, "linewidth": 0}
+        band = {"color": colour_of(place), "alpha": 0.16, "linewidth": 0}
         axis.fill_between(curve.epochs, curve.lows, curve.highs, **band)
-        look = line_look(place) | {"clip_on": False}  # a marker on the edge of its panel is whole
-        # Some markers: with the dashes they distinguish curves in grey print.
-        look |= {"markevery": (place % 3, max(3, many // 8))} if many > 12 else {}
-        axis.plot(curve.epochs, curve.means, **look)
-        ends.append((label, float(curve.epochs[-1]), curve.means[-1], colour))
+        _draw_line(axis, place, curve.epochs, curve.means)
+        ends.append((label, float(curve.epochs[-1]), curve.means[-1], colour_of(place)))
     return ends
 
 

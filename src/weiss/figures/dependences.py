@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ from weiss.figures.drawing import (
     HELPFUL_RANGE,
     LETTER,
     NOTHING,
-    PAPER_TEXT,
     End,
     colour_of,
     draw_levels,
@@ -23,12 +22,15 @@ from weiss.figures.drawing import (
     name_axes,
     paper_figure,
     refuse_nothing,
+    short,
     write,
 )
 
 LINE: dict[str, Any] = {"markersize": 4.5, "linewidth": 1.5}
 DASHED: dict[str, Any] = {"linestyle": (0, (3, 2)), "linewidth": 1.0, "markerfacecolor": "white"}
 """The look of published lines."""
+FILLS = ("full", "bottom", "left", "right")
+"""How the marks of each kind of network are filled."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def dependence(
         last = (ours.get(name) or theirs[name])[-1]
         label = name if name in ours else f"{name} (published)"
         ends.append((label, last.x, last.mean, colour_of(place)))
-    label_ends(axis, ends + draw_levels(axis, levels, _heights(points)), text=PAPER_TEXT)
+    label_ends(axis, ends + draw_levels(axis, levels, _heights(points)))
     if ours and theirs:
         grey: dict[str, Any] = {"color": "0.3", "marker": "o", **LINE}
         legend_below(figure, [key("measured here", **grey), key("published", **grey | DASHED)])
@@ -184,7 +186,7 @@ def _ticks_at(axis: Any, places: Sequence[float], *, panel: float) -> None:
     labels: list[str] = []
     free_to = math.inf
     for place in reversed(at):  # from the right: the largest number must be shown
-        text = _short(place)
+        text = short(place)
         middle = float(in_panel.transform((place, 1))[0])
         half = LETTER * (len(text) + 1) / 2 / panel
         has_room = middle + half <= free_to
@@ -192,14 +194,6 @@ def _ticks_at(axis: Any, places: Sequence[float], *, panel: float) -> None:
         free_to = middle - half if has_room else free_to
     axis.set_xticks(at, labels)
     axis.xaxis.set_minor_locator(NullLocator())
-
-
-def _short(number: float, _: int | None = None) -> str:
-    """Return a number as a tick shows it: 0.01, 64, 10k, 2M."""
-    for unit, sign in ((1e6, "M"), (1e3, "k")):
-        if number >= max(unit, 1e4) and (10 * number) % unit == 0:
-            return f"{number / unit:g}{sign}"
-    return f"{number:g}"
 
 
 def costs(milliseconds: Series, megabytes: Series, path: Path, *, xlabel: str) -> None:
@@ -245,19 +239,15 @@ def _decades(axis: Any) -> None:
 
     low, high = axis.get_ylim()
     axis.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 100 * low else (1.0, 2.0, 5.0)))
-    axis.yaxis.set_major_formatter(FuncFormatter(_short))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
     axis.yaxis.set_minor_locator(NullLocator())
-
-
-Box = tuple[float, float, float, float]
-"""Middle, width and height of a box, in parts of the panel."""
 
 
 def breakdown(
     curves: Mapping[str, Sequence[tuple[float, float]]],
     path: Path,
     *,
-    networks: Mapping[str, tuple[float, float]] = NOTHING,
+    networks: Mapping[str, Mapping[str, tuple[float, float]]] = NOTHING,
     xlabel: str,
     ylabel: str,
 ) -> None:
@@ -266,42 +256,52 @@ def breakdown(
     Args:
         curves: for each title its points ``(spread, excess)``.
         path: the file to write.
-        networks: for each label a measured point. A label such as ``"MFCWMS, trained"``, which
-            begins with the title of a curve, makes a large mark like those of the curve, labelled
-            with the rest; any other is a black star. One so far off that it would flatten the
-            curves is named at the edge, with its value.
+        networks: for each kind of network, such as ``"trained"``, a measured point of each title:
+            a large mark in the colour of the title. One so far off that it would flatten the curves
+            is named at the edge, with its value.
         xlabel: what the places are.
         ylabel: what the values are.
     """
     lines = _measured({name: [Point(*pair) for pair in pairs] for name, pairs in curves.items()})
-    marks = [
-        _mark(name, Point(*pair), list(lines))
-        for name, pair in networks.items()
-        if all(map(math.isfinite, pair))
-    ]
+    marks = {
+        kind: _measured({name: [Point(*pair)] for name, pair in points.items()})
+        for kind, points in networks.items()
+    }
+    marks = {kind: points for kind, points in marks.items() if points}
     refuse_nothing(lines or marks, "curves must hold at least one point", f"{len(curves)} titles")
+    titles = list(dict.fromkeys(name for each in (lines, *marks.values()) for name in each))
     low, high = _near(lines)
-    near = [mark for mark in marks if low <= mark.point.mean <= high]
-    figure, [axis] = paper_figure(1, 1, width=6.3, height=3.0)
+    near = [point for point in _points(*marks.values()) if low <= point.mean <= high]
+    figure, [axis] = paper_figure(1, 1, width=6.3, height=3.0 + (0.2 if marks else 0))
     name_axes(axis, xlabel, ylabel)
-    points = [*_points(lines), *(mark.point for mark in near)]
+    points = [*_points(lines), *near]
     _space(axis, "x", [point.x for point in points], is_log=False)
     _space_of_different_sizes(axis, _heights(points), list(lines.values()))
     axis.axhline(0, color="0.6", linewidth=0.8, zorder=1)
     ends: list[End] = []
-    drawn = [[(end, 0.0) for end in axis.get_xlim()]]
-    for place, (name, each) in enumerate(lines.items()):
-        drawn.append([(point.x, point.mean) for point in each])
-        axis.plot(*zip(*drawn[-1], strict=True), **line_look(place))
-        ends.append((name, *drawn[-1][-1], colour_of(place)))
+    for place, name in enumerate(titles):
+        if name in lines:
+            xs, means = zip(*((point.x, point.mean) for point in lines[name]), strict=True)
+            axis.plot(xs, means, **line_look(place))
+            ends.append((name, xs[-1], means[-1], colour_of(place)))
     (low, high), right = axis.get_ylim(), axis.get_xlim()[1]
-    for mark in marks:
-        if mark not in near:
-            arrow, edge = ("↓", low) if mark.point.mean < low else ("↑", high)
-            label = f"{arrow} {mark.name}: {mark.point.mean:.3g} at {mark.point.x:.3g}"
-            ends.append((label, right, edge, mark.colour))
-    label_ends(axis, ends, text=PAPER_TEXT)
-    _label_points(axis, near, drawn)
+    handles = []
+    for fill, (kind, of_titles) in zip(cycle(FILLS), marks.items(), strict=False):
+        look = {"fillstyle": fill, "markersize": 8, "markeredgecolor": "black", "zorder": 4}
+        look |= {"markerfacecoloralt": "white", "linestyle": "none"}
+        handles.append(key(f"{kind} network", color="0.6", marker="o", **look))
+        for name, [point] in of_titles.items():
+            place = titles.index(name)
+            if point in near:
+                sign = {"marker": marker(place), "color": colour_of(place)}
+                axis.plot(point.x, point.mean, **sign, **look)
+            else:
+                arrow, edge = ("↓", low) if point.mean < low else ("↑", high)
+                label = f"{arrow} {name}, {kind}: {point.mean:.3g} at {point.x:.3g}"
+                ends.append((label, right, edge, colour_of(place)))
+    label_ends(axis, ends)
+    if handles:
+        legend_below(figure, handles)
     write(figure, path, dpi=200)
 
 
@@ -313,25 +313,6 @@ def _near(lines: Series) -> tuple[float, float]:
     low, high = min(known), max(known)
     span = (high - low) or max(abs(high), 1.0)
     return low - span, high + span
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A measured network as it is drawn."""
-
-    name: str
-    label: str
-    point: Point
-    colour: str = "black"
-    sign: str = "*"
-
-
-def _mark(name: str, point: Point, curves: Sequence[str]) -> Mark:
-    for place, curve in enumerate(curves):
-        if name.startswith(f"{curve}, "):
-            label = name.removeprefix(f"{curve}, ")
-            return Mark(name, label, point, colour_of(place), marker(place))
-    return Mark(name, name, point)
 
 
 def _space_of_different_sizes(
@@ -354,67 +335,3 @@ def _space_of_different_sizes(
     ticks = [each for each in (*(-power for power in powers), 0.0, *powers) if low <= each <= high]
     axis.yaxis.set_major_locator(FixedLocator(ticks))
     axis.yaxis.set_minor_locator(NullLocator())
-
-
-def _label_points(
-    axis: Any, marks: Sequence[Mark], drawn: Sequence[Sequence[tuple[float, float]]]
-) -> None:
-    """Draw marks and write each label near its own, where it hides the least.
-
-    Scales and limits must be set; `drawn` are the corners of each line.
-    """
-    from matplotlib.colors import to_rgb
-
-    in_panel = axis.transScale + axis.transLimits
-    width, height = 4.2, axis.figure.get_figheight() - 0.9  # about the panel's, in inches
-    taken: list[Box] = []
-    for line in drawn:
-        for (x, y), (right, above) in pairwise(in_panel.transform(line)):
-            steps = [step / 20 for step in range(21)]
-            taken += [(x + s * (right - x), y + s * (above - y), 0.02, 0.02) for s in steps]
-    places = [in_panel.transform((mark.point.x, mark.point.mean)) for mark in marks]
-    taken += [(x, y, 0.03, 0.05) for x, y in places]
-    around = [(math.cos(turn), math.sin(turn)) for turn in (math.pi / 8 * k for k in range(16))]
-    for mark, (x, y) in zip(marks, places, strict=True):
-        wide, high = LETTER * (len(mark.label) + 1) / width, PAPER_TEXT * 1.4 / 72 / height
-        boxes = [
-            (x + right * (0.03 + wide / 2 + far), y + up * (0.05 + high / 2 + far), wide, high)
-            for far in (0.0, 0.06, 0.12, 0.2)
-            for right, up in around
-        ]
-        others = [(*place, 0.02, 0.03) for place in places if (x, y) != tuple(place)]
-        best = min(boxes, key=lambda box: _harm(box, (x, y), taken, others))
-        taken.append(best)
-        at = (mark.point.x, mark.point.mean)
-        look = {"color": mark.colour, "markeredgecolor": "black", "markeredgewidth": 1.1}
-        axis.plot(*at, mark.sign, markersize=8, zorder=4, **look)
-        leader = {"arrowstyle": "-", "color": "0.3", "linewidth": 0.6, "shrinkB": 4}
-        where = {"textcoords": axis.transAxes, "arrowprops": leader, "parse_math": False}
-        text = {"ha": "center", "va": "center", "fontsize": PAPER_TEXT - 0.5, "zorder": 5}
-        dark = [0.72 * part for part in to_rgb(mark.colour)]  # as the labels of the curves
-        axis.annotate(mark.label, at, best[:2], color=dark, **where, **text)
-
-
-def _harm(
-    box: Box, point: tuple[float, float], taken: Sequence[Box], others: Sequence[Box]
-) -> tuple[float, float]:
-    """Return the cost of a label's place: how much it hides, then its distance.
-
-    A leader that passes another point would suggest that point.
-    """
-    x, y = point
-    steps = [step / 40 for step in range(41)]
-    way = [(x + s * (box[0] - x), y + s * (box[1] - y), 0.0, 0.0) for s in steps]
-    passed = sum(_hidden(each, others) for each in way)
-    return _hidden(box, taken) + 5 * passed, abs(box[0] - x) + abs(box[1] - y)
-
-
-def _hidden(box: Box, taken: Sequence[Box]) -> float:
-    """Return how many boxes a box would hide; reaching out of the panel costs more."""
-    x, y, wide, high = box
-    outside = max(0.0, wide / 2 - x, x + wide / 2 - 1, high / 2 - y, y + high / 2 - 1)
-    hits = [
-        abs(x - other[0]) < (wide + other[2]) / 2 and abs(y - other[1]) < (high + other[3]) / 2
-        for other in taken
-    ]
-    return sum(hits) + 1000 * outside

@@ -1,6 +1,7 @@
 """What all figures share: colours, lines, panels, labels that do not overlap, writing a file."""
 
 import math
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -15,24 +16,35 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 DASHES = ("-", "--", "-.", ":")
 # Nine and seven have no common divisor: the pair of colour and marker repeats after 63 series.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
-TEXT = 9.0
-"""Size of text in points, for figures about nine inches wide."""
-PAPER_TEXT = 8.5
-"""Size of text in points, for figures that a paper prints at their own size."""
-LETTER = 0.56 * PAPER_TEXT / 72
-"""About how wide a letter is in such a figure, in inches."""
+TEXT = 8.5
+"""Size of text in points; papers print figures at their own size."""
+LETTER = 0.56 * TEXT / 72
+"""About how wide a letter is, in inches."""
 HELPFUL_RANGE = 30.0
 """From this ratio of largest to smallest on, a logarithmic axis shows more than a linear one."""
 FLATTENED = 0.3
 """A level may not squeeze the data into less than this share of the height."""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 """The default for an empty mapping; it cannot be changed by mistake."""
-LEVEL: dict[str, Any] = {"color": "0.45", "linestyle": (0, (5, 4)), "linewidth": 1.1, "zorder": 1}
-"""The look of a reference level."""
 KINDS = ("png", "svg", "pdf")
 
 End = tuple[str, float, float, str]
 """A label, the point it belongs to, and its colour."""
+
+
+def plain(text: str) -> str:
+    """Return text without characters that no font can draw and no SVG may hold."""
+    return re.sub("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", text)
+
+
+def short(value: Any) -> str:
+    """Return a value as a tick shows it: 0.01, 64, 10k, 2M."""
+    if not isinstance(value, int | float):
+        return plain(str(value))
+    for unit, sign in ((1e6, "M"), (1e3, "k")):
+        if value >= max(unit, 1e4) and (10 * value) % unit == 0:
+            return f"{value / unit:g}{sign}"
+    return f"{value:g}"
 
 
 def is_number(value: float | None) -> TypeGuard[float]:
@@ -85,7 +97,7 @@ def key(label: str, **look: Any) -> Any:
     """Return an entry of a legend: a line or a marker of this look."""
     from matplotlib.lines import Line2D
 
-    return Line2D([], [], label=label, **look)
+    return Line2D([], [], label=plain(label), **look)
 
 
 def refuse_nothing(found: Any, must_hold: str, given: str) -> None:
@@ -96,9 +108,9 @@ def refuse_nothing(found: Any, must_hold: str, given: str) -> None:
         )
 
 
-def dress(axis: Any, *, text: float = PAPER_TEXT) -> None:
+def dress(axis: Any) -> None:
     """Give a panel the look of all panels: a light grid, small grey numbers, one spine."""
-    axis.tick_params(labelsize=text - 0.5, length=0, which="both", labelcolor="0.25")
+    axis.tick_params(labelsize=TEXT - 0.5, length=0, which="both", labelcolor="0.25")
     axis.grid(color="0.9", linewidth=0.7)
     axis.set_axisbelow(True)
     axis.spines[["top", "right", "left"]].set_visible(False)
@@ -115,8 +127,8 @@ def paper_figure(
     """
     figure = new_figure(width, height + (0.25 if title else 0))
     if title:
-        title = textwrap.fill(title, int(width * 72 / (0.62 * (PAPER_TEXT + 1))))
-        figure.suptitle(title, fontsize=PAPER_TEXT + 1, fontweight="bold", parse_math=False)
+        title = textwrap.fill(plain(title), int(width * 72 / (0.62 * (TEXT + 1))))
+        figure.suptitle(title, fontsize=TEXT + 1, fontweight="bold", parse_math=False)
     panels = figure.subplots(rows, columns, squeeze=False, **options)
     found = [axis for row in panels for axis in row]
     for axis in found:
@@ -128,10 +140,10 @@ def name_axes(
     axis: Any, xlabel: str, ylabel: str, title: str = "", *, parse_math: bool = False
 ) -> None:
     """Label a panel and its axes, in plain text or with formulas between dollars."""
-    look: dict[str, Any] = {"fontsize": PAPER_TEXT, "parse_math": parse_math}
-    axis.set_xlabel(xlabel, color="0.25", **look)
-    axis.set_ylabel(ylabel, color="0.25", **look)
-    axis.set_title(title, loc="left", **look)
+    look: dict[str, Any] = {"fontsize": TEXT, "parse_math": parse_math}
+    axis.set_xlabel(plain(xlabel), color="0.25", **look)
+    axis.set_ylabel(plain(ylabel), color="0.25", **look)
+    axis.set_title(plain(title), loc="left", **look)
 
 
 def whole_epochs(axis: Any) -> None:
@@ -157,7 +169,7 @@ def share_from_zero(axis: Any, known: Sequence[float]) -> None:
 
 def legend_below(figure: Any, handles: Sequence[Any], *, columns: int = 4) -> None:
     """Explain symbols below the figure, outside the data, in as many columns as fit."""
-    look = {"frameon": False, "fontsize": PAPER_TEXT - 0.5, "handlelength": 2.2}
+    look = {"frameon": False, "fontsize": TEXT - 0.5, "handlelength": 2.2}
     # Beside its text an entry has its symbol and a gap, about seven letters wide.
     widest = LETTER * (7 + max((len(handle.get_label()) for handle in handles), default=0))
     columns = max(1, min(columns, len(handles), int(figure.get_figwidth() / widest)))
@@ -186,7 +198,7 @@ def draw_levels(axis: Any, levels: Mapping[str, float], known: Sequence[float]) 
     ends: list[End] = []
     for name, at in shown.items():
         if low <= at <= high:
-            axis.axhline(at, **LEVEL)
+            axis.axhline(at, color="0.45", linestyle=(0, (5, 4)), linewidth=1.1, zorder=1)
             ends.append((name, right, at, "0.35"))
         else:
             arrow, edge = ("↓", low) if at < low else ("↑", high)
@@ -196,26 +208,27 @@ def draw_levels(axis: Any, levels: Mapping[str, float], known: Sequence[float]) 
 
 def height_for(labels: Sequence[str]) -> float:
     """Return about how high a panel must be, in inches, for these labels in a column beside it."""
-    return 0.9 + 0.16 * sum(1 + _folded(label).count("\n") for label in labels)
+    return 0.9 + 0.16 * sum(1 + folded(label).count("\n") for label in labels)
 
 
-def _folded(label: str) -> str:
-    return textwrap.fill(label, 24)
+def folded(label: str) -> str:
+    """Return a label in lines that fit beside a panel."""
+    return textwrap.fill(plain(label), 24)
 
 
-def label_ends(axis: Any, ends: Sequence[End], *, text: float = TEXT) -> None:
+def label_ends(axis: Any, ends: Sequence[End]) -> None:
     """Write labels in a column right of the panel, each as close to its height as room allows."""
     from matplotlib.colors import to_rgb
 
     axis.set_ylim(axis.get_ylim())  # the labels rely on it
-    labels = [_folded(label) for label, *_ in ends]
+    labels = [folded(label) for label, *_ in ends]
     # Axes take the height of the figure but for about 0.8 inches of titles and ticks.
     rows = axis.get_gridspec().nrows
-    line = text * 1.25 / 72 / max(axis.figure.get_figheight() / rows - 0.8, 0.5)
+    line = TEXT * 1.25 / 72 / max(axis.figure.get_figheight() / rows - 0.8, 0.5)
     heights = [line * (1 + label.count("\n")) for label in labels]
     in_panel = axis.transScale + axis.transLimits
     wanted = [float(in_panel.transform((x, value))[1]) for _, x, value, _ in ends]
-    look = {"fontsize": text - 0.5, "va": "center", "parse_math": False}
+    look = {"fontsize": TEXT - 0.5, "va": "center", "parse_math": False}
     placed = spread_out(wanted, heights)
     for label, height, (_, x, value, colour) in zip(labels, placed, ends, strict=True):
         leader = {"arrowstyle": "-", "color": colour, "linewidth": 0.7, "relpos": (0, 0.5)}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from weiss._base.files import replacing
 from weiss.figures.drawing import (
     COLOURS,
-    PAPER_TEXT,
+    TEXT,
     colour_of,
     key,
     legend_below,
@@ -60,7 +60,7 @@ def magnet_transition(found: Sequence["Transition"], path: Path) -> None:
         least = min(least, lines["exact_fluctuation"][-1])
     left.set(xlim=(0, 1.02 * hottest), ylim=(0, 1.1))
     right.set(xlim=(0, 1.02 * hottest), ylim=(least / 6, 5 * peak))
-    box: dict[str, Any] = {"fontsize": PAPER_TEXT - 0.5, "loc": "upper right", "framealpha": 0.9}
+    box: dict[str, Any] = {"fontsize": TEXT - 0.5, "loc": "upper right", "framealpha": 0.9}
     left.legend(handles=series, edgecolor="none", **box)
     sizes = sorted({each.num_spins for each in found})
     spins = " and ".join(f"{size:,}" for size in sizes) + " spins"
@@ -193,9 +193,9 @@ def _draw_curve(axis: Any, hottest: float) -> Any:
     (trace,) = axis.plot([], [], color=COLOURS[0], linewidth=1.1, alpha=0.75, label="these spins")
     (head,) = axis.plot([], [], "o", color=COLOURS[1], markersize=6)
     axis.set(xlim=(0, 1.03 * hottest), ylim=(0, 1.06))
-    axis.set_title(" ", fontsize=PAPER_TEXT)
-    words = axis.text(0.5, 1.03, "", transform=axis.transAxes, ha="center", fontsize=PAPER_TEXT)
-    look = {"fontsize": PAPER_TEXT, "color": "0.35"}
+    axis.set_title(" ", fontsize=TEXT)
+    words = axis.text(0.5, 1.03, "", transform=axis.transAxes, ha="center", fontsize=TEXT)
+    look = {"fontsize": TEXT, "color": "0.35"}
     axis.text(critical + 0.015 * hottest, 0.025, "$T_c$", **look)
-    axis.legend(frameon=False, fontsize=PAPER_TEXT - 1, loc="upper right")
+    axis.legend(frameon=False, fontsize=TEXT - 1, loc="upper right")
     return trace, head, words

@@ -13,7 +13,7 @@ from weiss._base import checks, draws, images
 from weiss._base.arrays import Array
 from weiss.data.sources import Pixels
 from weiss.data.table import Table
-from weiss.figures.drawing import COLOURS, TEXT, key, legend_below, new_figure, write
+from weiss.figures.drawing import COLOURS, TEXT, folded, key, legend_below, new_figure, write
 
 
 def settling(
@@ -172,8 +172,8 @@ def draw_sheet(
     for row, (c, shown) in zip(axes, rows.items(), strict=True):
         for axis in row:
             axis.set_axis_off()
-        where = {"va": "center", "wrap": True, "transform": row[0].transAxes}
-        row[0].text(0, 0.5, table.class_names[c], fontsize=9, **where)
+        where = {"va": "center", "transform": row[0].transAxes, "parse_math": False}
+        row[0].text(0, 0.5, folded(table.class_names[c]), fontsize=TEXT, **where)
         for axis, image in zip(row[1:], shown, strict=False):
             axis.imshow(image, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
     write(figure, path)

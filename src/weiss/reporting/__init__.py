@@ -5,20 +5,11 @@ scores, `published` has the paper's numbers, `gallery` queries as images, `docum
 formats.
 """
 
-from weiss.reporting.gallery import (
-    Gallery,
-    Looked,
-    Query,
-    Row,
-    Tile,
-    choose_queries,
-    retrieval_rows,
-)
+from weiss.reporting.gallery import Looked, Query, Row, Tile, choose_queries, retrieval_rows
 from weiss.reporting.page import Page
 from weiss.reporting.report import write_report
 
 __all__ = [
-    "Gallery",
     "Looked",
     "Page",
     "Query",

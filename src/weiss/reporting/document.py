@@ -5,14 +5,14 @@ Figures are files beside them, .svg and .pdf.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
 from weiss._base.files import replacing
 from weiss._version import __version__
-from weiss.reporting.gallery import Gallery
+from weiss.reporting.gallery import Row
 from weiss.reporting.page import CONTROL, Page
 from weiss.reporting.tables import MINUS, Cell, Table
 
@@ -53,7 +53,8 @@ LATEX = {
     "δ": r"$\delta$",
     "λ": r"$\lambda$",
 }
-NUMBER = re.compile(rf"([+{MINUS}-]?)(\d[\d,]*(?:\.\d+)?)(?: ± (\d[\d,]*(?:\.\d+)?))?")
+# Of ASCII digits: other digits are letters without a font.
+NUMBER = re.compile(rf"([+{MINUS}-]?)(\d[\d,]*(?:\.\d+)?)(?: ± (\d[\d,]*(?:\.\d+)?))?", re.ASCII)
 
 
 class Document:
@@ -113,20 +114,20 @@ class Document:
         self._markdown.append(f"![{text}]({place})\n\n{text}")
         self._latex.append(f"% Figure: {_one_line(f'{self.figures.name}/{name}.pdf')}")
 
-    def gallery(self, gallery: Gallery) -> None:
+    def gallery(self, rows: Sequence[Row], caption: str) -> None:
         """Add queries and their neighbours; in Markdown without the images."""
-        self._page.gallery(gallery)
-        lines = [f"- {markdown_text(row.label)}: {markdown_text(row.note)}" for row in gallery.rows]
+        self._page.gallery(rows, caption)
+        lines = [f"- {markdown_text(row.query.name)}: {markdown_text(row.note)}" for row in rows]
         where = f"The images are in [{markdown_text(self.out.name)}]({quote(self.out.name)})."
-        self._markdown.append("\n".join([f"{markdown_text(gallery.caption)} {where}\n", *lines]))
+        self._markdown.append("\n".join([f"{markdown_text(caption)} {where}\n", *lines]))
 
     def code(self, text: str, summary: str, *, folded: bool = True) -> None:
         """Add text with line breaks, such as a recipe, folded if the format can."""
         self._page.code(text, summary, folded=folded)
         fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
-        body = f"{fence}text\n{text.rstrip()}\n{fence}"
+        body = f"{fence}text\n{re.sub(CONTROL, '?', text).rstrip()}\n{fence}"
         kind = "<details>" if folded else "<details open>"
-        opening = f"{kind}<summary>{escape(summary, quote=False)}</summary>"
+        opening = f"{kind}<summary>{escape(_one_line(summary), quote=False)}</summary>"
         self._markdown.append(f"{opening}\n\n{body}\n\n</details>")
 
     def write(self) -> list[Path]:

@@ -13,9 +13,7 @@ from weiss._base import checks, draws
 from weiss._base.arrays import Array
 from weiss.evaluation.embeddings import Embeddings, check_embeddings, take
 from weiss.evaluation.neighbours import NOBODY, default_budget, nearest_neighbours
-from weiss.theory.distances import DISTANCES
 
-Images = Callable[[int], Array] | Sequence[Array] | Array
 OWNER = "a gallery"
 MIDDLE = (0.25, 0.75)
 """Queries between these quantiles of the metric are typical."""
@@ -26,7 +24,7 @@ class Query:
     """A query to show: its row of the embeddings, and why, in a few words for the reader."""
 
     index: int
-    why: str = ""
+    why: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,28 +41,11 @@ class Tile:
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """A query and its neighbours, nearest first.
+    """A query and its neighbours, nearest first; ``note`` is why, and how many are right."""
 
-    ``label`` is the query's class, ``note`` why it is shown and how many neighbours are right.
-    """
-
-    label: str
     query: Tile
     neighbours: tuple[Tile, ...]
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Gallery:
-    """Rows of queries and their neighbours, at least one."""
-
-    rows: Sequence[Row]
-    caption: str = ""
-
-    def __post_init__(self) -> None:
-        """Refuse a gallery without rows."""
-        if not self.rows:
-            raise ValueError("rows must be at least one for a gallery; got none. Leave it out.")
+    note: str
 
 
 def choose_queries(
@@ -74,7 +55,6 @@ def choose_queries(
     seed: int = 0,
     *,
     index: Array | None = None,
-    metric: str = "MAP@R",
 ) -> list[Query]:
     """Choose queries of different classes to show: some typical ones, then some of the worst.
 
@@ -82,13 +62,12 @@ def choose_queries(
     others have the lowest values of all. If there are not enough classes, fewer are chosen.
 
     Args:
-        per_query_values: ``(N,)`` a metric of each query, 0 to 1.
+        per_query_values: ``(N,)`` MAP@R of each query, 0 to 1.
         labels: their classes, ``(N,)`` or multi-hot ``(N, C)``: `Retrieval.query_labels`.
         number: how many to choose.
         seed: decides ties and the draw of typical ones.
         index: ``(N,)`` their rows of the embeddings (`Retrieval.query_index`), if some queries
             were skipped; by default 0 to N - 1.
-        metric: the name of the values.
     """
     checks.count("number", number, OWNER)
     values, labels = np.asarray(per_query_values, dtype=np.float64), np.asarray(labels)
@@ -115,7 +94,7 @@ def choose_queries(
     worst = _of_new_classes(ascending, classes, number // 2, taken)
     typical = _of_new_classes(middle, classes, number - len(worst), taken)
     return [
-        Query(int(rows[place]), f"{kind}, {metric} {100 * values[place]:.0f} %")
+        Query(int(rows[place]), f"{kind}, MAP@R {100 * values[place]:.0f} %")
         for kind, places in (("typical", typical), ("among the worst", worst))
         for place in places
     ]
@@ -136,49 +115,42 @@ def _of_new_classes(places: Array, classes: Array, number: int, taken: set[int])
 def retrieval_rows(
     embeddings: Embeddings,
     labels: Array,
-    images: Images,
+    read: Callable[[int], Array],
     class_names: Sequence[str],
-    queries: Sequence[Query | int],
+    queries: Sequence[Query],
     k: int = 10,
     *,
     candidates: Array | None = None,
-    distance: str = "cosine",
 ) -> list[Row]:
     """Find the exact nearest neighbours of a few queries and return them as rows of images.
 
-    A query is not its own neighbour; of equal distances the lower index comes first. A neighbour
-    is right if it has a class in common with the query.
+    Nearest by the cosine. A query is not its own neighbour; of equal distances the lower index
+    comes first. A neighbour is right if it has a class in common with the query.
 
     Args:
         embeddings: ``(N, D)`` tensor, array or memory map.
         labels: ``(N,)`` class indices or ``(N, C)`` multi-hot.
-        images: the N images, uint8 ``(height, width, 1 or 3)``, or a function that reads the i-th:
-            a table's ``source.read``. Only shown images are read.
+        read: returns the i-th image, uint8 ``(height, width, 1 or 3)``: a table's ``source.read``.
         class_names: the C names.
-        queries: rows to search for, as indices or from `choose_queries`.
+        queries: rows to search for, as `choose_queries` returns them.
         k: how many neighbours to show; fewer if there are fewer.
         candidates: rows to search in, as indices or as a mask ``(N,)`` such as
             ``table.splits == "gallery"``; by default all.
-        distance: ``"cosine"`` or ``"euclidean"``.
     """
     checks.count("k", k, OWNER)
-    checks.one_of("distance", distance, DISTANCES, OWNER)
-    check_embeddings(embeddings, "embeddings", distance)
+    check_embeddings(embeddings, "embeddings", "cosine")
     labels = np.asarray(labels)
-    for name, given in (("labels", labels), ("images", images)):
-        if not callable(given) and len(given) != len(embeddings):
-            raise ValueError(
-                f"{name} must have one entry for each of the {len(embeddings):,} embeddings; got "
-                f"{len(given):,}. Pass them in the order of the embeddings."
-            )
-    shown = [query if isinstance(query, Query) else Query(int(query)) for query in queries]
-    wrong = [query.index for query in shown if not 0 <= query.index < len(embeddings)]
+    if len(labels) != len(embeddings):
+        raise ValueError(
+            f"labels must have one entry for each of the {len(embeddings):,} embeddings; got "
+            f"{len(labels):,}. Pass them in the order of the embeddings."
+        )
+    wrong = [query.index for query in queries if not 0 <= query.index < len(embeddings)]
     if wrong:
         raise ValueError(
             f"queries must lie in [0, {len(embeddings)}), the rows of the embeddings; got "
             f"{wrong[0]}. Pass choose_queries the query_index of the evaluation."
         )
-    read: Callable[[int], Array] = images if callable(images) else images.__getitem__
     # The classes of a row: those of a multi-hot one, or the one given.
     classes_of = np.flatnonzero if labels.ndim == 2 else np.atleast_1d
 
@@ -186,23 +158,19 @@ def retrieval_rows(
         names = [class_names[label] for label in classes_of(labels[item]).tolist()]
         return Tile(read(item), ", ".join(names), is_right)
 
-    places = [query.index for query in shown]
+    places = [query.index for query in queries]
     rows = []
-    for query, found in zip(
-        shown, _neighbours(embeddings, places, candidates, k, distance), strict=True
-    ):
+    for query, found in zip(queries, _neighbours(embeddings, places, candidates, k), strict=True):
         own = classes_of(labels[query.index])
         right = [bool(np.isin(classes_of(labels[item]), own).any()) for item in found]
         counted = f"{sum(right)} of {len(found)} right" if found else "nothing to find"
-        first = tile(query.index, None)
-        note = f"{query.why}; {counted}" if query.why else counted
         neighbours = tuple(tile(item, hit) for item, hit in zip(found, right, strict=True))
-        rows.append(Row(first.name, first, neighbours, note))
+        rows.append(Row(tile(query.index, None), neighbours, f"{query.why}; {counted}"))
     return rows
 
 
 def _neighbours(
-    embeddings: Embeddings, queries: Sequence[int], candidates: Array | None, k: int, distance: str
+    embeddings: Embeddings, queries: Sequence[int], candidates: Array | None, k: int
 ) -> list[list[int]]:
     """Return the k nearest candidates of each query, without itself."""
     # Sorted, so that of equal distances the lower index comes first.
@@ -218,7 +186,7 @@ def _neighbours(
         searched,
         gallery,
         np.full(len(queries), k + 1),  # one more than shown: a query may be its own nearest
-        distance=distance,
+        distance="cosine",
         leave_one_out=False,
         device=searched.device,
         budget=default_budget(searched.device),
@@ -236,7 +204,10 @@ class Looked:
     """The evaluation of a run's network, with its data, for the section on the worst classes.
 
     Args:
-        embeddings, labels, class_names, read: as `retrieval_rows` takes them.
+        embeddings: ``(N, D)`` of all queries and gallery items.
+        labels: their classes, ``(N,)`` indices or ``(N, C)`` multi-hot.
+        class_names: the C names.
+        read: returns the i-th image, uint8 ``(height, width, 1 or 3)``.
         per_query: for each metric ``(n,)`` values; ``"map_at_r"`` must be among them.
         query_index: ``(n,)`` the rows of the embeddings that are queries.
         candidates: rows to search in, as indices; None for all.

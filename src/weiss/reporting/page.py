@@ -4,11 +4,12 @@ import base64
 import re
 from collections.abc import Collection, Sequence
 from html import escape
+from itertools import count
 from pathlib import Path
 
 from weiss._base import images
 from weiss._base.files import replacing
-from weiss.reporting.gallery import Gallery, Tile
+from weiss.reporting.gallery import Row, Tile
 from weiss.reporting.style import CSS
 
 KINDS = {".png": "image/png", ".svg": "image/svg+xml"}
@@ -22,11 +23,11 @@ KEY = (
 )
 MANY = 7
 """A table with more columns has smaller gaps."""
-NUMBER = re.compile(r"[<+\-\N{MINUS SIGN}]?\d[\d,.]*+(?:e[+-]?\d+)?(?!\w)")
+NUMBER = re.compile(r"[<+\-\N{MINUS SIGN}]?\d[\d,.]*+(?:e[+\-\N{MINUS SIGN}]?\d+)?(?!\w)")
 CONTROL = r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 """Characters that no page may hold."""
-SENTENCE = re.compile(r"[^\W\d_]{3,}.*\s[^\W\d_]{3,}")
-"""Two words of three letters: neither a unit nor the 'to' of an interval."""
+WORD = r"[^\W\d_]{3,}"
+"""Three letters or more: neither a unit nor the 'to' of an interval."""
 # The browser fetches nothing, whatever text the page contains.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
@@ -172,21 +173,17 @@ class Page:
             "</details>"
         )
 
-    def gallery(self, gallery: Gallery) -> None:
+    def gallery(self, rows: Sequence[Row], caption: str) -> None:
         """Add rows of queries and their neighbours, right and wrong ones marked."""
-        caption = f"{_text(gallery.caption)}<br>" if gallery.caption else ""
-        name = gallery.caption or "Queries and their nearest neighbours"
-        rows = ""
-        for row in gallery.rows:
-            note = f" · {_text(row.note)}" if row.note else ""
-            tiles = _tile(row.query, 0) + "".join(
-                _tile(tile, place) for place, tile in enumerate(row.neighbours, start=1)
+        shown = ""
+        for row in rows:
+            tiles = "".join(map(_tile, (row.query, *row.neighbours), count()))
+            shown += (
+                f'<div class="row"><p><strong>{_text(row.query.name)}</strong> · {_text(row.note)}'
+                f'</p>\n<ul class="tiles">\n{tiles}</ul></div>\n'
             )
-            rows += (
-                f'<div class="row"><p><strong>{_text(row.label)}</strong>{note}</p>\n'
-                f'<ul class="tiles">\n{tiles}</ul></div>\n'
-            )
-        self._figure(f"{_scroll('rows', name)}\n{rows}</div>", f"{caption}{KEY}")
+        content = f"{_scroll('rows', caption)}\n{shown}</div>"
+        self._figure(content, f"{_text(caption)}<br>{KEY}")
 
     def _figure(self, content: str, caption: str) -> None:
         """Add content with its caption, both as markup; only the content scrolls."""
@@ -237,7 +234,12 @@ def are_numbers(cells: Sequence[object]) -> bool:
         (True, False)
     """
     shown = [str(cell) for cell in cells if cell is not None]
-    return bool(shown) and all(NUMBER.match(cell) and not SENTENCE.search(cell) for cell in shown)
+    return bool(shown) and all(NUMBER.match(cell) and not _is_sentence(cell) for cell in shown)
+
+
+def _is_sentence(text: str) -> bool:
+    first = re.search(WORD, text)
+    return first is not None and bool(re.search(rf"\s{WORD}", text[first.end() :]))
 
 
 def _tile(tile: Tile, place: int) -> str:

@@ -1,8 +1,6 @@
 """The picture of a comparison, drawn from its summary, and its caption."""
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +8,22 @@ from weiss import figures
 from weiss.evaluation.metrics import TITLES
 from weiss.figures import Boxes, Point
 from weiss.reporting.published import published
-from weiss.reporting.reading import Row, Summary, axis_value, is_reference
+from weiss.reporting.reading import (
+    HELD_OUT,
+    Row,
+    Summary,
+    axis_value,
+    is_reference,
+    mean_of,
+    number,
+    parts_of,
+    score_of,
+)
 
 METRIC = "map_at_r"
 YLABEL = f"{TITLES[METRIC]} (%)"
-PLACES = {"test": " on the test set", "held-out training classes": " on held-out training classes"}
+PLACES = {"test": " on the test set", HELD_OUT: f" on {HELD_OUT}"}
 """What a score was measured on, in words."""
-
-
-@dataclass(frozen=True)
-class Score:
-    """A score of a row: single values, if any, their mean and its interval, if it has one."""
-
-    values: list[float]
-    mean: float
-    low: float | None
-    high: float | None
 
 
 def draw_picture(summary: Summary, path: Path, *, with_paper: bool = False) -> str | None:
@@ -38,18 +36,18 @@ def draw_picture(summary: Summary, path: Path, *, with_paper: bool = False) -> s
     Returns:
         The caption, in plain text; None if there is nothing to draw yet: then no file is written.
     """
-    rows = [row for row in summary.get("rows") or () if row.get("scores")]
-    draw = {"reality-check": _parts, "classes": _costs, "breakdown": _breakdown}.get(
-        str(summary.get("kind"))
-    )
-    if draw is None:
-        axes = [str(axis["key"]) for axis in summary.get("axes") or ()]
-        if len(axes) == 2:
-            draw = _heat
-        elif len(axes) == 1 and any(_number(_at(row, axes[0])) is not None for row in rows):
-            draw = _lines
-        else:
-            draw = _boxes
+    rows = [row for row in summary["rows"] if row["scores"]]
+    axes = [axis["key"] for axis in summary["axes"]]
+    if summary["kind"] == "classes":
+        draw = _costs
+    elif summary["kind"] == "breakdown":
+        draw = _breakdown
+    elif len(axes) == 2:
+        draw = _heat
+    elif len(axes) == 1 and any(number(row["at"].get(axes[0])) is not None for row in rows):
+        draw = _lines
+    else:
+        draw = _boxes
     caption = draw(summary, rows, path, with_paper)
     if caption is None:
         return None
@@ -60,51 +58,47 @@ def draw_picture(summary: Summary, path: Path, *, with_paper: bool = False) -> s
 
 
 def _boxes(summary: Summary, rows: Sequence[Row], path: Path, with_paper: bool) -> str | None:
-    """Draw the values of each row as a box."""
-    drawn = _boxes_of(summary, rows, METRIC, with_paper)
-    if not drawn.values:
-        return None
-    figures.box_panels({"": drawn}, path, ylabel=YLABEL)
-    return f"MAP@R{_where(summary)}, in per cent: {_about_boxes([drawn])}"
+    """Draw the values of each row as a box.
 
-
-def _parts(summary: Summary, rows: Sequence[Row], path: Path, with_paper: bool) -> str | None:
-    """Draw a reality check: its concatenated embeddings above its separated ones."""
-    size = _number(summary.get("embedding_size"))
-    folds = int((summary.get("protocol") or {}).get("folds", 4))
-    panels: dict[str, Boxes] = {}
-    for part, factor in (("concatenated", folds), ("separated", 1)):
-        drawn = _boxes_of(summary, rows, f"{part}.{METRIC}", with_paper)
-        if drawn.values:
-            panels[f"{part}, {factor * size:g} dimensions" if size else part] = drawn
+    Of a reality check those of the concatenated embeddings above those of the separated ones.
+    """
+    metrics = {"": METRIC}
+    if summary["kind"] == "reality-check":
+        parts = reversed(parts_of(summary).items())
+        metrics = {title: f"{part}.{METRIC}" for part, title in parts}
+    panels = {
+        name: _boxes_of(summary, rows, metric, with_paper) for name, metric in metrics.items()
+    }
+    panels = {name: drawn for name, drawn in panels.items() if drawn.values}
     if not panels:
         return None
     figures.box_panels(panels, path, ylabel=YLABEL)
+    of = f" of {' and '.join(panels)}" if "" not in panels else ""
     about = _about_boxes(list(panels.values()))
-    return f"MAP@R{_where(summary)} of {' and '.join(panels)}, in per cent: {about}"
+    return f"MAP@R{_where(summary)}{of}, in per cent: {about}"
 
 
 def _boxes_of(summary: Summary, rows: Sequence[Row], metric: str, with_paper: bool) -> Boxes:
     """Return the values of the trained rows, and the paper's, by a unique label of each row."""
-    keys = [str(axis["key"]) for axis in summary.get("axes") or ()]
+    keys = [axis["key"] for axis in summary["axes"]]
     trained = [row for row in rows if not is_reference(row)]
     has_one_loss = len({row["title"] for row in trained}) == 1
     values: dict[str, list[float]] = {}
     beside: dict[str, tuple[float, float]] = {}
     labels: set[str] = set()
     for row in trained:
-        ways = [axis_value(_at(row, key)) for key in keys if _at(row, key) is not None]
+        ways = [axis_value(row["at"][key]) for key in keys if key in row["at"]]
         # In a study of one loss, the value of the axis is enough.
         label = ", ".join(ways if has_one_loss and ways else [row["title"], *ways])
-        label = f"{label} ({row.get('name')})" if label in labels else label
+        label = f"{label} ({row['name']})" if label in labels else label
         labels.add(label)
-        score = _score(row, metric, factor=100)
+        score = score_of(row, metric, 100)
         if score is None:
             continue
-        values[label] = score.values or [score.mean]
-        number = published(summary, row, metric) if with_paper else None
-        if number is not None:
-            beside[label] = (number.mean, number.half_width)
+        values[label] = list(score.values) or [score.mean]
+        paper = published(summary, row, metric) if with_paper else None
+        if paper is not None and paper.high is not None:
+            beside[label] = (paper.mean, paper.high - paper.mean)
     return Boxes(values, levels_of(rows, metric), beside)
 
 
@@ -129,20 +123,26 @@ def _about_boxes(panels: Sequence[Boxes]) -> str:
 def _lines(summary: Summary, rows: Sequence[Row], path: Path, with_paper: bool) -> str | None:
     """Draw a score against the one setting that a study varies, a line a loss."""
     axis = summary["axes"][0]
-    series = _series(rows, str(axis["key"]), METRIC, factor=100)
+    series = _series(rows, axis["key"], METRIC, factor=100)
     if not series:
         return None
     levels = levels_of(rows, METRIC)
     beside: dict[str, list[Point]] = {}
     for row in rows if with_paper else ():
-        for at in row.get("at", {}).values():
-            if (n := published(summary, row, at=at)) is not None:
-                point = Point(at, n.mean, n.mean - n.half_width, n.mean + n.half_width)
+        for at in row["at"].values():
+            if (paper := published(summary, row, at=at)) is not None:
+                point = Point(at, paper.mean, paper.low, paper.high)
                 beside.setdefault(row["title"], []).append(point)
-    label = str(axis.get("label") or axis["key"])
-    is_log = bool(axis.get("log"))
-    lines: dict[str, Any] = {"levels": levels, "published": beside}
-    figures.dependence(series, path, xlabel=label, ylabel=YLABEL, log_x=is_log, **lines)
+    label = axis["label"]
+    figures.dependence(
+        series,
+        path,
+        xlabel=label,
+        ylabel=YLABEL,
+        log_x=bool(axis.get("log")),
+        levels=levels,
+        published=beside,
+    )
     has_interval = any(point.low is not None for points in series.values() for point in points)
     words = "bars are 95 % intervals" if has_interval else "one run each, so there is no interval"
     if beside:
@@ -155,17 +155,17 @@ def _heat(summary: Summary, rows: Sequence[Row], path: Path, with_paper: bool) -
     across, up = summary["axes"]
     cells: dict[str, dict[tuple[Any, Any], float]] = {}
     for row in rows:
-        score = _score(row, METRIC, factor=100)
-        place = _at(row, across["key"]), _at(row, up["key"])
+        score = score_of(row, METRIC, 100)
+        place = row["at"].get(across["key"]), row["at"].get(up["key"])
         if score is not None and not is_reference(row) and None not in place:
             cells.setdefault(row["title"], {})[place] = score.mean
     if not cells:
         return None
     found = [place for table in cells.values() for place in table]
     # In the declared order, then other values of rows.
-    xs = list(dict.fromkeys([*(across.get("values") or ()), *(x for x, _ in found)]))
-    ys = list(dict.fromkeys([*(up.get("values") or ()), *(y for _, y in found)]))
-    names = [str(axis.get("label") or axis["key"]) for axis in (across, up)]
+    xs = list(dict.fromkeys([*across.get("values", ()), *(x for x, _ in found)]))
+    ys = list(dict.fromkeys([*up.get("values", ()), *(y for _, y in found)]))
+    names = [axis["label"] for axis in (across, up)]
     tables = {
         title: [[table.get((x, y)) for x in xs] for y in ys] for title, table in cells.items()
     }
@@ -186,19 +186,18 @@ def _heat(summary: Summary, rows: Sequence[Row], path: Path, with_paper: bool) -
 
 def _costs(summary: Summary, rows: Sequence[Row], path: Path, with_paper: bool) -> str | None:
     """Draw time and memory of a step against the number of classes."""
-    axis: Mapping[str, Any] = next(iter(summary.get("axes") or ()), {})
-    key = str(axis.get("key") or "num_classes")
-    time, memory = (_series(rows, key, name) for name in ("milliseconds", "megabytes"))
+    axis = summary["axes"][0]
+    time, memory = (_series(rows, axis["key"], name) for name in ("milliseconds", "megabytes"))
     points = [point for each in (time, memory) for many in each.values() for point in many]
     if not any(point.x > 0 and point.mean > 0 for point in points):
         return None
-    label = str(axis.get("label") or "classes")
+    label = axis["label"]
     figures.costs(time, memory, path, xlabel=label)
-    batch = _number(summary.get("batch_size"))
+    batch = number(summary.get("batch_size"))
     words = f"What one step of a loss costs by {label}"
     words += f", in a batch of {batch:g}" if batch else ""
     words += ": time, its bars quartiles of the repetitions, and peak memory, on logarithmic axes."
-    failed = [row["title"] for row in summary.get("rows") or () if row.get("failed")]
+    failed = [row["title"] for row in summary["rows"] if row["failed"]]
     if failed:
         words += f" Without a point where it failed: {', '.join(dict.fromkeys(failed))}."
     return words
@@ -206,38 +205,34 @@ def _costs(summary: Summary, rows: Sequence[Row], path: Path, with_paper: bool) 
 
 def _breakdown(summary: Summary, rows: Sequence[Row], path: Path, with_paper: bool) -> str | None:
     """Draw the excess of the pair loss over its mean field against the spread of classes."""
-    axis: Mapping[str, Any] = next(iter(summary.get("axes") or ()), {})
-    key = str(axis.get("key") or "spread")
+    axis = summary["axes"][0]
     curves: dict[str, list[tuple[float, float]]] = {}
-    networks: dict[str, tuple[float, float]] = {}
+    networks: dict[str, dict[str, tuple[float, float]]] = {}
     for row in rows:
-        asked, spread, excess = _number(_at(row, key)), _score(row, "spread"), _score(row, "excess")
-        x = spread.mean if spread is not None else asked
+        asked, spread = number(row["at"].get(axis["key"])), mean_of(row, "spread")
+        x, excess = asked if spread is None else spread, mean_of(row, "excess")
         if excess is None or x is None:
             continue
         if asked is None:  # a network: its spread was measured, not given
-            label = ", ".join([row["title"], *filter(None, [row.get("network")])])
-            label += f" ({row.get('name')})" if label in networks else ""
-            networks[label] = (x, excess.mean)
-        elif not is_reference(row):
-            curves.setdefault(row["title"], []).append((x, excess.mean))
+            networks.setdefault(row.get("network", "other"), {})[row["title"]] = (x, excess)
+        else:
+            curves.setdefault(row["title"], []).append((x, excess))
     if not curves and not networks:
         return None
-    label = str(axis.get("label") or "spread of classes (mean of 1 - cos)")
-    look = {"xlabel": label, "ylabel": "excess of the pair loss over its mean field"}
+    look = {"xlabel": axis["label"], "ylabel": "excess of the pair loss over its mean field"}
     figures.breakdown(curves, path, networks=networks, **look)
     words = (
         "How far each pair loss lies above its mean-field child, less what it does at zero spread, "
         "as samples spread around the mean of their class."
     )
-    return words + (" Labelled marks are networks, as measured." if networks else "")
+    return words + (" Large marks are networks, as measured." if networks else "")
 
 
 def _series(rows: Sequence[Row], key: str, metric: str, *, factor: float = 1) -> dict[str, Any]:
     """Return the points of each loss along an axis, those that have a number and a score."""
     found: dict[str, list[Point]] = {}
     for row in rows:
-        x, score = _number(_at(row, key)), _score(row, metric, factor=factor)
+        x, score = number(row["at"].get(key)), score_of(row, metric, factor)
         if x is not None and score is not None and not is_reference(row):
             point = Point(x, score.mean, score.low, score.high)
             found.setdefault(row["title"], []).append(point)
@@ -248,7 +243,7 @@ def levels_of(rows: Sequence[Row], metric: str) -> dict[str, float]:
     """Return the scores of untrained networks by title, in per cent; of several the highest."""
     found: dict[str, list[float]] = {}
     for row in rows:
-        score = _score(row, metric, factor=100)
+        score = score_of(row, metric, 100)
         if score is not None and is_reference(row):
             found.setdefault(row["title"], []).append(score.mean)
     return {
@@ -264,36 +259,6 @@ def _about_levels(many: Sequence[Mapping[str, float]]) -> str:
             found.setdefault(name, []).append(f"{value:.1f}")
     known = [f"{name} {' and '.join(dict.fromkeys(each))}" for name, each in found.items()]
     return f" Before training: {', '.join(known)}." if known else ""
-
-
-def _score(row: Row, key: str, *, factor: float = 1) -> Score | None:
-    """Return a score of a row; None if it is absent or not a number.
-
-    If there is a median, it takes the place of the mean: the ends are quartiles then.
-    """
-    given = (row.get("scores") or {}).get(key)
-    if not isinstance(given, Mapping):
-        given = {"mean": given}
-    values = [value for value in map(_number, given.get("values") or ()) if value is not None]
-    middle = _number(given.get("median"))
-    if middle is None:
-        middle = _number(given.get("mean"))
-    if middle is None:
-        return None
-    low, high = (_number(given.get(end)) for end in ("low", "high"))
-    ends = [None if end is None else factor * end for end in (low, high)]
-    return Score([factor * value for value in values], factor * middle, ends[0], ends[1])
-
-
-def _number(value: Any) -> float | None:
-    """Return a finite number as float; None for anything else, also for True."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
-
-
-def _at(row: Row, key: Any) -> Any:
-    return (row.get("at") or {}).get(key)
 
 
 def _where(summary: Summary) -> str:

@@ -5,11 +5,11 @@ They are those of the paper's tables, stored in `published.json`: BN-Inception o
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
+
+from weiss.reporting.reading import HELD_OUT, Row, Score, Summary
 
 NETWORK = "bn_inception"
 """The short name of the paper's network."""
@@ -22,23 +22,18 @@ STUDIES = {"batch-size": "batch_size", "regularisation": "regularisation"}
 PARTS = {"separated": "separated_128", "concatenated": "concatenated_512"}
 
 
-@dataclass(frozen=True)
-class Published:
-    """A mean over ten runs, in per cent (or epochs), and half the width of its 95 % interval."""
-
-    mean: float
-    half_width: float
-
-
 def source() -> str:
     """Return the source of the numbers, for a caption."""
     return str(_file()["source"])
 
 
 def published(
-    summary: Mapping[str, Any], row: Mapping[str, Any], metric: str = "map_at_r", *, at: Any = None
-) -> Published | None:
-    """Return the paper's number for the loss of a row; None if its settings were changed.
+    summary: Summary, row: Row, metric: str = "map_at_r", *, at: Any = None
+) -> Score | None:
+    """Return the paper's mean over ten runs for the loss of a row, in per cent, or epochs.
+
+    None if the paper has no such number, the settings of the row were changed, or its scores are
+    not those of the test set.
 
     Args:
         summary: of the comparison.
@@ -48,27 +43,32 @@ def published(
         at: the value of the axis, in a study.
 
     Example:
-        >>> published({"kind": "traditional", "data": "cub"}, {"loss": "mf_cwms"})
-        Published(mean=25.3, half_width=0.3)
+        >>> published({"kind": "traditional", "data": "cub"}, {"loss": "mf_cwms"}).mean
+        25.3
     """
     kind, data = str(summary.get("kind")), str(summary.get("data"))
     names = {short: name for name, short in _file()["short_names"].items()}
     loss = names.get(row["loss"], "")
+    if row.get("changes") or summary.get("measured_on") == HELD_OUT:
+        return None
     if kind in BENCHES:
         part, dot, name = metric.partition(".")
         keys = [BENCHES[kind], data, loss, f"{PARTS.get(part, part)}.{name}" if dot else metric]
-    elif kind in STUDIES and metric == "map_at_r" and at is not None:
+    elif kind in STUDIES and metric == "map_at_r" and isinstance(at, int | float):
         # 100.0 and 100 are the same value; the file's keys are "100".
         keys = [STUDIES[kind], loss, data, f"{at:g}"]
     else:
         return None
-    number: Any = _file()
+    found: Any = _file()
     for key in keys:
-        number = number.get(key, {})
-    return None if row.get("changes") or not number else Published(number["mean"], number["ci95"])
+        found = found.get(key, {})
+    if not found:
+        return None
+    mean, half = found["mean"], found["ci95"]
+    return Score((), mean, mean - half, mean + half)
 
 
-def difference_in_words(summary: Mapping[str, Any]) -> str:
+def difference_in_words(summary: Summary) -> str:
     """Return how the paper's network, and its choice of the epoch, differ from a comparison's."""
     backbone, size = summary.get("backbone"), summary.get("embedding_size")
     kind = str(summary.get("kind"))

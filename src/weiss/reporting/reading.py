@@ -30,6 +30,67 @@ from weiss.runs.summaries import (
 
 Summary = Mapping[str, Any]
 Row = Mapping[str, Any]
+HELD_OUT = "held-out training classes"
+"""What a score is measured on, or an epoch chosen on, if not on the test set."""
+EMPTY: dict[str, Any] = {key: {} for key in ("at", "settings", "changes", "failed", "scores")}
+EMPTY |= {"runs": [], "trials": []}
+"""What a row holds at least."""
+Value = str | bool | int | float
+"""Of an axis."""
+
+
+class _Trial(records.Recorded):
+    number: int
+    settings: dict[str, Any]
+
+
+class _Range(records.Recorded):
+    low: float
+    high: float
+
+
+class _Row(records.Recorded):
+    name: str
+    loss: str
+    title: str
+    at: dict[str, Value] | None = None
+    trials: list[_Trial] | None = None
+    best_settings: dict[str, Any] | None = None
+    search_space: dict[str, _Range] | None = None
+
+
+class _Axis(records.Recorded):
+    key: str
+    label: str
+    values: list[Value] | None = None
+
+
+class _Test(records.Recorded):
+    metric: str
+    first: str
+    second: str
+
+
+class _Shown(records.Recorded):
+    """What a report needs of a summary, beyond the kinds of values in `records.Summary`."""
+
+    embedding_size: int | str | None = None
+    axes: list[_Axis]
+    rows: list[_Row]
+    tests: list[_Test]
+
+
+@dataclass(frozen=True)
+class Score:
+    """Single values, if any, their mean, and the ends of its 95 % interval if it has one.
+
+    If a row has a median, that is the mean here, and the ends are quartiles.
+    """
+
+    values: Sequence[float]
+    mean: float
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,16 +138,14 @@ class Comparison:
             >>> Comparison(Path(), {"axes": axes}).label(row)
             'MFCWMS, batch size 30'
         """
-        axes = self.summary.get("axes", ())
-        names = {axis["key"]: axis.get("short") or axis.get("label", axis["key"]) for axis in axes}
-        at = row.get("at", {}).items()
-        where = [f"{names.get(key, key)} {axis_value(value)}" for key, value in at]
+        names = {axis["key"]: axis.get("short", axis["label"]) for axis in self.summary["axes"]}
+        where = [f"{names.get(key, key)} {axis_value(value)}" for key, value in row["at"].items()]
         where += [f"{row['network']} network"] if row.get("network") else []
         return ", ".join([str(row["title"]), *where])
 
     def runs(self, row: Row) -> list[Run]:
         """Return the runs of a row that have started."""
-        found = [Run(self.folder / name) for name in row.get("runs", ())]
+        found = [Run(self.folder / name) for name in row["runs"]]
         return [run for run in found if run.exists()]
 
     def results(self, row: Row) -> list[tuple[Run, dict[str, Any]]]:
@@ -138,18 +197,56 @@ def is_reference(row: Row) -> bool:
     return bool(row["loss"] == UNTRAINED)
 
 
+def folds_of(summary: Summary) -> int:
+    """Return the number of folds of a reality check; if it is not said, that of the paper."""
+    return int(number((summary.get("protocol") or {}).get("folds")) or 4)
+
+
+def parts_of(summary: Summary) -> dict[str, str]:
+    """Return the two ways in which a reality check uses its networks, each with its dimensions.
+
+    Example:
+        >>> parts_of({"embedding_size": 128})["concatenated"], parts_of({})["concatenated"]
+        ('concatenated, 512-d', 'concatenated')
+    """
+    size = number(summary.get("embedding_size"))
+    factors = {"separated": 1, "concatenated": folds_of(summary)}
+    if size is None:
+        return {part: part for part in factors}
+    return {part: f"{part}, {factor * size:g}-d" for part, factor in factors.items()}
+
+
+def number(value: Any) -> float | None:
+    """Return a finite number as float; None for anything else, also for True."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def score_of(row: Row, metric: str, factor: float = 1.0) -> Score | None:
+    """Return a score of a row times a factor; None if it is absent or not finite."""
+    given = row.get("scores", {}).get(metric) or {}
+    mean, low, high = (
+        None if (known := number(given.get(key))) is None else factor * known
+        for key in ("median" if "median" in given else "mean", "low", "high")
+    )
+    values = [factor * value for value in given.get("values", ()) if number(value) is not None]
+    return None if mean is None else Score(values, mean, low, high)
+
+
 def mean_of(row: Row, metric: str) -> float | None:
-    """Return the mean of a row's score; None if it is absent or not finite."""
-    mean = (row.get("scores", {}).get(metric) or {}).get("mean")
-    return None if mean is None or not math.isfinite(mean) else float(mean)
+    """Return the mean of a row's score; None if it is absent."""
+    score = score_of(row, metric)
+    return None if score is None else score.mean
 
 
-def values_of(row: Row, metric: str) -> list[float]:
+def values_of(row: Row, metric: str, factor: float = 1.0) -> list[float]:
     """Return the single values of a row's score; empty if it is absent."""
-    return list((row.get("scores", {}).get(metric) or {}).get("values", ()))
+    score = score_of(row, metric, factor)
+    return [] if score is None else list(score.values)
 
 
-def score_of(result: Mapping[str, Any], metric: str) -> float | None:
+def measured(result: Mapping[str, Any], metric: str) -> float | None:
     """Return a score from a run's result: on the test set if it has test scores."""
     found = result.get("test", result).get(metric)
     return None if found is None else float(found)
@@ -237,18 +334,26 @@ def _checked(folder: Path, summary: Summary) -> Comparison:
             f"{path} must have rows and a kind, one of {', '.join(KINDS)}; got the kind "
             f"{summary.get('kind')!r}. Make the report with the version of Weiss that wrote it."
         )
-    records.checked(records.Summary, summary, path)
+    shown = {key: _present(summary.get(key) or []) for key in ("axes", "rows", "tests")}
+    for kind in (records.Summary, _Shown):
+        records.checked(kind, {**summary, **shown}, path)
     needed = {**dict.fromkeys((*STUDIES, *MEASURES), 1), "beta-delta": 2}.get(summary["kind"], 0)
-    lacking = [
-        key for row in summary["rows"] for key in ("name", "loss", "title") if not row.get(key)
-    ]
-    if len(summary.get("axes", ())) < needed or lacking:
+    if len(shown["axes"]) < needed:
         raise ValueError(
-            f"{path} must name {needed} axes for the kind {summary['kind']!r}, and for each row "
-            f"name, loss and title; got {len(summary.get('axes', ()))} axes and rows without "
-            f"{some(lacking) or 'nothing'}. Run the command that wrote it again."
+            f"{path} must name {needed} axes for the kind {summary['kind']!r}; got "
+            f"{len(shown['axes'])}. Run the command that wrote it again."
         )
-    return Comparison(folder, summary)
+    shown["rows"] = [{**EMPTY, **row} for row in shown["rows"]]
+    return Comparison(folder, {**summary, **shown})
+
+
+def _present(value: Any) -> Any:
+    """Return a value of a file without entries that are null: these are absent."""
+    if isinstance(value, dict):
+        return {key: _present(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [_present(each) for each in value if each is not None]
+    return value
 
 
 def _from_single_runs(data: str, given: Mapping[str, list[Run]]) -> Comparison:
@@ -264,37 +369,33 @@ def _from_single_runs(data: str, given: Mapping[str, list[Run]]) -> Comparison:
             most = f" of at most {asked}" if asked else ""
             unfinished[str(run.folder)] = f"{len(run.metrics())}{most} epochs"
     done = [run.result() for run in every if run.is_finished()]
-    measured = {str(result.get("measured_on", "nothing")) for result in done}
+    places = {str(result.get("measured_on", "nothing")) for result in done}
     if done and all("test" in result for result in done):
-        measured = {"test"}
+        places = {"test"}
     summary = {
         "format": FORMAT,
         "kind": "traditional",
         "title": "Runs",
-        "question": "",
         "data": data,
-        "backbone": _alike(every, "backbone", "name"),
-        "embedding_size": _alike(every, "backbone", "embedding_size"),
-        "batch_size": _alike(every, "train", "batch_size"),
-        "measured_on": measured.pop() if len(measured) == 1 else None,
+        "backbone": _alike(every, "name"),
+        "embedding_size": _alike(every, "embedding_size"),
+        "measured_on": places.pop() if len(places) == 1 else None,
+        "selected_on": HELD_OUT if recipe.get("evaluate", {}).get("on") == "held_out" else "test",
         "is_complete": not unfinished,
         "num_units": len(every),
         "num_done": len(done),
         "axes": [],
         "rows": rows,
         "tests": [],
-        "protocol": {},
         "recipe": recipe,
-        "command": "",
-        "made_with": recipe.get("made_with", {}),
     }
     return Comparison(Path(), summary, is_given=False, unfinished=unfinished)
 
 
-def _alike(runs: Sequence[Run], section: str, key: str) -> Any:
-    """Return a setting that all runs share, or its values joined by "and"."""
+def _alike(runs: Sequence[Run], key: str) -> Any:
+    """Return a setting of the network that all runs share, or its values joined by "and"."""
     found: list[Any] = []
-    for value in (run.recipe().get(section, {}).get(key) for run in runs):
+    for value in (run.recipe()["backbone"].get(key) for run in runs):
         found += [value] if value not in found else []
     return found[0] if len(found) == 1 else " and ".join(map(str, found))
 
@@ -320,17 +421,16 @@ def _row(folder: str, title: str, runs: Sequence[Run]) -> dict[str, Any]:
     results = [run.result() for run in runs if run.is_finished()]
     scores: dict[str, Any] = {}
     for name in (*SCORES, "epoch", "seconds"):
-        read = score_of if name in SCORES else dict.get
+        read = measured if name in SCORES else dict.get
         score = summarised([read(result, name) for result in results])
         if score is not None:
             scores[name] = score
     return {
+        **EMPTY,
         "name": folder,
         "loss": recipe["loss"]["name"],
         "title": title,
-        "at": {},
         "settings": settings,
         "runs": [str(run.folder) for run in runs],
-        "failed": {},
         "scores": scores,
     }

@@ -9,7 +9,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from weiss.reporting.document import Document
-from weiss.reporting.reading import Comparison, Row, Summary, axis_value, mean_of, read_folders
+from weiss.reporting.reading import (
+    Comparison,
+    Row,
+    Summary,
+    axis_value,
+    mean_of,
+    number,
+    read_folders,
+)
 from weiss.reporting.sections import (
     SIGNIFICANT,
     Look,
@@ -27,7 +35,7 @@ from weiss.reporting.tables import significant
 from weiss.runs.summaries import FEW_PAIRS, MEASURES, by_repetition
 
 MEASURED = {
-    "classes": ("milliseconds", "a step of the loss takes, in milliseconds,"),
+    "classes": ("milliseconds", "a step of the loss takes, in milliseconds (median),"),
     "breakdown": ("excess", "pair loss and mean field differ, beyond zero spread, by"),
 }
 """For each study of the losses themselves its main score, and the words before the number."""
@@ -55,9 +63,10 @@ def write_report(
     """
     out = Path(out)
     if out.suffix.lower() != ".html":
+        page = out / "report.html" if out.is_dir() else out.with_suffix(".html")
         raise ValueError(
             f"--out must end in .html, the page; got {out}. Markdown and LaTeX are written beside "
-            f"it. Pass {out.with_suffix('.html')}."
+            f"it. Pass {page}."
         )
     comparisons = read_folders(folders, summaries)
     headings = [heading_of(comparison) for comparison in comparisons]
@@ -102,13 +111,13 @@ def lead_of(comparison: Comparison) -> str:
     if comparison.kind in MEASURES:
         counted, network = _several(len(comparison.rows), "measurement"), None
     else:
-        counted = _several(sum(len(row.get("runs", ())) for row in comparison.trained), "run")
+        counted = _several(sum(len(row["runs"]) for row in comparison.trained), "run")
     words = f"{counted} of {_several(len(losses), 'loss', 'losses')}"
     titles = dict.fromkeys(row["title"] for row in comparison.trained)
-    if any(row.get("changes") for row in comparison.trained):
+    if any(row["changes"] for row in comparison.trained):
         words += f" in {_several(len(titles), 'version')}"
     about = [str(network)] if network else []
-    varied = {axis["key"] for axis in summary.get("axes", ())}
+    varied = {axis["key"] for axis in summary["axes"]}
     about += [f"{size} dimensions"] if size and "backbone.embedding_size" not in varied else []
     words += f" ({', '.join(about)})" if about else ""
     if summary.get("is_complete", True):
@@ -130,7 +139,7 @@ def _at_largest_value(comparison: Comparison) -> str:
     """Return the scores of a study of the losses themselves at the largest value of its axis."""
     (name, words), axis = MEASURED[comparison.kind], comparison.summary["axes"][0]
     known = [row for row in comparison.trained if mean_of(row, name) is not None]
-    known = [row for row in known if row.get("at", {}).get(axis["key"]) is not None]
+    known = [row for row in known if number(row["at"].get(axis["key"])) is not None]
     if not known:
         return "There are no measurements yet."
     last = max(row["at"][axis["key"]] for row in known)
@@ -139,7 +148,7 @@ def _at_largest_value(comparison: Comparison) -> str:
         for row in known
         if row["at"][axis["key"]] == last
     ]
-    where = axis.get("short") or axis.get("label")
+    where = axis.get("short", axis["label"])
     return f"At the largest {where}, {axis_value(last)}, {words} {', '.join(found)}."
 
 
@@ -158,17 +167,17 @@ def _best_in_words(comparison: Comparison, best: Row) -> str:
     pair = {best["name"], second["name"]}
     tests = [
         test
-        for test in comparison.summary.get("tests", ())
+        for test in comparison.summary["tests"]
         if test["metric"] == metric
         and {test["first"], test["second"]} == pair
         and test.get("corrected") is not None
     ]
     test = tests[0] if tests else None
     words = f"{comparison.label(best)} is best with {reached}"
-    if test is None and comparison.summary.get("axes"):
-        is_single = len(best.get("runs", ())) == 1
+    if test is None and comparison.summary["axes"]:
+        is_single = len(best["runs"]) == 1
         return f"{words}{', of one run' * is_single}."  # other values of an axis do not compete
-    counts = [len(row.get("runs", ())) for row in (best, second)]
+    counts = [len(row["runs"]) for row in (best, second)]
     own, its = (
         f" of {_several(count, 'run')}" if counts[0] != counts[1] else "" for count in counts
     )

@@ -12,15 +12,14 @@ from typing import Any
 from weiss import figures
 from weiss.evaluation.metrics import TITLES
 from weiss.reporting.document import Document
-from weiss.reporting.gallery import Gallery, Looked, Query, class_scores, retrieval_rows
+from weiss.reporting.gallery import Looked, Query, class_scores, retrieval_rows
 from weiss.reporting.pictures import draw_picture, levels_of
-from weiss.reporting.reading import Comparison, Row, axis_value, score_of, values_of
+from weiss.reporting.reading import Comparison, Row, axis_value, measured, number, values_of
 from weiss.reporting.tables import (
     MINUS,
     Cell,
     Table,
     comparison_tables,
-    score_cell,
     settings_text,
     significant,
 )
@@ -68,7 +67,7 @@ def add_scores(document: Document, comparison: Comparison) -> None:
     for table in comparison_tables(comparison):
         document.table(table)
     missing = {
-        **{unit: why for row in comparison.rows for unit, why in row.get("failed", {}).items()},
+        **{unit: why for row in comparison.rows for unit, why in row["failed"].items()},
         **{run: f"unfinished: {far}" for run, far in comparison.unfinished.items()},
     }
     if missing:
@@ -99,21 +98,14 @@ def add_pictures(document: Document, comparison: Comparison, name: str) -> None:
 
 def _values(comparison: Comparison, metric: str) -> dict[str, list[float]]:
     """Return by the label of each trained row its values of a score, in per cent."""
-    found = {comparison.label(row): values_of(row, metric) for row in comparison.trained}
-    return {label: [100 * value for value in values] for label, values in found.items() if values}
+    found = {comparison.label(row): values_of(row, metric, 100) for row in comparison.trained}
+    return {label: values for label, values in found.items() if values}
 
 
 def _add_curves(document: Document, comparison: Comparison, name: str) -> None:
-    # Runs without an evaluation keep an empty entry, so that each curve keeps its colour.
-    curves = {
-        label: [
-            lines
-            for lines in runs
-            if any((line.get("evaluation") or {}).get("map_at_r") is not None for line in lines)
-        ]
-        for label, runs in comparison.metrics().items()
-    }
-    if not 0 < sum(map(bool, curves.values())) <= MOST_CURVES:
+    runs = comparison.metrics()
+    curves = figures.averages(runs).get("map_at_r", {})
+    if not 0 < len(curves) <= MOST_CURVES:
         return
     # The untrained network was measured on the test set; the curves may be on held-out classes.
     chosen = comparison.summary.get("selected_on", comparison.summary.get("measured_on"))
@@ -122,8 +114,8 @@ def _add_curves(document: Document, comparison: Comparison, name: str) -> None:
     what = "the test set" if chosen == "test" else "held-out classes"
 
     def draw(path: Path) -> str:
-        figures.averaged_curves(curves, path, levels=levels)
-        band = any(len(lines) > 1 for lines in curves.values())
+        figures.averaged_curves(runs, path, levels=levels)
+        band = any(curve.num_runs > 1 for curve in curves.values())
         about = "mean over the runs that reached the epoch, shaded from the lowest to the highest"
         words = f"MAP@R on {what} at each evaluation" + (f": {about}." if band else ".")
         return words + (" Dashed: before training." if levels else "")
@@ -134,7 +126,8 @@ def _add_curves(document: Document, comparison: Comparison, name: str) -> None:
 def add_order(document: Document, comparison: Comparison, name: str) -> None:
     """Add the order parameters along training, a line a loss, if runs have measured them."""
     runs = comparison.metrics()
-    found = figures.order_averages(runs)
+    found = figures.averages(runs)
+    found.pop("map_at_r", None)
     if not 0 < len({label for curves in found.values() for label in curves}) <= MOST_CURVES:
         return
     # The runs of a reality check differ in their data too, not in the seed alone.
@@ -175,7 +168,7 @@ def _order_caption(found: Mapping[str, Mapping[str, figures.Averaged]], one: str
 
 def add_search(document: Document, comparison: Comparison, name: str) -> None:
     """Add the history of the search, the best settings, and every failed or pruned trial."""
-    rows = [row for row in comparison.trained if row.get("trials")]
+    rows = [row for row in comparison.trained if row["trials"]]
     if not rows:
         return
     document.heading("The search for settings", 3)
@@ -232,9 +225,10 @@ def _best_settings(rows: Sequence[Row]) -> Table:
     for row in rows:
         winners = [t for t in row["trials"] if t["number"] == row.get("best_trial")]
         best: Mapping[str, Any] = winners[0] if winners else {}
-        score = score_cell({"mean": best.get("value")}, decimals=2)
-        number = str(best["number"]) if best else None
-        lines.append((row["title"], number, score, settings_text(row["best_settings"])))
+        value = number(best.get("value"))
+        score = None if value is None else f"{100 * value:.2f}"
+        trial = str(best["number"]) if best else None
+        lines.append((row["title"], trial, score, settings_text(row["best_settings"])))
     caption = "Best settings found, by the mean MAP@R (per cent) on the classes that each fold held"
     return Table(
         ("loss", "trial", f"validation {TITLES['map_at_r']}", "settings"),
@@ -245,7 +239,7 @@ def _best_settings(rows: Sequence[Row]) -> Table:
 
 def add_significance(document: Document, comparison: Comparison) -> None:
     """Add the paired tests and how to read them."""
-    tests = comparison.summary.get("tests", ())
+    tests = comparison.summary["tests"]
     if not tests:
         return
     # Many losses have many pairs: then only the main metric is shown.
@@ -398,11 +392,9 @@ def add_worst_classes(document: Document, comparison: Comparison, look: Look) ->
             document.paragraph(f"No images of {which}: its data could not be read: {error}")
             continue
         document.gallery(
-            Gallery(
-                found,
-                f"{which}: the classes with the lowest mean MAP@R, each with its worst query and "
-                "the nearest images.",
-            )
+            found,
+            f"{which}: the classes with the lowest mean MAP@R, each with its worst query and the "
+            "nearest images.",
         )
         worst = classes[:NUM_WORST]
         fine = classes[len(worst) :][-NUM_BEST:]
@@ -419,7 +411,7 @@ def add_worst_classes(document: Document, comparison: Comparison, look: Look) ->
 
 
 def _best_run(comparison: Comparison, row: Row) -> Run | None:
-    scored = [(run, score_of(result, "map_at_r")) for run, result in comparison.results(row)]
+    scored = [(run, measured(result, "map_at_r")) for run, result in comparison.results(row)]
     known = [(run, score) for run, score in scored if score is not None]
     # Networks may have been removed to save space; prefer a run that has its network.
     known = [pair for pair in known if (pair[0].folder / MODEL).is_file()] or known
@@ -435,7 +427,7 @@ def add_settings(document: Document, comparison: Comparison) -> None:
     recipes: dict[str, Run] = {}
     for row in comparison.trained:
         # Along an axis the table shows how recipes differ: one of each loss is enough.
-        label = row["title"] if summary.get("axes") else comparison.label(row)
+        label = row["title"] if summary["axes"] else comparison.label(row)
         if label not in recipes and (runs := comparison.runs(row)):
             recipes[label] = runs[0]
     first = next(iter(recipes), None)
@@ -467,7 +459,7 @@ def _settings(comparison: Comparison) -> dict[str, Cell]:
     """Return the settings of each loss, once if they are the same at every value of the axes."""
     by_title: dict[str, dict[str, Cell]] = {}
     for row in comparison.trained:
-        own = settings_text(row.get("settings", {}))
+        own = settings_text(row["settings"])
         by_title.setdefault(row["title"], {})[comparison.label(row)] = own
     found: dict[str, Cell] = {}
     for title, by_label in by_title.items():

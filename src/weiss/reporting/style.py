@@ -29,14 +29,13 @@ h3 { font-size: 1.08rem; margin: 2rem 0 .5rem; }
 p { max-width: 44rem; margin: 0 0 1rem; }
 .lead { font-size: 1.15rem; line-height: 1.5; color: var(--soft); }
 figure { margin: 1.4rem 0; }
-figcaption { color: var(--soft); font-size: .9rem; line-height: 1.45; }
-figcaption { max-width: 44rem; margin-top: .5rem; }
+figcaption { color: var(--soft); font-size: .9rem; line-height: 1.45; max-width: 44rem;
+             margin-top: .5rem; }
 .scroll { overflow-x: auto; overscroll-behavior-x: contain; }
 .scroll:focus-visible { outline: 2px solid var(--soft); outline-offset: 2px; }
 .figure { background: #fff; border: 1px solid var(--line); border-radius: 6px; padding: .6rem; }
 .figure img { display: block; max-width: max(100%, 40rem); max-height: 48rem; margin: 0 auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; width: max-content;
-        overflow-wrap: normal; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; width: max-content; }
 th, td { padding: .38rem 1.4rem .38rem 0; text-align: left; vertical-align: baseline;
          border-bottom: 1px solid var(--line); }
 table.many { font-size: .92rem; }
@@ -45,7 +44,7 @@ tr > :last-child { padding-right: 0; }
 thead th { font-size: .88rem; font-weight: 600; color: var(--soft); white-space: nowrap;
            vertical-align: bottom; }
 tbody th { font-weight: 400; }
-tbody th, td { max-width: 24rem; }
+tbody th, td { max-width: 24rem; overflow-wrap: anywhere; }
 .groups th { text-align: center; border-bottom: 0; padding-bottom: 0; }
 .groups td { border-bottom: 0; }
 .apart > * { border-top: 2px solid var(--soft); color: var(--soft); font-style: italic; }

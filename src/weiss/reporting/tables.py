@@ -10,8 +10,19 @@ from typing import Any, Literal
 
 from weiss.evaluation.metrics import TITLES
 from weiss.reporting.page import are_numbers
-from weiss.reporting.published import Published, difference_in_words, published, source
-from weiss.reporting.reading import Comparison, Row, axis_value, is_reference, mean_of, values_of
+from weiss.reporting.published import difference_in_words, published, source
+from weiss.reporting.reading import (
+    Comparison,
+    Row,
+    Score,
+    axis_value,
+    folds_of,
+    is_reference,
+    mean_of,
+    parts_of,
+    score_of,
+    values_of,
+)
 
 Cell = str | None
 """The text of a cell; None is shown as a dash."""
@@ -19,8 +30,7 @@ DECIMALS = {"reality-check": 2}
 """Decimals of a score in per cent, if not one; as in the paper."""
 BREAKDOWN = {"spread": "spread", "pair": "pair loss", "mean_field": "mean field"}
 BREAKDOWN |= {"gap": "gap", "excess": "excess"}
-FOLDS = 4
-"""The number of folds of a reality check whose summary does not have it; as in the paper."""
+COSTS = {"milliseconds": "Median milliseconds", "megabytes": "Peak megabytes"}
 MINUS = "\N{MINUS SIGN}"
 
 
@@ -105,30 +115,19 @@ def _mean_part(cell: Cell) -> str:
     return (cell or "").partition(" ±")[0]
 
 
-def score_cell(score: Mapping[str, Any] | None, *, factor: float = 100, decimals: int = 1) -> Cell:
+def score_cell(score: Score | None, decimals: int = 1) -> Cell:
     """Return a score as ``25.3 ± 0.3``: its mean and half the width of its interval, if it has one.
 
     Example:
-        >>> score_cell({"mean": 0.253, "low": 0.25, "high": 0.256})
-        '25.3 ± 0.3'
-        >>> score_cell({"mean": 0.253}), score_cell(None)
-        ('25.3', None)
+        >>> score_cell(Score((), 25.3, 25.0, 25.6)), score_cell(Score((), 25.3)), score_cell(None)
+        ('25.3 ± 0.3', '25.3', None)
     """
-    mean = (score or {}).get("mean")
-    if score is None or mean is None or not math.isfinite(mean):
+    if score is None:
         return None
-    low, high = score.get("low"), score.get("high")
-    shown = f"{factor * mean:.{decimals}f}"
-    if low is None or high is None or not math.isfinite(high - low):
+    shown = f"{score.mean:.{decimals}f}"
+    if score.low is None or score.high is None:
         return shown
-    return f"{shown} ± {factor * (high - low) / 2:.{decimals}f}"
-
-
-def paper_cell(number: Published | None, decimals: int = 1) -> Cell:
-    """Return a number of the paper in the format of ours."""
-    if number is None:
-        return None
-    return f"{number.mean:.{decimals}f} ± {number.half_width:.{decimals}f}"
+    return f"{shown} ± {(score.high - score.low) / 2:.{decimals}f}"
 
 
 def significant(value: float | None) -> Cell:
@@ -168,8 +167,7 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
         case "dimension" | "batch-size" | "regularisation":
             return [_by_axis(comparison, name) for name in TITLES if _has(comparison, name)]
         case "classes":
-            names = ("milliseconds", "megabytes")
-            return [_costs_by_axis(comparison, name) for name in names if _has(comparison, name)]
+            return [_costs_by_axis(comparison, name) for name in COSTS if _has(comparison, name)]
         case "beta-delta":
             return _grids(comparison)
         case "breakdown":
@@ -190,7 +188,7 @@ def _how_measured(comparison: Comparison, *, has_paper: bool) -> str:
         words = "Per cent; one run each, so there is no interval."
     measured = comparison.summary.get("measured_on")
     chosen = comparison.summary.get("selected_on", measured)
-    if measured == "test" and comparison.kind != "reality-check" and comparison.is_given:
+    if measured == "test" and comparison.kind != "reality-check":
         words += " Measured on the test set"
         if chosen == "test":
             words += ", which also chose the epoch, as in the paper."
@@ -200,7 +198,7 @@ def _how_measured(comparison: Comparison, *, has_paper: bool) -> str:
         words += f" Measured on: {measured}."
     asked = ((comparison.summary.get("recipe") or {}).get("train") or {}).get("epochs")
     was_last = [
-        value == row.get("changes", {}).get("train.epochs", asked)
+        value == row["changes"].get("train.epochs", asked)
         for row in comparison.trained
         for value in values_of(row, "epoch")
     ]
@@ -223,9 +221,9 @@ def _score_column(
     values: list[float | None] = []
     for row in rows:
         competes = bool(row) and not is_reference(row)
-        score = row.get("scores", {}).get(name) if competes or name != "epoch" else None
-        cells.append(score_cell(score, factor=factor, decimals=decimals))
-        values.append(mean_of(row, name) if competes else None)
+        score = score_of(row, name, factor) if competes or name != "epoch" else None
+        cells.append(score_cell(score, decimals))
+        values.append(score.mean if score and competes else None)
     return Column(header, cells, "low" if name == "epoch" else "high", values)
 
 
@@ -238,7 +236,7 @@ def _with_paper(
     numbers = [published(comparison.summary, row, name) for row in rows]
     if not any(numbers):
         return [ours]
-    return [ours, Column("paper", [paper_cell(number, decimals) for number in numbers])]
+    return [ours, Column("paper", [score_cell(number, decimals) for number in numbers])]
 
 
 def _apart(rows: Sequence[Row]) -> list[int]:
@@ -249,8 +247,8 @@ def _bench(comparison: Comparison) -> Table:
     """Return losses (and values of axes, if any) against scores."""
     rows = comparison.rows
     columns = [Column("loss", [row["title"] for row in rows])]
-    for axis in comparison.summary.get("axes", ()):
-        values = [row.get("at", {}).get(axis["key"]) for row in rows]
+    for axis in comparison.summary["axes"]:
+        values = [row["at"].get(axis["key"]) for row in rows]
         cells = [None if value is None else axis_value(value) for value in values]
         columns.append(Column(axis["label"], cells))
     for name, title in TITLES.items():
@@ -265,24 +263,22 @@ def _bench(comparison: Comparison) -> Table:
 
 def _reality_check(comparison: Comparison) -> list[Table]:
     """Return separated and concatenated scores; with the paper's numbers, a table each."""
-    rows, size = comparison.rows, comparison.summary.get("embedding_size")
-    folds = (comparison.summary.get("protocol") or {}).get("folds", FOLDS)
-    parts = {"separated": size, "concatenated": folds * size if isinstance(size, int) else None}
+    rows = comparison.rows
     names = Column("loss", [row["title"] for row in rows])
     number = [str(len(values_of(row, comparison.main_metric))) for row in rows]
     blocks = {}
-    for part, dimensions in parts.items():
-        title = part if dimensions is None else f"{part}, {dimensions}-d"
+    for part, title in parts_of(comparison.summary).items():
         blocks[title] = [
             column
             for name, header in TITLES.items()
             if _has(comparison, f"{part}.{name}")
             for column in _with_paper(comparison, header, f"{part}.{name}")
         ]
+    blocks = {title: block for title, block in blocks.items() if block}
     has_paper = any(column.header == "paper" for block in blocks.values() for column in block)
     caption = _how_measured(comparison, has_paper=has_paper)
-    caption += f" Separated: mean of the networks of {folds} folds; concatenated: their embeddings "
-    caption += "side by side. Bold: the best of a column."
+    caption += f" Separated: mean of the networks of {folds_of(comparison.summary)} folds; "
+    caption += "concatenated: their embeddings side by side. Bold: the best of a column."
     together = [blocks] if not has_paper else [{title: block} for title, block in blocks.items()]
     tables = []
     for shown in together:
@@ -297,16 +293,16 @@ def _series(comparison: Comparison, key: str) -> dict[tuple[str, str], dict[Any,
     """Return for each loss, by name and title, the row at each value of an axis."""
     found: dict[tuple[str, str], dict[Any, Row]] = {}
     for row in comparison.rows:
-        found.setdefault((row["loss"], row["title"]), {})[row.get("at", {}).get(key)] = row
+        found.setdefault((row["loss"], row["title"]), {})[row["at"].get(key)] = row
     return found
 
 
 def _axis(comparison: Comparison, number: int = 0) -> tuple[str, str, list[Any]]:
     """Return key, label and values of an axis; values that only rows have come last."""
     axis = comparison.summary["axes"][number]
-    at = [row.get("at", {}).get(axis["key"]) for row in comparison.rows]
+    at = [row["at"].get(axis["key"]) for row in comparison.rows]
     values = dict.fromkeys([*axis.get("values", ()), *(v for v in at if v is not None)])
-    return axis["key"], axis.get("label", axis["key"]), list(values)
+    return axis["key"], axis["label"], list(values)
 
 
 def _by_axis(comparison: Comparison, name: str) -> Table:
@@ -323,7 +319,7 @@ def _by_axis(comparison: Comparison, name: str) -> Table:
         row = next(iter(points.values()))
         numbers = [published(comparison.summary, row, name, at=value) for value in values]
         if any(numbers):
-            columns.append(Column("paper", [paper_cell(number) for number in numbers]))
+            columns.append(Column("paper", [score_cell(number) for number in numbers]))
     has_paper = any(column.header == "paper" for column in columns)
     caption = f"{TITLES[name]}. {_how_measured(comparison, has_paper=has_paper)}"
     return from_columns(columns, f"{caption} Bold: the best value for a loss.")
@@ -337,10 +333,8 @@ def _costs_by_axis(comparison: Comparison, name: str) -> Table:
     for value in values:
         means = [mean_of(points.get(value, {}), name) for points in series.values()]
         columns.append(Column(axis_value(value), [*map(significant, means)], "low", means))
-    caption = (
-        f"{name.capitalize()} of one step of the loss, forward and backward, without the network;"
-    )
-    caption += f" batch of {comparison.summary.get('batch_size')}. Bold: the least of a column."
+    caption = f"{COSTS[name]} of one step of the loss, forward and backward, without the network; "
+    caption += f"batch of {comparison.summary.get('batch_size')}. Bold: the least of a column."
     return from_columns(columns, caption, groups=[("", 1), (label, len(values))])
 
 
@@ -359,9 +353,9 @@ def _grids(comparison: Comparison) -> list[Table]:
             rows = [at.get((value, other), {}) for other in down]
             columns.append(_score_column(axis_value(value), rows, "map_at_r"))
         levels = [
-            f" {row['title'].capitalize()}: {score_cell(row['scores'].get('map_at_r'))}."
+            f" {row['title'].capitalize()}: {score_cell(score)}."
             for row in comparison.rows
-            if is_reference(row) and mean_of(row, "map_at_r") is not None
+            if is_reference(row) and (score := score_of(row, "map_at_r", 100))
         ]
         caption = f"MAP@R of {title}: {label} to the right, {down_label} down. "
         caption += f"{_how_measured(comparison, has_paper=False)}{''.join(levels)}"
@@ -376,7 +370,7 @@ def _breakdown(comparison: Comparison) -> Table:
     losses = [f"{row['title']}{which}" for row, which in zip(rows, networks, strict=True)]
     columns = [Column("loss", losses)]
     for name, header in BREAKDOWN.items():
-        asked = [row.get("at", {}).get(name) for row in rows]
+        asked = [row["at"].get(name) for row in rows]
         means = [mean_of(row, name) for row in rows]
         values = [a if m is None else m for a, m in zip(asked, means, strict=True)]
         columns.append(Column(header, [significant(value) for value in values]))

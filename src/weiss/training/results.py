@@ -59,7 +59,6 @@ def draw(run: Run, recipe: Recipe, result: dict[str, Any], history: list[dict[st
             history,
             run.plots / "learning_curves.png",
             best_epoch=result["epoch"] if "map_at_r" in result else None,
-            warmup_epochs=recipe.train.warmup_epochs,
             title=title,
         )
         if any(line.get("order") for line in history):
