@@ -596,7 +596,12 @@ def test_a_dict_of_a_recipe_is_plain_and_whole():
     recipe = recipe_from_dict({"backbone": {"widths": [8]}, "loss": {"beta": 2}})
     values = recipe.as_dict()
     assert list(values) == [name for name in Recipe.model_fields if name != "made_with"]
-    assert values["augment"] == {"area": [0.08, 1.0], "ratio": [3 / 4, 4 / 3], "flip": 0.5}
+    assert values["augment"] == {
+        "area": [0.08, 1.0],
+        "ratio": [3 / 4, 4 / 3],
+        "flip": 0.5,
+        "views": 0,
+    }
     assert values["loss"] == {"name": "mf_cwms", "beta": 2}
     assert values["track"] == {"with": [], "project": "weiss"}
     assert "root" not in values["data"]

@@ -111,7 +111,7 @@ class Embedder(nn.Module):
         yield from (p for p in self.trunk.parameters() if p not in frozen)
 
     def freeze(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Let some parameters of the trunk never train.
+        """Let some parameters of the trunk or the pooling never train; `train` keeps them frozen.
 
         A module all of whose parameters are frozen stays in evaluation mode, so that the statistics
         of its batch normalisation do not change and it has no dropout.
@@ -148,6 +148,8 @@ class Embedder(nn.Module):
         if self.freeze_bn != "none":
             for module in self._batch_norms():
                 module.eval()
+        for parameter in self._frozen:
+            parameter.requires_grad_(False)
         for module in self.trunk.modules() if self._frozen else ():
             own = list(module.parameters())
             if own and self._frozen.issuperset(own):

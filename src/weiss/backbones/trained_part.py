@@ -1,7 +1,7 @@
 """Which part of a trunk trains: all of it, none, its last stages, or adapters beside it.
 
-The head always trains. What does not train is frozen for good (`Embedder.freeze`), unlike in a
-warm-up, which ends.
+The head always trains, and the exponent of ``"gem"`` pooling unless all of the trunk is frozen.
+What does not train is frozen for good (`Embedder.freeze`), unlike in a warm-up, which ends.
 """
 
 import re
@@ -42,6 +42,8 @@ def train_only(model: Embedder, part: str, *, rank: int = 8, alpha: float = 16.0
     stages = list(trunk.parameters_by_stage().values())
     trained = {p for stage in stages[len(stages) - count :] for p in stage}
     model.freeze([p for p in trunk.parameters() if p not in trained])
+    if part == FROZEN:
+        model.freeze(model.pooling.parameters())  # so that pooled features never change
     if part == LORA:
         add_adapters(trunk, rank, alpha)
         model.train(model.training)
