@@ -234,7 +234,7 @@ def test_every_stage_has_the_rate_of_its_depth(stripes, train):
     parts = [trunk.stem, *trunk.stages]
     for number, part in enumerate(parts):
         rate = 0.01
-        for _ in range(number + 1, len(parts)):
+        for _ in (*parts[number + 1 :], "the head"):
             rate *= decay
         for parameter in part.parameters():
             if train == "all" or number >= len(parts) - 2:
@@ -244,8 +244,8 @@ def test_every_stage_has_the_rate_of_its_depth(stripes, train):
 
 def test_rates_of_stages_have_names_and_follow_the_schedule(run):
     lines = metrics(run(optim__layer_decay=0.5, train__epochs=2, schedule__every=1))
-    one = {"network": 0.01, "fields": 0.05, "network.stage2": 0.01}
-    one |= {"network.stage1": 0.005, "network.stem": 0.0025}
+    one = {"network": 0.01, "fields": 0.05, "network.stage2": 0.005}
+    one |= {"network.stage1": 0.0025, "network.stem": 0.00125}
     assert lines[0]["lr"] == pytest.approx(one)
     assert lines[1]["lr"] == pytest.approx({name: rate / 2 for name, rate in one.items()})
 

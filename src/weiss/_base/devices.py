@@ -25,6 +25,12 @@ def refuse_absent_device(asked: str, name: str) -> None:
         )
 
 
+def is_cpu(asked: str) -> bool:
+    """Return whether a device (auto, cpu, cuda, cuda:N or mps) is the CPU on this machine."""
+    has_other = torch.cuda.is_available() or torch.backends.mps.is_available()
+    return asked == "cpu" or (asked == "auto" and not has_other)
+
+
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 

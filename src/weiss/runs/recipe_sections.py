@@ -261,7 +261,9 @@ class Optim(Section):
     class_lr: MaybePositive = entry(None, "of class vectors; left out: the loss's scale times lr")
     layer_decay: Annotated[
         float, Field(gt=0, le=1), is_a("a number greater than 0 and at most 1")
-    ] = entry(1.0, "a stage of the trunk has lr times this for each stage after it")
+    ] = entry(
+        1.0, "the last stage of the trunk has lr times this, the one before it that squared, ..."
+    )
     weight_decay: NotNegative = entry(1e-4, "of every group")
     momentum: Share = entry(0.9, "for rmsprop and sgd")
     clip_value: NotNegative = entry(10.0, "largest entry of the network's gradients; 0: off")

@@ -47,7 +47,10 @@ def make_optimizer(recipe: Recipe, model: Embedder, loss: nn.Module) -> torch.op
 
 
 def _by_stage(group: dict[str, Any], model: Embedder, settings: Optim) -> Iterator[dict[str, Any]]:
-    """Yield the parts of a group, each stage of the trunk at its own rate."""
+    """Yield the parts of a group: the head at its rate, each stage of the trunk at its own.
+
+    ``lr layer_decay^(1 + s)`` for a stage with s stages after it: as in timm, the head counts.
+    """
     after = stages_after(model)
     parts: dict[int | None, list[nn.Parameter]] = {}
     for parameter in group["params"]:
@@ -57,7 +60,7 @@ def _by_stage(group: dict[str, Any], model: Embedder, settings: Optim) -> Iterat
         if count is None:  # the head, or class vectors
             yield {**group, "params": parameters}
             continue
-        rate = group["lr"] * settings.layer_decay**count
+        rate = group["lr"] * settings.layer_decay ** (count + 1)
         name = f"{group['name']}.{names[count]}"
         yield {**group, "name": name, "params": parameters, "lr": rate}
 
