@@ -67,7 +67,7 @@ def test_all_of_it_is_one_option_away(trained):
 def test_stages_are_unfrozen_after_three_quarters_of_the_epochs(trained, tmp_path):
     text, recipe = trained("--unfreeze", 1, "--set", "train.epochs=4", "--set", "augment.views=1")
     assert "--full" not in text
-    assert "and 1 random views of" in text
+    assert "and 1 random crops of each of" in text
     assert (recipe.backbone.train, recipe.train.warmup_epochs) == ("last:1", 3)
     phases = [line["phase"] for line in Run(tmp_path / "run").metrics()]
     assert phases == [*3 * ["warm-up"], "training"]

@@ -52,6 +52,7 @@ LAZY = {
     "pyarrow": {"data"},
     "datasets": {"data"},
     "timm": {"backbones"},
+    "peft": {"backbones"},
     "safetensors": {"_base"},
     "accelerate": {"training"},
     "optuna": {"comparing"},

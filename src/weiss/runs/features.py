@@ -5,8 +5,8 @@
 
 The features of an image depend on the trunk, the crop, the precision and the image. They are kept
 in the cache folder by these facts and by the digest of the image's content, wherever the image is.
-A run that is resumed, a run with another loss or seed, and an index of the same images find them
-there. A random view of an image is the same in every run, for the same reason.
+A run that is resumed, and a run with another loss or seed, find them there. A random view of an
+image is the same in every run, for the same reason.
 
 Dimensions: N items of a table, n some of them, V views, F features.
 """
@@ -147,13 +147,18 @@ class KeptFeatures:
 
 
 def experiment_on_features(
-    experiment: Experiment, model: Embedder, *, watch: Callable[[], None] = lambda: None
+    experiment: Experiment,
+    model: Embedder,
+    *,
+    watch: Callable[[], None] = lambda: None,
+    quiet: bool = False,
 ) -> tuple[Experiment, int]:
     """Return an experiment on features in place of images, and how many had to be computed.
 
     Every item has the features of its centre crop. In training each item that trains is served in
     one of ``augment.views`` random views, drawn anew for each place in an epoch, if there are any.
-    All processes must call it; ``watch`` is called between passes and may raise to stop.
+    All processes must call it; ``watch`` is called between passes and may raise to stop; ``quiet``
+    shows no progress.
     """
     recipe, table = experiment.recipe, experiment.table
     every, train = np.arange(len(table)), experiment.train_rows
@@ -162,7 +167,8 @@ def experiment_on_features(
     model.eval()
     try:
         with Bar(len(every) + len(views) * len(train), "features", unit="images") as bar:
-            work = _Work(experiment, model, watch, bar)
+            advance = (lambda worth: None) if quiet else bar.advance
+            work = _Work(experiment, model, watch, advance)
             vectors, count = work.features(centre_view(recipe, model), every)
             shown = []
             for view in views:
@@ -186,7 +192,7 @@ class _Work:
     experiment: Experiment
     model: Embedder
     watch: Callable[[], None]
-    bar: Bar
+    advance: Callable[[int], None]
 
     def features(self, view: View, rows: Array) -> tuple[Tensor, int]:
         """Return the features ``(n, F)`` of some rows, on the host; how many were not kept."""
@@ -196,7 +202,7 @@ class _Work:
         digests = digests_of_items(experiment.table.source.take(mine))
         features, known = kept.find(digests)
         missing = np.flatnonzero(~known)
-        self.bar.advance(len(mine) - len(missing))
+        self.advance(len(mine) - len(missing))
         for start in range(0, len(missing), PART):
             part = missing[start : start + PART]
             found = self._computed(view, mine[part], digests[part])
@@ -214,7 +220,7 @@ class _Work:
             self.watch()
             with precision():
                 found.append(self.model.features(images).cpu())
-            self.bar.advance(len(images))
+            self.advance(min(BATCH, len(rows) - (len(found) - 1) * BATCH))
         features = torch.cat(found)[: len(rows)]
         if not bool(features.isfinite().all()):
             raise NotFiniteError("features must be finite to be trained on; some are not.")

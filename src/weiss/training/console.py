@@ -34,7 +34,7 @@ def features_line(recipe: Recipe, experiment: Experiment, count: int, seconds: f
     """Return a line about the features that a run trains on; ``count`` were not kept before."""
     views, train = recipe.augment.views, len(experiment.train_rows)
     number = len(experiment.table) + views * train
-    shown = f" and {views} random views of {train:,}" if views else ""
+    shown = f" and {views} random crops of each of {train:,}" if views else ""
     return (
         f"trains on features of the frozen trunk, of {len(experiment.table):,} images{shown}: "
         f"{number - count:,} were kept, {count:,} computed in {seconds:.0f} s"

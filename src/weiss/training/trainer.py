@@ -276,7 +276,7 @@ class Training:
             self._add_time()
             before = self.at.epoch_seconds
             self._features, count = experiment_on_features(
-                self.experiment, self.model, watch=self._watch
+                self.experiment, self.model, watch=self._watch, quiet=self.quiet
             )
             self._add_time()
             seconds, self.at.epoch_seconds = self.at.epoch_seconds - before, before
