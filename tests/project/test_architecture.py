@@ -52,6 +52,7 @@ LAZY = {
     "pyarrow": {"data"},
     "datasets": {"data"},
     "timm": {"backbones"},
+    "peft": {"backbones"},
     "safetensors": {"_base"},
     "pillow_heif": {"_base"},
     "accelerate": {"training"},

@@ -397,6 +397,22 @@ CONTRADICTIONS = [
         "must hold two classes .* train.batch_size=8",
         {"loss.name": "cwms", "train.batch_size": 4, "train.per_class": 4},
     ),
+    (
+        "'all' for 'features', .* got 'frozen'",
+        {"backbone.name": "features", "backbone.train": "frozen"},
+    ),
+    (
+        "'images' for the backbone 'features'",
+        {"backbone.name": "features", "train.warmup_on": "features"},
+    ),
+    ("'images' without a warm-up", {"train.warmup_epochs": 0, "train.warmup_on": "features"}),
+    ("augment.views must be 0 .* got 3", {"augment.views": 3}),
+    ("layer_decay must be 1 .* got 0.5", {"backbone.train": "frozen", "optim.layer_decay": 0.5}),
+    (
+        "fields.start .* for fields.how='class_mean'",
+        {"fields.how": "class_mean", "fields.start": "class_means"},
+    ),
+    ("'random' for loss 'ms'", {"loss.name": "ms", "fields.start": "class_means"}),
 ]
 
 
@@ -415,6 +431,8 @@ def test_settings_that_contradict_each_other_are_refused(message, changes):
         {"loss": {"name": "mf_binomial"}, "fields": {"how": "alternating"}},
         {"train": {"warmup_epochs": 3, "epochs": 3, "shard_classes": True}},
         {"train": {"patience": 0}, "evaluate": {"every": 5}},
+        {"backbone": {"train": "frozen"}, "augment": {"views": 2}, "train": {"warmup_epochs": 0}},
+        {"backbone": {"train": "last:1"}, "train": {"warmup_on": "features"}},
         {"evaluate": {"size": 224, "resize": 224, "fold": 4}},
         {"train": {"device": "cuda:12"}, "optim": {"lr": 1}, "augment": {"area": [1, 1]}},
         {"train": None, "data": {"root": None}, "loss": {"max_labels_per_sample": None}},
@@ -651,7 +669,12 @@ def test_a_dict_of_a_recipe_is_plain_and_whole():
     recipe = recipe_from_dict({"backbone": {"widths": [8]}, "loss": {"beta": 2}})
     values = recipe.as_dict()
     assert list(values) == [name for name in Recipe.model_fields if name != "made_with"]
-    assert values["augment"] == {"area": [0.08, 1.0], "ratio": [3 / 4, 4 / 3], "flip": 0.5}
+    assert values["augment"] == {
+        "area": [0.08, 1.0],
+        "ratio": [3 / 4, 4 / 3],
+        "flip": 0.5,
+        "views": 0,
+    }
     assert values["loss"] == {"name": "mf_cwms", "beta": 2}
     assert values["track"] == {"with": [], "project": "weiss"}
     assert "root" not in values["data"]

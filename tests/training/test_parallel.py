@@ -149,6 +149,21 @@ def test_a_run_is_resumed_by_any_number_of_processes_that_share_its_classes(run,
 
 
 @pytest.mark.slow
+def test_processes_share_the_features_of_a_frozen_network(run, tmp_path, stripes):
+    changes = {"backbone__train": "frozen", "augment__views": 2, "train__precision": "fp32"}
+    one = run("one", **changes, data__cache=tmp_path / "cache")
+    launch_weiss(
+        TORCHRUN, command(stripes, tmp_path / "two", **changes, data__cache=tmp_path / "c")
+    )
+    tensors, others = (read_tensors(f / "model.safetensors")[0] for f in (one, tmp_path / "two"))
+    for name, value in tensors.items():
+        torch.testing.assert_close(others[name], value, rtol=1e-3, atol=1e-4)
+    kept = [read_tensors(file)[0] for file in (tmp_path / "c" / "features").rglob("*.safetensors")]
+    # Each process has computed its half: of the centre of 60 images, of two views of 36.
+    assert sorted(len(each["digests"]) for each in kept) == [18, 18, 18, 18, 30, 30]
+
+
+@pytest.mark.slow
 def test_accelerate_launch_trains_the_same_run(run, tmp_path, stripes):
     # On CPUs it starts one process, or several by MPI; on GPUs it does what torchrun does.
     changes = {"train__epochs": 2}

@@ -38,6 +38,16 @@ VARIANTS = {
         "loss__impl": "streaming",
         "loss__skip": "on",
     },
+    "features": {
+        "backbone__train": "frozen",
+        "augment__views": 2,
+        "fields__start": "class_means",
+    },
+    "stages after features": {
+        "backbone__train": "last:1",
+        "train__warmup_on": "features",
+        "optim__layer_decay": 0.5,
+    },
 }
 STEPS = {"train__epochs": 2, "schedule__every": 1, "schedule__gamma": 0.7}
 
@@ -89,14 +99,17 @@ def until_finished(run, changes, most=60):
     ("variant", "number"),
     [("adamw", signal.SIGTERM), *((variant, signal.SIGINT) for variant in VARIANTS)],
 )
-def test_a_run_stopped_after_every_step_is_the_run_that_was_not(run, monkeypatch, variant, number):
-    changes = {**STEPS, **VARIANTS[variant]}
+def test_a_run_stopped_after_every_step_is_the_run_that_was_not(
+    run, tmp_path, monkeypatch, variant, number
+):
+    changes = {**STEPS, **VARIANTS[variant], "data__cache": tmp_path / "cache"}
     if variant == "dropout":
         monkeypatch.setattr(preparation, "build_backbone", with_dropout)
     whole = run("whole", **changes)
 
     def step(stepper, images, labels, real=Stepper.__call__):
         found = real(stepper, images, labels)
+        shutil.rmtree(tmp_path / "cache", ignore_errors=True)  # features are computed again
         signal.raise_signal(number)
         return found
 

@@ -25,20 +25,35 @@ def refuse_absent_device(asked: str, name: str) -> None:
         )
 
 
+def is_cpu(asked: str) -> bool:
+    """Return whether a device (auto, cpu, cuda, cuda:N or mps) is the CPU on this machine."""
+    has_other = torch.cuda.is_available() or torch.backends.mps.is_available()
+    return asked == "cpu" or (asked == "auto" and not has_other)
+
+
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def resolve_precision(asked: str, device: torch.device) -> str:
     """Return the precision to compute in; ``"auto"`` is bfloat16 on a GPU that has it."""
     if asked == "auto":
-        has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
-        return "bf16" if has_bf16 else "fp32"
+        return "bf16" if device.type == "cuda" and multiplies_bfloat16(device) else "fp32"
     if asked == "fp16" and device.type != "cuda":
         raise ValueError(
             f"train.precision must not be 'fp16' on {device.type}, which has no use for it; choose "
             "'bf16', 'fp32' or 'auto'."
         )
     return asked
+
+
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Return whether a device has instructions for bfloat16, with which it is faster."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported())
+    # Not public, and not in every version: without them the answer is no.
+    known = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    has_it = [bool(getattr(torch.cpu, name, lambda: False)()) for name in known]
+    return device.type == "cpu" and any(has_it)
 
 
 def autocast(asked: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:

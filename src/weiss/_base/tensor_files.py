@@ -28,7 +28,7 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], facts: dict[s
 
     # A copy of its own for each: the format refuses tensors that share memory.
     copies = {name: on_host(tensor) for name, tensor in tensors.items()}
-    facts = {**facts, DIGEST: _digest(copies, facts)}
+    facts = {**facts, DIGEST: digest_of(copies, facts)}
     with replacing(path) as temporary:
         temporary.touch()
         mode = temporary.stat().st_mode
@@ -71,7 +71,7 @@ def read_tensors(
     digest = facts.pop(DIGEST, None)
     if digest is None and is_ours:
         raise DamagedFileError(f"{path} is damaged: it has no checksum.")
-    if digest is not None and digest != _digest(tensors, facts):
+    if digest is not None and digest != digest_of(tensors, facts):
         raise DamagedFileError(f"{path} is damaged: its content does not match its checksum.")
     return tensors, facts
 
@@ -83,7 +83,8 @@ def on_host(tensor: Tensor) -> Tensor:
     return copy.contiguous()
 
 
-def _digest(tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> str:
+def digest_of(tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> str:
+    """Return a checksum of tensors and text: names, types, shapes, every byte."""
     state = hashlib.blake2b(digest_size=16)
     for name, word in sorted(facts.items()):
         state.update(f"{name}={word}\n".encode())

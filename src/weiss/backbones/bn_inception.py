@@ -100,6 +100,15 @@ class BNInception(Trunk):
         scores: Tensor = self.last_linear(maps.mean(dim=(2, 3)))
         return scores
 
+    def parameters_by_stage(self) -> dict[str, list[nn.Parameter]]:
+        """Return the parameters of the stem and of the blocks 3, 4 and 5: one stage a map size."""
+        found: dict[str, list[nn.Parameter]] = {"stem": []}
+        for name, parameter in self.named_parameters():
+            is_block = name.startswith("inception_")
+            stage = name[: len("inception_3")] if is_block else "stem"
+            found.setdefault(stage, []).append(parameter)
+        return found
+
     def _add(self, name: str, inputs: int, outputs: int, kernel: int, stride: int = 1) -> None:
         convolution = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2)
         nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")

@@ -13,6 +13,7 @@ from weiss.backbones.pooling import POOLINGS
 from weiss.backbones.resnet import ResNet
 from weiss.backbones.small import SmallNetwork
 from weiss.backbones.timm_networks import TimmNetwork
+from weiss.backbones.trained_part import ALL, train_only
 from weiss.backbones.trunk import Trunk, Vectors
 from weiss.backbones.weights import load_weights
 
@@ -72,6 +73,9 @@ def make_backbone(
     pooling: str | None = None,
     head: str = "linear",
     freeze_bn: str = "none",
+    train: str = ALL,
+    lora_rank: int = 8,
+    lora_alpha: float = 16.0,
     cache: str | Path | None = None,
     **arguments: Any,
 ) -> Embedder:
@@ -88,6 +92,10 @@ def make_backbone(
         head: ``"linear"``; or ``"relu"``, Linear-ReLU-Linear, a reading of what the paper writes
             of its MLRC runs.
         freeze_bn: ``"none"``, ``"statistics"`` or ``"all"``; see `Embedder.freeze_batch_norm`.
+        train: the part of the trunk that trains: ``"all"``, ``"frozen"``, ``"last:N"`` (its last N
+            stages) or ``"lora"``; see `weiss.backbones.trained_part.train_only`.
+        lora_rank: of the adapters, for ``"lora"``.
+        lora_alpha: for ``"lora"``: what the adapters compute is multiplied by alpha / rank.
         cache: folder for downloaded weights.
         **arguments: of the network: ``num_features`` for ``"features"``, ``channels`` and
             ``widths`` for ``"small"``, those of ``timm.create_model`` for timm.
@@ -110,6 +118,7 @@ def make_backbone(
     elif not isinstance(trunk, TimmNetwork) and start not in (None, SCRATCH):
         source, checksum = _source(name, str(start))
         load_weights(trunk, source, checksum=checksum, cache=cache)
+    train_only(model, train, rank=lora_rank, alpha=lora_alpha)
     return model
 
 

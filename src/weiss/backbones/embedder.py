@@ -5,7 +5,7 @@
 Dimensions: B batch, H height, W width, F features of the trunk, D embedding size.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -76,6 +76,7 @@ class Embedder(nn.Module):
         self.pooling = _pooling(trunk, pooling)
         self.head = _head(trunk.num_features, self.embedding_size, head)
         self.freeze_bn = "none"
+        self._frozen: set[nn.Parameter] = set()
         self.freeze_batch_norm(freeze_bn)
 
     @property
@@ -94,8 +95,7 @@ class Embedder(nn.Module):
         Images are ``(B, 3, H, W)`` RGB or ``(B, 1, H, W)`` grey in 0..255, not 0..1, uint8 or
         floating point; ``(B, F)`` for a trunk of vectors.
         """
-        raw: Tensor = self.head(self.features(images))
-        return functional.normalize(raw.to(torch.promote_types(raw.dtype, torch.float32)), dim=1)
+        return _unit(self.head(self.features(images)))
 
     def features(self, images: Tensor) -> Tensor:
         """Return the pooled features ``(B, F)`` before the head."""
@@ -105,11 +105,23 @@ class Embedder(nn.Module):
     def trunk_parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters of the trunk that may train.
 
-        Those of batch normalisation frozen by ``"all"`` are left out, so that a warm-up that
-        freezes and unfreezes the trunk does not unfreeze them.
+        Those of batch normalisation frozen by ``"all"``, and those that `freeze` froze, are left
+        out, so that a warm-up that freezes and unfreezes the trunk does not unfreeze them.
         """
-        frozen = {id(p) for p in self._affine()} if self.freeze_bn == "all" else set()
-        yield from (p for p in self.trunk.parameters() if id(p) not in frozen)
+        frozen = self._frozen | set(self._affine() if self.freeze_bn == "all" else ())
+        yield from (p for p in self.trunk.parameters() if p not in frozen)
+
+    def freeze(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Let some parameters of the trunk or the pooling never train; `train` keeps them frozen.
+
+        A module all of whose parameters are frozen stays in evaluation mode, so that the statistics
+        of its batch normalisation do not change and it has no dropout.
+        """
+        for parameter in parameters:
+            parameter.requires_grad_(False)
+            parameter.grad = None
+            self._frozen.add(parameter)
+        self.train(self.training)
 
     def freeze_batch_norm(self, what: str) -> None:
         """Set which part of the trunk's batch normalisation is frozen; `train` keeps it frozen.
@@ -123,19 +135,25 @@ class Embedder(nn.Module):
         # Unchanged otherwise: a warm-up may have frozen the whole trunk.
         if "all" in (before, self.freeze_bn):
             for parameter in self._affine():
-                parameter.requires_grad_(self.freeze_bn != "all")
+                parameter.requires_grad_(self.freeze_bn != "all" and parameter not in self._frozen)
                 # An optimiser updates a parameter with any gradient, even an old one.
                 parameter.grad = None
         self.train(self.training)
 
     def train(self, mode: bool = True) -> "Embedder":
-        """Set training mode, except for frozen batch normalisation."""
+        """Set training mode, except for frozen batch normalisation and frozen modules."""
         super().train(mode)
         if self.freeze_bn == "all":
             for parameter in self._affine():
                 parameter.requires_grad_(False)
         if self.freeze_bn != "none":
             for module in self._batch_norms():
+                module.eval()
+        for parameter in self._frozen:
+            parameter.requires_grad_(False)
+        for module in self.trunk.modules() if self._frozen else ():
+            own = list(module.parameters())
+            if own and self._frozen.issuperset(own):
                 module.eval()
         return self
 
@@ -145,6 +163,23 @@ class Embedder(nn.Module):
     def _affine(self) -> Iterator[nn.Parameter]:
         for module in self._batch_norms():
             yield from module.parameters(recurse=False)
+
+
+class HeadOnly(nn.Module):
+    """The part of a network behind its pooled features, with the same head: (B, F) to (B, D)."""
+
+    def __init__(self, model: Embedder) -> None:
+        super().__init__()
+        self.head = model.head
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the embeddings ``(B, D)`` of pooled features ``(B, F)`` in any precision."""
+        return _unit(self.head(features.float()))
+
+
+def _unit(raw: Tensor) -> Tensor:
+    """Return rows of unit length, float32 or better."""
+    return functional.normalize(raw.to(torch.promote_types(raw.dtype, torch.float32)), dim=1)
 
 
 def _pooling(trunk: Trunk, name: str | None) -> nn.Module:

@@ -161,8 +161,14 @@ def _scales_and_shifts(
             ]
             mean = mean - torch.cat(own).to(exact)
         shift = torch.addcmul(bias, mean, scale, value=-1).to(dtype)
+    found: dict[tuple[nn.Module, nn.Module], tuple[Tensor, Tensor]] = {}
     both = zip(torch.split(scale, sizes), torch.split(shift, sizes), strict=True)
-    return dict(zip(pairs, both, strict=True))
+    for (conv, norm), (s, t) in zip(pairs, both, strict=True):
+        tensors = (norm.weight, norm.bias, conv.bias)
+        trains = any(isinstance(one, Tensor) and one.requires_grad for one in tensors)
+        # Where only later layers train, no gradient has to reach this one.
+        found[conv, norm] = (s, t) if trains else (s.detach(), t.detach())
+    return found
 
 
 def _scaled(weight: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:

@@ -95,6 +95,12 @@ class ResNet(Trunk):
         scores: Tensor = self.fc(maps.mean(dim=(2, 3)))
         return scores
 
+    def parameters_by_stage(self) -> dict[str, list[nn.Parameter]]:
+        """Return the parameters of the stem and of the four stages."""
+        stem = [*self.conv1.parameters(), *self.bn1.parameters()]
+        stages = enumerate(self._stages(), start=1)
+        return {"stem": stem, **{f"layer{n}": list(stage.parameters()) for n, stage in stages}}
+
     def _stages(self) -> "Iterator[_Stage]":
         for number in range(1, 5):
             stage = self.get_submodule(f"layer{number}")

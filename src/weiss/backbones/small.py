@@ -64,6 +64,12 @@ class SmallNetwork(Trunk):
         maps: Tensor = self.stages(self.stem(images))
         return maps
 
+    def parameters_by_stage(self) -> dict[str, list[nn.Parameter]]:
+        """Return the parameters of the stem and of each stage."""
+        stages = enumerate(self.stages, start=1)
+        named = {f"stage{number}": list(stage.parameters()) for number, stage in stages}
+        return {"stem": list(self.stem.parameters()), **named}
+
 
 class _Stage(nn.Module):
     """Two 3x3 convolutions with a shortcut."""

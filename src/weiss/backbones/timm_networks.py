@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from weiss._base import checks
 from weiss.backbones.trunk import InputSpec, Trunk
@@ -83,6 +83,24 @@ class TimmNetwork(Trunk):
             return out[:, self._prefix_tokens :].transpose(1, 2).unsqueeze(3)
         # Windowed transformers keep channels last.
         return out if out.shape[1] == self.num_features else out.permute(0, 3, 1, 2)
+
+    def parameters_by_stage(self) -> dict[str, list[nn.Parameter]]:
+        """Return the parameters of timm's coarse groups: of a ViT its blocks, of a CNN its stages.
+
+        Empty for a network for which timm has no groups.
+        """
+        if not hasattr(self.network, "group_matcher"):
+            return {}
+        from timm.models import group_parameters
+
+        matcher = self.network.group_matcher(coarse=True)
+        numbers = group_parameters(self.network, matcher, reverse=True)
+        found: dict[str, list[nn.Parameter]] = {
+            f"stage{number}": [] for number in range(max(numbers.values(), default=-1) + 1)
+        }
+        for name, parameter in self.network.named_parameters():
+            found[f"stage{numbers[name]}"].append(parameter)
+        return found
 
 
 def refuse_outside(name: str, arguments: Mapping[str, Any]) -> None:

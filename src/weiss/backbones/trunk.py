@@ -86,6 +86,14 @@ class Trunk(nn.Module):
     folds: bool = True
     is_static: bool = False
 
+    def parameters_by_stage(self) -> dict[str, list[nn.Parameter]]:
+        """Return the parameters of each stage, from the input to the output.
+
+        Every parameter is in one of them. Empty for a network without an order of its parts, of
+        which no part can be frozen.
+        """
+        return {}
+
 
 class Vectors(Trunk):
     """No network: precomputed features, vectors of length F."""

@@ -32,7 +32,7 @@ from weiss.data.resample import resample
 from weiss.data.store import store_of
 from weiss.runs import Recipe, recipe_from_dict
 from weiss.runs.completion import image_sizes
-from weiss.runs.folder import LOSS, Run, build_backbone
+from weiss.runs.folder import LOSS, OF_TRAINING, Run, build_backbone
 
 FORMAT = 1
 """The version of the metadata of an export."""
@@ -300,7 +300,7 @@ def facts_of_run(run: Run, model: Embedder) -> dict[str, Any]:
     result = run.result() if run.is_finished() else {}
     sizes = image_sizes(recipe, model.input)
     shape = Preprocessing(model.input.channels, sizes.evaluate, sizes.resize, sizes.kept)
-    section = {k: v for k, v in recipe.as_dict()["backbone"].items() if k != "weights"}
+    section = {k: v for k, v in recipe.as_dict()["backbone"].items() if k not in OF_TRAINING}
     loss = recipe.as_dict()["loss"]
     return {
         "weiss_format": FORMAT,

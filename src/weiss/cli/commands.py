@@ -6,6 +6,7 @@ Everything heavy is imported inside the commands, so that ``weiss --help`` answe
 import os
 import sys
 import warnings
+from collections.abc import Mapping
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
@@ -74,6 +75,7 @@ RECIPE_HELP = "\n\n".join(  # paragraphs of `weiss train --help`
         "weiss train",
         "weiss train cub --root data",
         "weiss train photos/ --epochs 10",
+        "weiss train photos/ --unfreeze 1",
         "weiss train cub_resnet50 --root data --loss proxy_anchor --set loss.alpha=16 --seeds 5",
         "weiss train --resume --out runs/cub",
         "torchrun --nproc-per-node 4 -m weiss train cub --root data   (processes share each batch)",
@@ -281,12 +283,28 @@ def train(
         int, typer.Option(help="How many seeds to run; more than one are summarised.")
     ] = 1,
     workers: Annotated[int, typer.Option(help="How many seeds to run at the same time.")] = 1,
+    frozen: Annotated[
+        bool,
+        typer.Option(
+            "--frozen",
+            help="Train head and fields only, on features that the pretrained network computes "
+            "once. The default for your own photos on a CPU.",
+        ),
+    ] = False,
+    unfreeze: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="As --frozen; then the last N stages train, too."),
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Train the whole network, also on a CPU.")
+    ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Train; the text is `RECIPE_HELP`."""
     from weiss._base.processes import is_main_process, leave_process_group
     from weiss.runs import overrides_from, recipe_from
+    from weiss.runs.frozen import frozen_settings, is_frozen_by_default
     from weiss.runs.overrides import SHORT
     from weiss.training import train as train_one
     from weiss.training import train_seeds
@@ -326,11 +344,24 @@ def train(
                 f"{said[key]!r} by --set. Leave one of them out."
             )
     changes |= said
+    _refuse_two_parts(frozen, unfreeze, full, resume and recipe is None, changes)
     if resume and recipe is None:
         recipe = _run_to_resume(out, seeds)
         if recipe != str(out):  # one of several seeds
             changes = {"seed": int(Path(recipe).name.removeprefix("seed-")), **changes}
+    if full:
+        changes |= {"backbone.train": "all", "train.warmup_on": "images"}
+    frozen = frozen or unfreeze is not None
+    nobody_chose = not frozen and not full and is_frozen_by_default(recipe, changes)
+    if frozen or nobody_chose:
+        changes = frozen_settings(recipe, changes, unfreeze or 0)
     asked = recipe_from(recipe, changes, root=None if root is None else str(root))
+    if nobody_chose and not quiet:
+        print(
+            "Without a GPU only head and fields train, on features of the frozen network. To train "
+            "all of it: --full. Its last stage, too: --unfreeze 1.",
+            file=sys.stderr if as_json else sys.stdout,
+        )
     if out is None:
         name = Path(asked.data.name).stem or "photos"
         out = Path("runs") / f"{name}-{asked.backbone.name}-{asked.loss.name}".replace(":", "-")
@@ -428,6 +459,26 @@ def main() -> None:
         word = "[bold red]Error:[/]" if code == 2 else "[yellow]Stopped:[/]"
         printing.err().print(f"{word} {printing.plain(str(error))}", soft_wrap=True)
         sys.exit(code)
+
+
+def _refuse_two_parts(
+    frozen: bool, unfreeze: int | None, full: bool, resumes: bool, changes: Mapping[str, object]
+) -> None:
+    """Refuse options that contradict each other about the part of the network that trains."""
+    given = {"--frozen": frozen, "--unfreeze": unfreeze is not None, "--full": full}
+    names = [name for name, is_given in given.items() if is_given]
+    if unfreeze is not None and unfreeze < 1:
+        raise ValueError(f"--unfreeze must be at least 1, the last stage; got {unfreeze}.")
+    if full and len(names) > 1:
+        raise ValueError(f"--full must not be given with {names[0]}, its opposite. Choose one.")
+    if names and "backbone.train" in changes:
+        raise ValueError(
+            f"backbone.train must not be set with {names[0]}, which sets it. Leave either out."
+        )
+    if names and resumes:
+        raise ValueError(
+            f"{names[0]} must be left out to resume a run, which keeps its own recipe."
+        )
 
 
 def _run_to_resume(out: Path | None, seeds: int) -> str:

@@ -29,10 +29,7 @@ def digest_of_source(source: Source) -> str:
     """
     digest = hashlib.blake2b(digest_size=SIZE)
     if (digests := _digests_of_encoded(source)) is not None:
-        parts = [range(i, min(i + TOGETHER, len(source))) for i in range(0, len(source), TOGETHER)]
-        with ThreadPoolExecutor(usable_cores(), "weiss-digest") as threads:
-            for found in threads.map(digests, parts):
-                digest.update(found)
+        digest.update(_joined(digests, len(source)))
         return digest.hexdigest()
     arrays: Iterable[Array] = map(source.read, range(len(source)))
     if isinstance(source, (Pixels, Vectors)):
@@ -41,6 +38,25 @@ def digest_of_source(source: Source) -> str:
         digest.update(f"{array.dtype} {array.shape}\n".encode())
         digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
+
+
+def digests_of_items(source: Source) -> Array:
+    """Return ``(N, 16)`` uint8, a digest of each item by which it is recognised anywhere."""
+    if (digests := _digests_of_encoded(source)) is not None:
+        joined = _joined(digests, len(source))
+    else:
+        joined = b"".join(_of_array(source.read(item)) for item in range(len(source)))
+    return np.frombuffer(joined, dtype=np.uint8).reshape(-1, SIZE)
+
+
+def _joined(digests: Callable[[Sequence[int]], bytes], count: int) -> bytes:
+    parts = [range(i, min(i + TOGETHER, count)) for i in range(0, count, TOGETHER)]
+    with ThreadPoolExecutor(usable_cores(), "weiss-digest") as threads:
+        return b"".join(threads.map(digests, parts))
+
+
+def _of_array(array: Array) -> bytes:
+    return _of_bytes(f"{array.dtype} {array.shape}\n".encode() + array.tobytes())
 
 
 def _digests_of_encoded(source: Source) -> Callable[[Sequence[int]], bytes] | None:

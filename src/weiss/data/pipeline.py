@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weiss._base import checks, images
+from weiss._base import checks, draws, images
 from weiss._base.arrays import Array
 from weiss._base.decoding import CHUNK, Decoders
 from weiss._base.devices import gigabytes
@@ -77,6 +77,8 @@ class Pipeline:
         num_workers: decoding processes; by default one for each usable core. 0 decodes in this
             process; images that are decoded each time need at least one.
         cache: folder for images kept on disk.
+        views: for a table of vectors: ``(V, n, F)``, other vectors of the n items that train.
+            `training` serves one of the V in place of each item's own.
 
     Attributes:
         table: the items that are served, without the bad ones; make the sampler for this one.
@@ -94,6 +96,7 @@ class Pipeline:
         skip_bad: bool = False,
         num_workers: int | None = None,
         cache: str | Path | None = None,
+        views: Tensor | None = None,
     ) -> None:
         checks.one_of("keep", keep, ("auto", *STORAGES), "Pipeline")
         if short_side is not None:
@@ -105,6 +108,7 @@ class Pipeline:
         self._num_workers, self._short_side = num_workers, short_side
         self._store: Store | None = None
         self._vectors: Tensor | None = None
+        self._views = None if views is None else views.to(self.device)
         cache = None if cache is None else Path(cache)
         if isinstance(table.source, Vectors):
             self._vectors = torch.from_numpy(np.asarray(table.source.vectors)).float()
@@ -184,6 +188,9 @@ class Pipeline:
         my_positions = share_of(positions, process, num_processes)[start:]
         items = mine if rows is None else rows[mine]
         self._check_plan(items, crop.resize or crop.size)
+        if self._views is not None:
+            drawn = draws.uniform(crop.seed, draws.VIEWS, epoch, my_positions)
+            return self._serve_views(mine, items, np.floor(drawn * len(self._views)).astype(int))
         crops = [partial(crop.windows, epoch=epoch, positions=at) for at in my_positions]
         return self._serve(list(items), crops)
 
@@ -196,6 +203,20 @@ class Pipeline:
         self._check_plan(rows, crop.resize)
         parts = [rows[i : i + batch_size] for i in range(0, len(rows), batch_size)]
         return self._serve(parts, [crop.windows] * len(parts))
+
+    def random_crops(
+        self, crop: RandomCrop, number: int, places: Array, *, rows: Array, batch_size: int
+    ) -> Iterator[Batch]:
+        """Serve some rows once and in order, each in a random crop.
+
+        ``places`` ``(n,)`` and a number stand for position and epoch in `RandomCrop.windows`: the
+        same ones give the same crop.
+        """
+        self._check_plan(rows, crop.resize or crop.size)
+        starts = range(0, len(rows), batch_size)
+        at = [places[i : i + batch_size] for i in starts]
+        crops = [partial(crop.windows, epoch=number, positions=each) for each in at]
+        return self._serve([rows[i : i + batch_size] for i in starts], crops)
 
     def _check_plan(self, items: Array, side: int) -> None:
         """Refuse items that are not there; warn if crops enlarge the images that are kept."""
@@ -223,6 +244,12 @@ class Pipeline:
             yield from self._stream(source, parts, crops)
         else:
             yield from self._prepared(map(partial, repeat(self._prepare), parts, crops))
+
+    def _serve_views(self, chosen: Array, items: Array, views: Array) -> Iterator[Batch]:
+        """Serve views ``(steps, b)`` of items; ``chosen`` counts these among those that train."""
+        assert self._views is not None
+        for own, rows, which in zip(chosen, items, views, strict=True):
+            yield self._batch(self._views[which, own], rows)
 
     def _prepare(self, items: Array, crop: Crop) -> Batch:
         """Crop items from the store, or read them now if they fit nowhere and are no files."""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from weiss._base.devices import resolve_precision
+from weiss._base.devices import multiplies_bfloat16, resolve_precision
 from weiss._base.processes import Processes
 from weiss.backbones import Embedder, InputSpec
 from weiss.backbones.by_name import TIMM
@@ -52,7 +52,7 @@ def complete(
     train = {
         "batch_size": _batch_size(recipe, table.part("train").compact(), processes),
         "sampler": recipe.sampler_name,
-        "precision": resolve_precision(recipe.train.precision, device),
+        "precision": _precision(recipe, device),
     }
     evaluate = {"size": sizes.evaluate, "resize": sizes.resize}
     completed = recipe.model_copy(
@@ -66,6 +66,14 @@ def complete(
         }
     )
     return recipe_from_dict(completed.as_dict())  # which checks all of it
+
+
+def _precision(recipe: Recipe, device: torch.device) -> str:
+    """Return the precision; ``"auto"`` is bfloat16 for kept features on a CPU that has it, too."""
+    asked = recipe.train.precision
+    if asked == "auto" and recipe.is_on_features(0) and multiplies_bfloat16(device):
+        return "bf16"
+    return resolve_precision(asked, device)
 
 
 def _backbone(section: Backbone, model: Embedder) -> Backbone:

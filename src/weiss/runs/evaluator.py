@@ -77,6 +77,10 @@ class Evaluator:
         self.pipeline, self.settings, self.processes = pipeline, settings, processes
         self.table, self._crop = pipeline.table, crop
 
+    def on(self, pipeline: Pipeline) -> "Evaluator":
+        """Return the evaluator of another pipeline."""
+        return Evaluator(pipeline, self._crop, self.settings, self.processes)
+
     @torch.no_grad()
     def embed(
         self,

@@ -5,6 +5,7 @@ Dimensions: N items, B batch, C training classes, D embedding size.
 
 import warnings
 from collections.abc import Iterator
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,13 @@ class Experiment:
         )
         wanted = "valid" if evaluate.on == "held_out" else "test"
         self.measured = wanted if self.can_be_measured(wanted) else None
+
+    def on(self, pipeline: Pipeline) -> "Experiment":
+        """Return the same experiment with another pipeline of the same items."""
+        other = copy(self)
+        other.pipeline, other.table = pipeline, pipeline.table
+        other.evaluator = self.evaluator.on(pipeline)
+        return other
 
     @property
     def num_classes(self) -> int:

@@ -29,6 +29,7 @@ from weiss._base.processes import is_main_process
 from weiss._base.tensor_files import DamagedFileError, read_tensors, write_tensors
 from weiss.backbones import BACKBONES, Embedder, make_backbone
 from weiss.backbones.by_name import TIMM
+from weiss.backbones.lora import merged_state
 from weiss.backbones.timm_networks import refuse_outside
 from weiss.losses import make_loss
 from weiss.losses.shards import whole_state
@@ -58,6 +59,8 @@ names.
 CHECKSUMS = "checksums"
 """The entry of result.json with checksums of metrics.jsonl and of its other entries; 0.1 wrote
 none. recipe.toml has none: people may edit it, and a resumed run compares it with its state."""
+OF_TRAINING = ("weights", "train", "lora_rank", "lora_alpha")
+"""Keys of ``[backbone]`` that say how a network trains; a trained one does not depend on them."""
 LOSS = "loss."
 """How the names of the loss's tensors begin in the file of the model."""
 FACTS = "run"
@@ -315,9 +318,12 @@ class Kept:
 
     @classmethod
     def now(cls, model: nn.Module, loss: nn.Module, facts: dict[str, Any]) -> "Kept":
-        """Copy a network and its loss; all processes must call it if they share the classes."""
+        """Copy a network and its loss; all processes must call it if they share the classes.
+
+        Adapters are added to the weights, so that the copy is a plain network.
+        """
         state = whole_state(loss, wanted=is_main_process())
-        tensors = {name: value.clone() for name, value in model.state_dict().items()}
+        tensors = merged_state(model)
         tensors |= {f"{LOSS}{name}": value.clone() for name, value in state.items()}
         return cls(tensors, str(getattr(model, "architecture", "")), facts)
 
@@ -339,7 +345,8 @@ def build_backbone(
     wanted = dict(section)
     name = wanted.pop("name")
     if not weights:
-        wanted.pop("weights", None)
+        for key in OF_TRAINING:
+            wanted.pop(key, None)
         if isinstance(name, str) and name.startswith(TIMM) and not trust:
             refuse_outside(name.removeprefix(TIMM), wanted)
         if name not in BACKBONES or BACKBONES[name].needs_weights:

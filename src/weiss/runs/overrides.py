@@ -137,8 +137,8 @@ def _change_backbone(values: dict[str, Any], changes: Mapping[str, Any]) -> None
         return
     dropped = {"pooling"}
     if isinstance(new, str) and new in BACKBONES and not BACKBONES[new].needs_weights:
-        # It starts from random weights, and has no statistics yet that could be frozen.
-        dropped |= {"weights", "freeze_bn"}
+        # It starts from random weights, and has nothing yet that could be frozen.
+        dropped |= {"weights", "freeze_bn", "train", "lora_rank", "lora_alpha"}
     kept = set(Backbone.model_fields) - dropped
     values["backbone"] = {k: v for k, v in values.get("backbone", {}).items() if k in kept}
 

@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import ValidationError, model_validator
 
 from weiss._base import checks
+from weiss.backbones.trained_part import FROZEN
 from weiss.losses.by_name import LOSSES
 from weiss.runs.recipe_sections import (
     Augment,
@@ -76,6 +77,11 @@ class Recipe(Section):
         """Whether the network that held-out classes chose is measured on the test set."""
         return self.evaluate.on == "held_out" and self.evaluate.then_test
 
+    def is_on_features(self, epoch: int) -> bool:
+        """Return whether an epoch, counted from 0, trains on kept features, and not on images."""
+        in_warmup = self.train.warmup_on == "features" and epoch < self.train.warmup_epochs
+        return in_warmup or self.backbone.train == FROZEN
+
     def as_dict(self) -> dict[str, Any]:
         """Return every entry as nested dicts of plain values; what is None is left out."""
         values: dict[str, Any] = plain(self.model_dump(by_alias=True))
@@ -122,6 +128,7 @@ class Recipe(Section):
                 f"train.warmup_epochs must be at most train.epochs, {train.epochs}, which include "
                 f"the warm-up; got {train.warmup_epochs}."
             )
+        yield from self._not_on_features()
         if 0 < train.patience < self.evaluate.every:
             yield (
                 f"train.patience must be at least evaluate.every, {self.evaluate.every}, or "
@@ -131,10 +138,43 @@ class Recipe(Section):
         named = ", ".join(name for name in LOSSES if Loss(name=name).has_fields)
         if train.shard_classes:
             yield from self._not_for_shards(named)
-        if self.fields.how != "joint" and not loss.has_fields:
+        yield from self._unused_settings_of_fields(named)
+
+    def _unused_settings_of_fields(self, named: str) -> Iterator[str]:
+        fields, loss = self.fields, self.loss
+        for key, default in (("how", "joint"), ("start", "random")):
+            given = getattr(fields, key)
+            if given != default and not loss.has_fields:
+                yield (
+                    f"fields.{key} must be {default!r} for loss {loss.name!r}, which has no mean "
+                    f"fields; got {given!r}. Leave it out, or choose one of {named}."
+                )
+        if fields.start != "random" and fields.how != "joint":
             yield (
-                f"fields.how must be 'joint' for loss {loss.name!r}, which has no mean fields; got "
-                f"{self.fields.how!r}. Leave it out, or choose one of {named}."
+                f"fields.start must be left out for fields.how={fields.how!r}, which sets fields "
+                f"to class means by itself; got {fields.start!r}."
+            )
+
+    def _not_on_features(self) -> Iterator[str]:
+        """Yield what contradicts a training on kept features, or needs one."""
+        train, is_frozen = self.train, self.backbone.train == FROZEN
+        if train.warmup_on == "features" and self.backbone.name == "features":
+            yield "train.warmup_on must be 'images' for the backbone 'features': it has no trunk."
+        if train.warmup_on == "features" and not train.warmup_epochs and not is_frozen:
+            yield (
+                "train.warmup_on must be 'images' without a warm-up; got 'features' with "
+                "train.warmup_epochs=0. Set train.warmup_epochs, or backbone.train='frozen'."
+            )
+        if self.augment.views and train.warmup_on == "images" and not is_frozen:
+            yield (
+                f"augment.views must be 0 where no epoch trains on kept features; got "
+                f"{self.augment.views}. Set backbone.train='frozen' or train.warmup_on='features', "
+                "or leave it out."
+            )
+        if is_frozen and self.optim.layer_decay != 1:
+            yield (
+                "optim.layer_decay must be 1 for backbone.train='frozen', of which no stage "
+                f"trains; got {self.optim.layer_decay:g}. Leave it out."
             )
 
     def _not_for_shards(self, named: str) -> Iterator[str]:

@@ -72,6 +72,12 @@ def recipe_file(source: str) -> Path:
     return _found(source)[0]
 
 
+def is_own_images(source: str | Path) -> bool:
+    """Return whether a source of `recipe_from` is a folder or a list of images."""
+    path, data = _found(str(source))
+    return path == shipped_recipes()["photos"] and data is not None
+
+
 def _found(source: str) -> tuple[Path, str | None]:
     """Return the file of the recipe, and the data to use it on if it names none."""
     shipped, path = shipped_recipes(), Path(source)

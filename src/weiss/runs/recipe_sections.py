@@ -21,6 +21,7 @@ from weiss._base import checks
 from weiss.backbones.by_name import BACKBONES, TIMM
 from weiss.backbones.embedder import FREEZING, HEADS
 from weiss.backbones.pooling import POOLINGS
+from weiss.backbones.trained_part import ALL, NAMED, PARTS
 from weiss.data.cache import STORAGES
 from weiss.data.crops import RandomCrop
 from weiss.data.own_data import HOW_TO_SPLIT, Assembly
@@ -158,6 +159,11 @@ class Backbone(_WithArguments):
     )
     head: Annotated[str, among(HEADS)] = entry("linear", "from features to the embedding")
     freeze_bn: Annotated[str, among(FREEZING)] = entry("none", "what of batch norm does not change")
+    train: Annotated[str, Field(pattern=f"^(?:{PARTS.pattern})$"), is_a(NAMED)] = entry(
+        ALL, "the part of the trunk that trains; all, frozen, last:N (stages) or lora"
+    )
+    lora_rank: Count = entry(8, "lora: rank of the adapters")
+    lora_alpha: Positive = entry(16.0, "lora: adapters are multiplied by alpha / rank")
 
     @model_validator(mode="after")
     def _arguments_belong_to_the_network(self) -> "Backbone":
@@ -171,6 +177,10 @@ class Backbone(_WithArguments):
         if self.pooling == "own":
             listed = ", ".join(map(repr, POOLINGS))
             raise ValueError(f"pooling must be one of {listed} for {self.name!r}; got 'own'.")
+        if self.name == "features" and self.train != ALL:
+            raise ValueError(
+                f"train must be {ALL!r} for 'features', which has no trunk; got {self.train!r}."
+            )
         taken = BACKBONES[self.name].arguments
         known = [f"backbone.{key}" for key in (*type(self).model_fields, *taken)]
         problems = [
@@ -234,6 +244,9 @@ class Augment(Section):
     ratio: Range = entry((3 / 4, 4 / 3), "least and greatest width / height")
     flip: Annotated[float, is_a("a probability, 0 to 1")] = entry(0.5, "left-right flips")
     resize: MaybeCount = entry(None, "shorter side before the crop; left out: as it is")
+    views: Index = entry(
+        0, "on kept features: random crops of each training image; 0: its centre alone"
+    )
 
     @model_validator(mode="after")
     def _is_a_crop(self) -> "Augment":
@@ -247,6 +260,11 @@ class Optim(Section):
     name: Annotated[str, among(("adamw", "rmsprop", "sgd"))] = entry("adamw", "the optimiser")
     lr: Positive = entry(1e-4, "of the network")
     class_lr: MaybePositive = entry(None, "of class vectors; left out: the loss's scale times lr")
+    layer_decay: Annotated[
+        float, Field(gt=0, le=1), is_a("a number greater than 0 and at most 1")
+    ] = entry(
+        1.0, "the last stage of the trunk has lr times this, the one before it that squared, ..."
+    )
     weight_decay: NotNegative = entry(1e-4, "of every group")
     momentum: Share = entry(0.9, "for rmsprop and sgd")
     clip_value: NotNegative = entry(10.0, "largest entry of the network's gradients; 0: off")
@@ -294,6 +312,9 @@ class Train(Section):
     steps: MaybeCount = entry(None, "per_class: batches an epoch; left out: images / batch size")
     accumulate: Count = entry(1, "number of parts in which a batch goes through the network")
     warmup_epochs: Index = entry(1, "first epochs, in which only head and class vectors train")
+    warmup_on: Annotated[str, among(("images", "features"))] = entry(
+        "images", "features: warm-up trains on features that are computed once"
+    )
     patience: Index = entry(5, "early stopping: epochs without a better score; 0: never")
     precision: Annotated[str, among(("auto", "fp32", "bf16", "fp16"))] = entry("auto", "autocast")
     channels_last: Flag = entry(True, "memory layout of images")
@@ -314,6 +335,9 @@ class Fields(Section):
     how: Annotated[str, among(("joint", "alternating", "class_mean"))] = entry(
         "joint",
         "joint: trained with the network; alternating: solved in turns; class_mean: tracked",
+    )
+    start: Annotated[str, among(("random", "class_means"))] = entry(
+        "random", "joint: where fields begin; class_means: of the network before training"
     )
     every: Count = entry(1, "alternating: epochs between two solutions")
     passes: Count = entry(5, "alternating: passes over the training embeddings when solving")

@@ -9,7 +9,7 @@ from weiss._base.progress import duration
 from weiss.backbones import Embedder
 from weiss.evaluation.metrics import TITLES
 from weiss.losses import LOSSES
-from weiss.runs import Train
+from weiss.runs import Recipe, Train
 from weiss.runs.experiment import Experiment
 
 RECENT = 10
@@ -35,6 +35,17 @@ def opening(experiment: Experiment, model: Embedder, folder: Path) -> str:
         f"{experiment.num_classes:,} classes train, {experiment.steps} batches of "
         f"{recipe.train.batch_size} an epoch\n"
         f"measured on {measured}; writing to {folder}"
+    )
+
+
+def features_line(recipe: Recipe, experiment: Experiment, count: int, seconds: float) -> str:
+    """Return a line about the features that a run trains on; ``count`` were not kept before."""
+    views, train = recipe.augment.views, len(experiment.train_rows)
+    number = len(experiment.table) + views * train
+    shown = f" and {views} random crops of each of {train:,}" if views else ""
+    return (
+        f"trains on features of the frozen trunk, of {len(experiment.table):,} images{shown}: "
+        f"{number - count:,} were kept, {count:,} computed in {seconds:.0f} s"
     )
 
 

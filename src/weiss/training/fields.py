@@ -1,5 +1,6 @@
-"""Mean fields that have no gradient step: set at the beginning of an epoch."""
+"""Mean fields that are set at the beginning of an epoch: at class means, or solved for."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -9,6 +10,7 @@ from weiss.losses import MeanFieldLoss
 from weiss.losses.self_consistency import class_means_of, solve_fields
 from weiss.runs import Fields
 from weiss.runs.experiment import Experiment
+from weiss.theory.distances import unit
 
 
 def place_fields(
@@ -22,7 +24,11 @@ def place_fields(
 
     ``embed`` returns the embeddings ``(N, D)`` of the training items.
     """
-    if not isinstance(loss, MeanFieldLoss) or settings.how == "joint":
+    if not isinstance(loss, MeanFieldLoss):
+        return
+    if settings.how == "joint":
+        if settings.start == "class_means" and epoch == 0:
+            _start_at_class_means(loss, embed(), experiment)
         return
     solves = settings.how == "alternating" and epoch % settings.every == 0
     if solves or epoch == 0:
@@ -37,3 +43,17 @@ def place_fields(
             solve_fields(loss, embeddings, labels, batches, settings.lr)
     # Each process changes its own copy; on a GPU sums may differ in their last bits.
     experiment.processes.agree([loss.fields.data])
+
+
+@torch.no_grad()
+def _start_at_class_means(loss: MeanFieldLoss, embeddings: Tensor, experiment: Experiment) -> None:
+    """Set fields that train to the means of their classes, before the first step.
+
+    Under cosine only their direction counts; they get the length of random ones, sqrt(D), because
+    the learning rate of fields is made for that length.
+    """
+    means_CD = class_means_of(embeddings, experiment.train_labels(), experiment.num_classes)
+    experiment.processes.agree([means_CD])  # on a GPU sums may differ in their last bits
+    if loss.distance == "cosine":
+        means_CD = unit(means_CD) * math.sqrt(means_CD.shape[1])
+    loss.fields.copy_(means_CD[loss.shard.first :][: len(loss.fields)])

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import one_hot
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from weiss._base.devices import refuse_absent_device
+from weiss._base.devices import is_cpu, refuse_absent_device
 from weiss._base.parent import end_with
 from weiss._base.processes import Processes, is_distributed
 from weiss.backbones import Embedder
@@ -171,10 +171,8 @@ def make_accelerator(recipe: Recipe, folder: Path) -> tuple[Any, Processes]:
         # It keeps the device of the last run in this process; this run may use another.
         AcceleratorState._reset_state(reset_partial_state=True)
     # Without a GPU "auto" is the CPU, named so that processes find each other there.
-    has_other = torch.cuda.is_available() or torch.backends.mps.is_available()
-    is_cpu = recipe.train.device == "cpu" or (recipe.train.device == "auto" and not has_other)
     accelerator = Accelerator(
-        cpu=is_cpu,
+        cpu=is_cpu(recipe.train.device),
         mixed_precision="no",  # `Stepper` sets it, for the network and not for the loss
         log_with=wanted or None,
         project_dir=folder,

@@ -20,18 +20,22 @@ from torch.nn.parallel import DistributedDataParallel
 from weiss._base.devices import autocast
 from weiss._base.processes import Processes
 from weiss.backbones import Embedder
+from weiss.backbones.embedder import HeadOnly
+from weiss.backbones.trained_part import stages_after
 from weiss.losses.parameter_groups import parameter_groups
 from weiss.losses.shards import is_sharded
 from weiss.runs import Optim, Recipe
 from weiss.training.graphs import CapturedNetwork, can_be_captured, captured
 
 
-def make_optimizer(recipe: Recipe, model: nn.Module, loss: nn.Module) -> torch.optim.Optimizer:
+def make_optimizer(recipe: Recipe, model: Embedder, loss: nn.Module) -> torch.optim.Optimizer:
     """Build the optimiser of a recipe, each kind of parameter at its rate."""
     settings: Optim = recipe.optim
     groups = parameter_groups(
         model, loss, settings.lr, settings.weight_decay, class_lr=settings.class_lr
     )
+    if settings.layer_decay != 1:
+        groups = [part for group in groups for part in _by_stage(group, model, settings)]
     for group in groups:
         group["rate"] = group["lr"]  # what a schedule multiplies
     if settings.name == "adamw":
@@ -40,6 +44,25 @@ def make_optimizer(recipe: Recipe, model: nn.Module, loss: nn.Module) -> torch.o
     if settings.name == "rmsprop":
         return torch.optim.RMSprop(groups, lr=settings.lr, momentum=settings.momentum)
     return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum)
+
+
+def _by_stage(group: dict[str, Any], model: Embedder, settings: Optim) -> Iterator[dict[str, Any]]:
+    """Yield the parts of a group: the head at its rate, each stage of the trunk at its own.
+
+    ``lr layer_decay^(1 + s)`` for a stage with s stages after it: as in timm, the head counts.
+    """
+    after = stages_after(model)
+    parts: dict[int | None, list[nn.Parameter]] = {}
+    for parameter in group["params"]:
+        parts.setdefault(after.get(parameter), []).append(parameter)
+    names = list(reversed(model.trunk.parameters_by_stage()))
+    for count, parameters in parts.items():
+        if count is None:  # the head, or class vectors
+            yield {**group, "params": parameters}
+            continue
+        rate = group["lr"] * settings.layer_decay ** (count + 1)
+        name = f"{group['name']}.{names[count]}"
+        yield {**group, "name": name, "params": parameters, "lr": rate}
 
 
 class Stepper:
@@ -61,35 +84,40 @@ class Stepper:
         self._recipe, self._device = recipe, device
         self._settings, self._parts = recipe.optim, recipe.train.accumulate
         self._compiled: Any = torch.compile(model) if recipe.train.compile else model
+        self._network: Any = self._compiled
         self._forward: Any = None
-        self._warming_up: bool | None = None
+        self._phase: tuple[bool, bool] | None = None
 
-    def set_phase(self, warming_up: bool) -> None:
+    def set_phase(self, warming_up: bool, on_features: bool = False) -> None:
         """Begin or end warm-up, in which the parameters of the trunk do not change.
 
         The statistics of batch normalisation that is not frozen are no parameters and change.
-        To be called in training mode, while no thread prepares batches.
+        With ``on_features`` steps take features ``(b, F)`` in place of images, through the head
+        alone and in float32. To be called in training mode, while no thread prepares batches.
         """
-        if warming_up == self._warming_up:
+        if (warming_up, on_features) == self._phase:
             return
         self.release()
-        self._warming_up = warming_up
+        self._phase = warming_up, on_features
         for parameter in self.model.trunk_parameters():
             parameter.requires_grad_(not warming_up)
             # An optimiser changes every parameter with a gradient, even an old one.
             parameter.grad = None
-        self._forward = self._compiled
+        self._network = HeadOnly(self.model) if on_features else self._compiled
+        self._forward = self._network
         if self.processes.size > 1:
             # Made in each phase: it must know which parameters get gradients.
-            self._forward = DistributedDataParallel(self._compiled)
-        elif can_be_captured(self.model, self._recipe, self.processes, self._device):
+            self._forward = DistributedDataParallel(self._network)
+        elif not on_features and can_be_captured(
+            self.model, self._recipe, self.processes, self._device
+        ):
             self._forward = captured(self.model, self._recipe, self.precision, self._device)
 
     def release(self) -> None:
         """Free what only steps need; the next phase makes it again."""
         if isinstance(self._forward, CapturedNetwork):
             self._forward.release()
-        self._forward, self._warming_up = None, None
+        self._forward, self._phase = None, None
 
     def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Take a step.
@@ -118,15 +146,15 @@ class Stepper:
         parts = images.chunk(self._parts)
         whole = len(parts) == 1
         if whole:
-            with self.precision():
+            with self._precision():
                 own_bD = self._forward(images)
         else:
             states = []
-            with torch.no_grad(), self.precision(), _frozen_statistics(self.model):
+            with torch.no_grad(), self._precision(), _frozen_statistics(self.model):
                 rows = []
                 for part in parts:
                     states.append(_random_state(images.device))
-                    rows.append(self._compiled(part))
+                    rows.append(self._network(part))
                 own_bD = torch.cat(rows)
         joined_BD = self.processes.join(own_bD.detach()).requires_grad_()
         labels_B = self.processes.join(labels)
@@ -146,10 +174,13 @@ class Stepper:
         for state, part, gradient in zip(states, parts, gradients, strict=True):
             _set_random_state(state, images.device)
             with self._unsynchronised(part is not parts[-1]):
-                with self.precision():
+                with self._precision():
                     again_bD = self._forward(part)
                 again_bD.backward(gradient)
         return value, joined_BD, labels_B
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        return nullcontext() if isinstance(self._network, HeadOnly) else self.precision()
 
     def _unsynchronised(self, wanted: bool) -> AbstractContextManager[Any]:
         if wanted and isinstance(self._forward, DistributedDataParallel):

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from weiss._base import draws
 from weiss._base.interrupts import StoppedError, StopRequest
 from weiss._base.processes import Processes
 from weiss._base.progress import Bar
 from weiss.backbones import Embedder
+from weiss.backbones.embedder import HeadOnly
 from weiss.data import Table
 from weiss.losses import MeanFieldLoss
 from weiss.losses.self_consistency import follow_class_means, order_parameters
@@ -29,6 +30,8 @@ from weiss.losses.shards import is_sharded
 from weiss.runs import Kept, Recipe, Run, to_toml
 from weiss.runs.card import card
 from weiss.runs.evaluator import NotFiniteError
+from weiss.runs.experiment import Experiment
+from weiss.runs.features import experiment_on_features
 from weiss.runs.folder import METRICS, MODEL
 from weiss.runs.provenance import made_with
 from weiss.training import console, results
@@ -132,6 +135,7 @@ class Training:
         self.at = Position()
         self.best: dict[str, Any] | None = None
         self._unwritten: Kept | None = None
+        self._features: Experiment | None = None
         self._has_tensors = True  # False: a finished run without a state, whose result is lost
         self.watch, self.stop = LossWatch(self.device), stop
 
@@ -154,6 +158,8 @@ class Training:
             self.bar = bar
             try:
                 self._print(console.opening(self.experiment, self.model, self.run.folder))
+                if self._is_on_features() and not self._is_over():
+                    self._on_features()  # before the bar of training shows
                 while not self._is_over():
                     self._train_epoch()
                     self._close_epoch()
@@ -178,10 +184,12 @@ class Training:
     # One epoch
 
     def _train_epoch(self) -> None:
-        epoch, experiment = self.at.epoch, self.experiment
+        epoch = self.at.epoch
         self.model.train()
         self.loss.train()
-        self.stepper.set_phase(warming_up=epoch < self.recipe.train.warmup_epochs)
+        is_warmup, on_features = epoch < self.recipe.train.warmup_epochs, self._is_on_features()
+        self.stepper.set_phase(is_warmup, on_features)
+        experiment = self._on_features() if on_features else self.experiment
         if self.at.step == 0:
             self.means.clear()
             place_fields(self.loss, self.recipe.fields, epoch, experiment, self._embed_training)
@@ -244,19 +252,43 @@ class Training:
 
     def _evaluate(self, model: Embedder, split: str) -> dict[str, float | int]:
         try:
-            options = self._embedding_options()
-            return self.experiment.evaluator.evaluate(model, split, **options).summary()
+            experiment, network, options = self._embedding(model)
+            return experiment.evaluator.evaluate(network, split, **options).summary()
         except NotFiniteError as error:
             self.parts.refuse_not_finite(self.at)
             raise NotFiniteError(f"{error} That is after epoch {self.at.epoch + 1}.") from error
 
-    def _embedding_options(self) -> dict[str, Any]:
-        # Several processes embed different numbers of batches, and agree between steps.
-        watch = self._stop_if_wanted if self.processes.size == 1 else lambda: None
-        return {"precision": self.stepper.precision, "watch": watch}
+    def _embedding(self, model: Embedder) -> tuple[Experiment, nn.Module, dict[str, Any]]:
+        """Return the data, the network and the options with which a network embeds items."""
+        if self._is_on_features():
+            options = {"precision": nullcontext, "watch": self._watch}
+            return self._on_features(), HeadOnly(model), options
+        return self.experiment, model, {"precision": self.stepper.precision, "watch": self._watch}
 
     def _embed_training(self) -> Tensor:
-        return self.experiment.embed_training(self.model, **self._embedding_options())
+        experiment, network, options = self._embedding(self.model)
+        return experiment.embed_training(network, **options)
+
+    def _watch(self) -> None:
+        # Several processes embed different numbers of batches, and agree between steps.
+        if self.processes.size == 1:
+            self._stop_if_wanted()
+
+    def _is_on_features(self) -> bool:
+        return self.recipe.is_on_features(self.at.epoch)
+
+    def _on_features(self) -> Experiment:
+        """Return the data as features of the trunk, which does not change; computed once."""
+        if self._features is None:
+            self._add_time()
+            before = self.at.epoch_seconds
+            self._features, count = experiment_on_features(
+                self.experiment, self.model, watch=self._watch, quiet=self.quiet
+            )
+            self._add_time()
+            seconds, self.at.epoch_seconds = self.at.epoch_seconds - before, before
+            self._print(console.features_line(self.recipe, self._features, count, seconds))
+        return self._features
 
     def _is_best(self, line: dict[str, Any]) -> bool:
         if "evaluation" not in line or self.best is None:
