@@ -159,6 +159,10 @@ def test_what_cannot_be_embedded_is_refused_with_a_remedy(stripes, fitted, blobs
         EmbeddingEstimator().fit(paths, labels[:3])
     with pytest.raises(ValueError, match="loss.name must be one of .*Did you mean 'mf_cwms'"):
         EmbeddingEstimator(loss="mf_cmws").fit(*blobs)
+    with pytest.raises(
+        ValueError, match="train.epochs must have one value; got 2 .* 3 by settings"
+    ):
+        EmbeddingEstimator(epochs=2, settings={"train.epochs": 3}).fit(*blobs)
     features = EmbeddingEstimator(**QUICK).fit(*blobs)
     with pytest.raises(ValueError, match="must be a matrix of features"):
         features.transform(paths)

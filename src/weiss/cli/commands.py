@@ -305,7 +305,7 @@ def train(
     from weiss._base.processes import is_main_process, leave_process_group
     from weiss.runs import overrides_from, recipe_from
     from weiss.runs.frozen import frozen_settings, is_frozen_by_default
-    from weiss.runs.overrides import SHORT
+    from weiss.runs.overrides import SHORT, with_options
     from weiss.training import train as train_one
     from weiss.training import train_seeds
 
@@ -335,15 +335,7 @@ def train(
         "data.shared_classes": shared_classes or None,
         "data.nested": nested or None,
     }
-    changes = {key: value for key, value in options.items() if value is not None}
-    said = overrides_from(overrides or ())
-    for key in changes.keys() & said.keys():
-        if changes[key] != said[key]:
-            raise ValueError(
-                f"{key} must have one value; got {changes[key]!r} by its own option and "
-                f"{said[key]!r} by --set. Leave one of them out."
-            )
-    changes |= said
+    changes = with_options(options, overrides_from(overrides or ()), "--set")
     _refuse_two_parts(frozen, unfreeze, full, resume and recipe is None, changes)
     if resume and recipe is None:
         recipe = _run_to_resume(out, seeds)

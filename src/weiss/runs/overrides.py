@@ -53,6 +53,24 @@ def overrides_from(texts: Sequence[str]) -> dict[str, Any]:
     return {".".join(path): value for path, value in map(override_from, texts)}
 
 
+def with_options(
+    options: Mapping[str, Any], overrides: Mapping[str, Any], name: str
+) -> dict[str, Any]:
+    """Return changes by options of their own, those not None, and overrides, by ``name``, in one.
+
+    Raises:
+        ValueError: a key has two values.
+    """
+    given = {key: value for key, value in options.items() if value is not None}
+    for key in given.keys() & overrides.keys():
+        if given[key] != overrides[key]:
+            raise ValueError(
+                f"{key} must have one value; got {given[key]!r} by its own option and "
+                f"{overrides[key]!r} by {name}. Leave one of them out."
+            )
+    return {**given, **overrides}
+
+
 def override_from(override: str) -> tuple[tuple[str, ...], Any]:
     """Read ``section.key=value``: the parts of the key, and a value of TOML, else plain text.
 

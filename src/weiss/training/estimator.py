@@ -28,7 +28,7 @@ from weiss.data.table import Table
 from weiss.evaluation import evaluate_retrieval
 from weiss.runs import Recipe, Run, recipe_from, recipe_from_dict, recipe_with
 from weiss.runs.evaluate import device_to_embed_on, make_evaluator, precision_on
-from weiss.runs.overrides import SHORT
+from weiss.runs.overrides import SHORT, with_options
 from weiss.training.trainer import train
 
 IMAGES = "photos"
@@ -195,9 +195,9 @@ class EmbeddingEstimator(
             device: where to compute.
             trust: as for `weiss.runs.Run`.
         """
-        estimator = cls(recipe=str(folder), device=device)
-        estimator._load(Run(folder, trust=trust))
-        names = (Run(folder).model_facts() or {}).get("class_names", ())
+        estimator, run = cls(recipe=str(folder), device=device), Run(folder, trust=trust)
+        estimator._load(run)
+        names = (run.model_facts() or {}).get("class_names", ())
         estimator.classes_ = np.array(names, dtype=object)
         if estimator.recipe_.backbone.name == "features":
             estimator.n_features_in_ = estimator.model_.trunk.num_features
@@ -227,13 +227,11 @@ class EmbeddingEstimator(
     def _recipe(self, *, is_vectors: bool) -> Recipe:
         defaults = FEATURES if is_vectors and self.recipe is None else {}
         given = {key: getattr(self, name) for name, key in SHORT.items()}
-        given["train.device"] = self.device
-        if self.random_state is not None:
-            given["seed"] = _seed(self.random_state)
-        changes = {key: value for key, value in given.items() if value is not None}
-        if "backbone.weights" in changes:
-            changes["backbone.weights"] = str(changes["backbone.weights"])
-        changes = {**EVERYTHING_TRAINS, **defaults, **changes, **(self.settings or {})}
+        given["backbone.weights"] = None if self.weights is None else str(self.weights)
+        given["train.device"] = None if self.device == "auto" else self.device
+        given["seed"] = None if self.random_state is None else _seed(self.random_state)
+        given = with_options(given, self.settings or {}, "settings")
+        changes = {**EVERYTHING_TRAINS, **defaults, **given}
         return recipe_from(
             IMAGES if self.recipe is None else self.recipe,
             {**changes, "data.name": "features" if is_vectors else "images"},
