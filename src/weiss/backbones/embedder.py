@@ -16,7 +16,9 @@ from weiss._base import checks
 from weiss.backbones.pooling import POOLINGS
 from weiss.backbones.trunk import InputConversion, InputSpec, Trunk
 
-HEADS = ("linear", "relu")
+HEADS = LINEAR, RELU, NO_HEAD = "linear", "relu", "none"
+EMBEDDING_SIZE = 512
+"""The usual D, where a head can make it any."""
 FREEZING = ("none", "statistics", "all")
 
 
@@ -25,12 +27,13 @@ class Embedder(nn.Module):
 
     Args:
         trunk: the network; see `weiss.backbones.Trunk`.
-        embedding_size: D.
-        pooling: a name of `weiss.backbones.POOLINGS`; None for the usual one of this trunk. Must
-            be None for a trunk that returns vectors.
-        head: ``"linear"``, one linear layer; or ``"relu"``, a linear layer to F features and a
-            ReLU before it, as in the paper's MLRC runs (the paper does not give the width). Weights
-            are initialised by Kaiming's method (fan-out), biases are zero.
+        embedding_size: D; None for 512, or for F without a head.
+        pooling: a name of `weiss.backbones.POOLINGS`; None for the usual one, see `usual_pooling`.
+            Must be None for a trunk that returns vectors.
+        head: ``"linear"``, one linear layer; ``"relu"``, a linear layer to F features and a
+            ReLU before it, as in the paper's MLRC runs (the paper does not give the width); or
+            ``"none"``: the embedding is the pooled features. Weights are initialised by Kaiming's
+            method (fan-out), biases are zero.
         freeze_bn: the part of the trunk's batch normalisation that is frozen, see
             `freeze_batch_norm`.
 
@@ -51,10 +54,10 @@ class Embedder(nn.Module):
     def __init__(
         self,
         trunk: Trunk,
-        embedding_size: int = 512,
+        embedding_size: int | None = None,
         *,
         pooling: str | None = None,
-        head: str = "linear",
+        head: str = LINEAR,
         freeze_bn: str = "none",
     ) -> None:
         super().__init__()
@@ -68,11 +71,11 @@ class Embedder(nn.Module):
                 "trunk must have no classifier for Embedder, which needs its features; got "
                 f"{type(trunk).__name__} with num_classes={trunk.num_classes}. Pass num_classes=0."
             )
-        self.embedding_size = checks.count("embedding_size", embedding_size, "Embedder")
         head = checks.one_of("head", head, HEADS, "Embedder")
+        self.embedding_size = _embedding_size(trunk, embedding_size, head)
         self.conversion = InputConversion(trunk.input)
         self.trunk = trunk
-        self.pooling = _pooling(trunk, pooling)
+        self.pooling = _pooling(trunk, pooling, head)
         self.head = _head(trunk.num_features, self.embedding_size, head)
         self.freeze_bn = "none"
         self._frozen: set[nn.Parameter] = set()
@@ -179,7 +182,28 @@ def _unit(raw: Tensor) -> Tensor:
     return functional.normalize(raw.to(torch.promote_types(raw.dtype, torch.float32)), dim=1)
 
 
-def _pooling(trunk: Trunk, name: str | None) -> nn.Module:
+def usual_pooling(trunk: Trunk, head: str) -> str:
+    """Return the pooling of a trunk of maps that is used if none is asked for.
+
+    That of the trunk before a head, which learns from it. Without a head ``"avg"``: behind it the
+    classifiers stood with which networks were pretrained.
+    """
+    return "avg" if head == NO_HEAD else trunk.pooling
+
+
+def _embedding_size(trunk: Trunk, asked: int | None, head: str) -> int:
+    if head != NO_HEAD:
+        return checks.count("embedding_size", EMBEDDING_SIZE if asked is None else asked, "Embedder")
+    if asked not in (None, trunk.num_features):
+        raise ValueError(
+            f"embedding_size must be {trunk.num_features}, the number of features of "
+            f"{trunk.architecture or type(trunk).__name__}, for head='none', which has no layer to "
+            f"change it; got {asked!r}. Leave it out, or use head='linear'."
+        )
+    return trunk.num_features
+
+
+def _pooling(trunk: Trunk, name: str | None, head: str) -> nn.Module:
     if trunk.pooled:
         checks.unused(
             "pooling",
@@ -188,13 +212,15 @@ def _pooling(trunk: Trunk, name: str | None) -> nn.Module:
             "Embedder",
         )
         return nn.Identity()
-    chosen = trunk.pooling if name is None else name
+    chosen = usual_pooling(trunk, head) if name is None else name
     return POOLINGS[checks.one_of("pooling", chosen, POOLINGS, "Embedder")]()
 
 
 def _head(num_features: int, embedding_size: int, kind: str) -> nn.Sequential:
     head = nn.Sequential()
-    if kind == "relu":
+    if kind == NO_HEAD:
+        return head  # which returns what it is given
+    if kind == RELU:
         head.add_module("hidden", nn.Linear(num_features, num_features))
         head.add_module("relu", nn.ReLU())
     head.add_module("embedding", nn.Linear(num_features, embedding_size))

@@ -9,6 +9,7 @@ from weiss._base.devices import multiplies_bfloat16, resolve_precision
 from weiss._base.processes import Processes
 from weiss.backbones import Embedder, InputSpec
 from weiss.backbones.by_name import TIMM
+from weiss.backbones.embedder import usual_pooling
 from weiss.data import Table
 from weiss.losses import LOSSES, loss_settings
 from weiss.runs.recipe import Recipe, recipe_from_dict
@@ -77,12 +78,12 @@ def _precision(recipe: Recipe, device: torch.device) -> str:
 
 
 def _backbone(section: Backbone, model: Embedder) -> Backbone:
-    found: dict[str, int | str] = {}
+    found: dict[str, int | str] = {"embedding_size": model.embedding_size}
     if section.name == "features":
         found["num_features"] = model.trunk.num_features
     pools_itself = section.name.startswith(TIMM) or model.trunk.pooled
     if section.pooling is None and not pools_itself:
-        found["pooling"] = model.trunk.pooling
+        found["pooling"] = usual_pooling(model.trunk, section.head)
     return section.model_copy(update=found)
 
 

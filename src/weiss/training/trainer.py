@@ -125,6 +125,12 @@ class Training:
         made = prepare(recipe, torch.device(accelerator.device), processes)
         self.recipe, self.device, self.processes = made.recipe, made.device, processes
         self.experiment, self.model, self.loss = made.experiment, made.model, made.loss
+        if not any(parameter.requires_grad for parameter in self.model.parameters()):
+            raise ValueError(
+                "a part of the network must train; nothing of "
+                f"{self.recipe.backbone.name!r} with backbone.head={self.recipe.backbone.head!r} "
+                "does. Set backbone.head=linear."
+            )
         self.data = data_facts(made.experiment)
         self.stepper, self.means, self.parts = made.stepper, made.means, made.parts
         self.batch_size = int(self.recipe.train.batch_size)
