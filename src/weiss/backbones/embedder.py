@@ -193,7 +193,8 @@ def usual_pooling(trunk: Trunk, head: str) -> str:
 
 def _embedding_size(trunk: Trunk, asked: int | None, head: str) -> int:
     if head != NO_HEAD:
-        return checks.count("embedding_size", EMBEDDING_SIZE if asked is None else asked, "Embedder")
+        size = EMBEDDING_SIZE if asked is None else asked
+        return checks.count("embedding_size", size, "Embedder")
     if asked not in (None, trunk.num_features):
         raise ValueError(
             f"embedding_size must be {trunk.num_features}, the number of features of "

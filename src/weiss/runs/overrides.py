@@ -128,11 +128,10 @@ def _change_backbone(values: dict[str, Any], changes: Mapping[str, Any]) -> None
     Pooling and embedding size too, if it loses its head or gets one.
     """
     section, head = values.get("backbone"), changes.get(".".join(HEAD))
-    if isinstance(section, dict) and head is not None:
-        if NO_HEAD in (head, section.get("head")) and head != section.get("head"):
-            values["backbone"] = {
-                k: v for k, v in section.items() if k not in ("pooling", "embedding_size")
-            }
+    before = section.get("head") if isinstance(section, dict) else head
+    if head is not None and head != before and NO_HEAD in (head, before):
+        for key in ("pooling", "embedding_size"):
+            values["backbone"].pop(key, None)
     old, new = _old_and_new("backbone", values, changes)
     if old == new:
         return
