@@ -177,6 +177,30 @@ class HeadOnly(nn.Module):
         return _unit(self.head(features.float()))
 
 
+class WithoutHead(nn.Module):
+    """A network without its head, as ``head="none"`` makes it, with the same trunk."""
+
+    def __init__(self, model: Embedder) -> None:
+        super().__init__()
+        self.conversion, self.trunk = model.conversion, model.trunk
+        self.pooling = _pooling(model.trunk, None, NO_HEAD)
+        # Whether features of the network are pooled in the same way, and can be used.
+        self.pools_alike = type(self.pooling) is type(model.pooling)
+        self.eval()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return ``(B, F)`` of unit length for images as `Embedder` takes them."""
+        return _unit(self.pooling(self.trunk(self.conversion(images))))
+
+
+class Unit(nn.Module):
+    """Features ``(B, F)`` in any precision to unit length."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return ``(B, F)`` of unit length, float32 or better."""
+        return _unit(features)
+
+
 def _unit(raw: Tensor) -> Tensor:
     """Return rows of unit length, float32 or better."""
     return functional.normalize(raw.to(torch.promote_types(raw.dtype, torch.float32)), dim=1)

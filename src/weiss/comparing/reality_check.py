@@ -35,7 +35,7 @@ from weiss.comparing.search_spaces import (
 )
 from weiss.comparing.units import Result, Results, Unit
 from weiss.losses import LOSSES
-from weiss.runs import Recipe, recipe_with
+from weiss.runs import recipe_with, without_head, Recipe
 from weiss.runs.experiment import open_data
 from weiss.runs.summaries import SCORES, UNTRAINED, summarised
 
@@ -197,6 +197,7 @@ class RealityCheck(Plan):
             for fold, key in enumerate(keys):
                 if key not in done:  # making and checking a recipe takes milliseconds
                     recipe = self.fold_recipe(loss, settings, fold, seed=first + fold, test=True)
+                    recipe = without_head(recipe) if loss == UNTRAINED else recipe
                     yield unit(key, recipe)
             if all(key in done for key in keys):
                 yield units.ensemble(f"{above}/ensemble", names, self.recipe)

@@ -25,6 +25,7 @@ from weiss.runs.folder import MODEL, RESULT, STATE, Run
 from weiss.runs.recipe import OF_A_MACHINE
 from weiss.runs.summaries import SCORES
 from weiss.training import measure_untrained, train
+from weiss.training.untrained import is_of_network
 
 Result = dict[str, Any]
 Results = Mapping[str, Result]
@@ -33,6 +34,8 @@ FAILURE = "failure.json"
 """Why a trial failed: this counts as its result."""
 NO_RESULT = "no_result.json"
 """Why a unit failed: it is tried again."""
+ALONE: dict[str, bool] = {"quiet": True, "pictures": False, "baseline": False}
+"""How a run of a comparison trains: the network before training has a row of its own."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ def training(key: str, recipe: Recipe) -> Unit:
     def work(folder: Path) -> Result:
         run = Run(folder)
         if run.whole_result() is None:
-            train(recipe, folder, resume=run.exists(), quiet=True, pictures=False)
+            train(recipe, folder, resume=run.exists(), **ALONE)
         shutil.rmtree(folder / STATE, ignore_errors=True)
         return run.result()
 
@@ -116,8 +119,19 @@ def trial(key: str, make_recipe: Callable[[], Recipe]) -> Unit:
 
 
 def untrained(key: str, recipe: Recipe) -> Unit:
-    """Return the unit that measures the network before its training."""
-    return Unit(key, lambda folder: measure_untrained(recipe, folder), _result_of_run)
+    """Return the unit that measures the network before its training.
+
+    A result of the network behind another head, as older versions measured it, does not count.
+    """
+
+    def found(folder: Path) -> Result | None:
+        result = _result_of_run(folder)
+        try:
+            return result if result is None or is_of_network(Run(folder), recipe) else None
+        except ValueError:  # its recipe is damaged
+            return None
+
+    return Unit(key, lambda folder: measure_untrained(recipe, folder), found)
 
 
 def ensemble(key: str, folds: Sequence[str], recipe: Recipe) -> Unit:
@@ -169,7 +183,7 @@ def computed(key: str, compute: Callable[[Path], Result]) -> Unit:
 
 def _try_training(recipe: Recipe, folder: Path, *, is_second: bool = False) -> Result:
     try:
-        return train(recipe, folder, resume=Run(folder).exists(), quiet=True, pictures=False)
+        return train(recipe, folder, resume=Run(folder).exists(), **ALONE)
     except StoppedError:
         raise
     except (ArithmeticError, RuntimeError) as error:

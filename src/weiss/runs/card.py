@@ -8,6 +8,7 @@ from weiss.backbones.by_name import IMAGENET, SCRATCH
 from weiss.evaluation.metrics import TITLES
 from weiss.losses import LOSSES
 from weiss.runs.folder import MODEL, RECIPE
+from weiss.runs.gain import gain_in_words, what_to_try
 from weiss.runs.recipe import Recipe
 from weiss.runs.summaries import UNTRAINED
 
@@ -66,6 +67,8 @@ def card(recipe: Recipe, found: dict[str, Any]) -> str:
     if found["measured_on"] in MEASURED_ON:
         once = "; the test set was looked at once, at the end" if "test" in found else ""
         note = f"\nMeasured on {MEASURED_ON[found['measured_on']]}{once}.\n"
+    brought = " ".join(filter(None, (gain_in_words(found), what_to_try(found, recipe))))
+    brought = f"\n{brought}\n" if brought else ""
     return f"""# {title}
 
 An embedding for image retrieval, {made} by Weiss.
@@ -75,7 +78,7 @@ An embedding for image retrieval, {made} by Weiss.
 - Output: vectors of unit length, {recipe.backbone.embedding_size} dimensions; compare by cosine.
 - `{MODEL}` holds {holds}.
 - {when}: `{RECIPE}`.
-
+{brought}
 {_score_table(found)}
 {note}
 

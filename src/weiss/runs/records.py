@@ -50,6 +50,9 @@ class _OfARun(Recorded):
     backbone: Text = None
     measured_on: Text = None
     test: Numbers = None
+    start: Text = None
+    before: Numbers = None
+    gain: Numbers = None
 
 
 Result: type[Recorded] = create_model(
@@ -79,6 +82,7 @@ class ModelFacts(Recorded):
     epoch: Whole = None
     metrics: Numbers = None
     seconds: Number = None
+    gain: Numbers = None
     class_names: list[str]
 
 

@@ -9,6 +9,7 @@ from weiss.losses import LOSSES
 from weiss.runs import Recipe, Run
 from weiss.runs.experiment import Experiment
 from weiss.runs.folder import METRICS
+from weiss.runs.gain import start_word
 from weiss.training.state import Position
 
 
@@ -29,6 +30,9 @@ def result_of(experiment: Experiment, at: Position, best: dict[str, Any]) -> dic
         **circumstances(experiment),
         "images_per_second": speeds[len(speeds) // 2],
     }
+    if at.before is not None and best["metrics"]:
+        found |= {"start": start_word(recipe), "before": at.before["metrics"]}
+        found |= {"gain": best["gain"]} if best.get("gain") else {}
     if experiment.device.type == "cuda":
         peak = torch.cuda.max_memory_allocated(experiment.device)
         found["peak_gpu_memory_gb"] = round(peak / 1e9, 2)
