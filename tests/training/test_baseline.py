@@ -25,9 +25,10 @@ def both(stripes, tmp_path_factory):
 
 def test_measuring_the_start_changes_nothing_in_training(both):
     one, other = traces(both / "with"), traces(both / "without")
-    assert one["metrics"] == other["metrics"]
-    assert one["model"] == other["model"]
     more = {"before", "start", "gain"}
+    lines = [{k: v for k, v in line.items() if k not in more} for line in one["metrics"]]
+    assert lines == other["metrics"]
+    assert one["model"] == other["model"]
     assert {k: v for k, v in one["result"].items() if k not in more} == other["result"]
 
 
@@ -83,8 +84,12 @@ def test_a_resumed_run_keeps_its_start_and_one_of_an_older_version_has_none(run)
     # A state of an older version has no such entry.
     state = Run(folder).checkpoints.newest()
     del state.facts["position"]["before"]
+    for line in state.facts["position"]["history"]:
+        line.pop("before", None)
+        line.pop("gain", None)
     Run(folder).checkpoints.save(state.facts["position"]["steps"], state)
-    assert "before" not in Run(run(train__epochs=3, resume=True)).result()
+    with pytest.warns(UserWarning, match="written again from the state"):
+        assert "before" not in Run(run(train__epochs=3, resume=True)).result()
 
 
 def test_features_without_a_direction_train_all_the_same(stripes, tmp_path, monkeypatch):

@@ -35,7 +35,7 @@ from weiss.comparing.search_spaces import (
 )
 from weiss.comparing.units import Result, Results, Unit
 from weiss.losses import LOSSES
-from weiss.runs import recipe_with, without_head, Recipe
+from weiss.runs import Recipe, recipe_with, without_head
 from weiss.runs.experiment import open_data
 from weiss.runs.summaries import SCORES, UNTRAINED, summarised
 

@@ -12,7 +12,7 @@ from weiss.comparing import units
 from weiss.comparing.contenders import Contender, contenders_of
 from weiss.comparing.plan import Plan, check_count, row_of, settings_of, title_of
 from weiss.comparing.units import Results, Unit
-from weiss.runs import recipe_with, without_head, Recipe
+from weiss.runs import Recipe, recipe_with, without_head
 from weiss.runs.experiment import open_data
 from weiss.runs.folder import build_loss
 from weiss.runs.summaries import SCORES, UNTRAINED, summarised

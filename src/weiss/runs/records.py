@@ -74,6 +74,8 @@ class Epoch(Recorded):
     lr: Numbers = None
     order: dict[str, Number | list[Number]] | None = None
     evaluation: Numbers = None
+    before: Numbers = None
+    gain: Numbers = None
 
 
 class ModelFacts(Recorded):
@@ -82,7 +84,6 @@ class ModelFacts(Recorded):
     epoch: Whole = None
     metrics: Numbers = None
     seconds: Number = None
-    gain: Numbers = None
     class_names: list[str]
 
 

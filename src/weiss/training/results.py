@@ -30,9 +30,10 @@ def result_of(experiment: Experiment, at: Position, best: dict[str, Any]) -> dic
         **circumstances(experiment),
         "images_per_second": speeds[len(speeds) // 2],
     }
-    if at.before is not None and best["metrics"]:
-        found |= {"start": start_word(recipe), "before": at.before["metrics"]}
-        found |= {"gain": best["gain"]} if best.get("gain") else {}
+    if best["metrics"] and "before" in at.history[0]:
+        found |= {"start": start_word(recipe), "before": at.history[0]["before"]}
+        line = at.history[best["epoch"] - 1]
+        found |= {"gain": line["gain"]} if "gain" in line else {}
     if experiment.device.type == "cuda":
         peak = torch.cuda.max_memory_allocated(experiment.device)
         found["peak_gpu_memory_gb"] = round(peak / 1e9, 2)

@@ -5,6 +5,8 @@
 A step depends only on the recipe and on the state that is saved. So a run that was killed and
 resumed is the run that was not killed, on a CPU to the last bit. Several processes (``torchrun``,
 ``accelerate launch``) share each batch and compute what one would.
+
+This is one piece: the course of a run, and how it stops, saves and resumes at any place of it.
 """
 
 import errno
@@ -270,6 +272,10 @@ class Training:
         if is_due and self.experiment.measured:
             self._gain = None
             line["evaluation"] = self._evaluate(self.model, self.experiment.measured)
+            if self._gain is not None:
+                line["gain"] = self._gain
+        if number == 1 and self.at.before is not None:
+            line["before"] = self.at.before["metrics"]
         self._add_time()
         line["seconds"] = self.at.epoch_seconds
         self.at.history.append(line)
@@ -344,7 +350,6 @@ class Training:
             "metrics": metrics,
             "seconds": self.at.seconds,
             "class_names": list(self.experiment.class_names),
-            **({} if self._gain is None else {"gain": self._gain}),
         }
         if self.processes.is_main or is_sharded(self.loss):
             kept = Kept.now(self.model, self.loss, self.best)
@@ -459,7 +464,6 @@ class Training:
         best, last = best_line(self.at.history, metric), (self.at.history or [{}])[-1]
         what = f"{self.run.folder / MODEL} {wrong}"
         if self.at.step == 0 and self._is_best(last):
-            self._gain = None  # which is lost with the network
             self._keep(self.at.epoch, last["evaluation"])
             what += f" It is written again from the state, which is that of epoch {self.at.epoch}."
         if best is not None and (self._unwritten is None or best["epoch"] != self.at.epoch):
