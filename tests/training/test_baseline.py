@@ -113,3 +113,22 @@ def test_the_network_without_its_head_leaves_frozen_normalisation_frozen(stripes
         for name, baseline in (("one", True), ("other", False)):
             train(recipe, tmp_path / name, quiet=True, pictures=False, baseline=baseline)
     assert traces(tmp_path / "one")["model"] == traces(tmp_path / "other")["model"]
+
+
+def test_a_report_compares_with_the_start_and_says_what_is_not_trained(both, stripes, tmp_path):
+    from weiss.reporting.reading import read_folders
+    from weiss.reporting.report import lead_of
+    from weiss.reporting.tables import comparison_tables
+
+    (trained,) = read_folders([both / "with"])
+    result = Run(both / "with").result()
+    start = f"Training brought: untrained {100 * result['before']['map_at_r']:.1f} -> trained "
+    assert start in lead_of(trained)
+    measured = measure_untrained(without_head(tiny_recipe(stripes)), tmp_path / "alone")
+    (alone,) = read_folders([tmp_path / "alone"])
+    words = "small network with random weights, not trained"
+    assert lead_of(alone) == f"{words}: MAP@R {100 * measured['map_at_r']:.1f} %."
+    (table,) = comparison_tables(alone)
+    assert table.rows[0][0] == words
+    assert not table.best
+    assert table.rows[0][table.headers.index("best epoch")] is None

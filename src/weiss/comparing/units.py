@@ -126,10 +126,7 @@ def untrained(key: str, recipe: Recipe) -> Unit:
 
     def found(folder: Path) -> Result | None:
         result = _result_of_run(folder)
-        try:
-            return result if result is None or is_of_network(Run(folder), recipe) else None
-        except ValueError:  # its recipe is damaged
-            return None
+        return None if result is None or not is_of_network(result, recipe) else result
 
     return Unit(key, lambda folder: measure_untrained(recipe, folder), found)
 

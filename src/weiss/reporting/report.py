@@ -155,7 +155,7 @@ def _against_start(comparison: Comparison, best: Row) -> str:
     if scored:
         start = max(scored, key=lambda row: mean_of(row, metric) or 0.0)
         before = mean_of(start, metric) or 0.0
-        heads = {run.recipe()["backbone"].get("head", LINEAR) for run in comparison.runs(start)}
+        heads = {result.get("head", LINEAR) for _, result in comparison.results(start)}
         how = " behind a random last layer" if heads and NO_HEAD not in heads else ""
         word = "brought" if reached >= before else "lost"
         return (

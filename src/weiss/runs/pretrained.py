@@ -102,8 +102,14 @@ def pretrained_run(
     run = Run(folder, trust=True)
     run.make_folder()
     complete = complete_network(recipe, model)
-    about = {"seed": complete.seed, "data": "", "backbone": name, "measured_on": "nothing"}
-    result = {**about, "embedding_size": model.embedding_size, "seconds": 0.0}
+    about: dict[str, Any] = {
+        "seed": complete.seed,
+        "data": "",
+        "backbone": name,
+        "measured_on": "nothing",
+    }
+    about |= {"head": NO_HEAD, "embedding_size": model.embedding_size}
+    result = {**about, "seconds": 0.0}
     write_untrained(run, complete, model.eval(), result, {})
     return run
 

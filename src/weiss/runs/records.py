@@ -48,6 +48,7 @@ class _OfARun(Recorded):
     loss: Text = None
     data: Text = None
     backbone: Text = None
+    head: Text = None
     measured_on: Text = None
     test: Numbers = None
     start: Text = None

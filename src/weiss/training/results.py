@@ -48,6 +48,7 @@ def circumstances(experiment: Experiment) -> dict[str, Any]:
         "seed": recipe.seed,
         "data": recipe.data.name,
         "backbone": recipe.backbone.name,
+        "head": recipe.backbone.head,
         "embedding_size": recipe.backbone.embedding_size,
         "num_classes": experiment.num_classes,
         "measured_on": names.get(experiment.measured, experiment.measured),

@@ -25,7 +25,8 @@ def measure_untrained(recipe: Recipe, out: str | Path) -> dict[str, Any]:
         The result, as ``result.json`` holds it; its loss is ``"untrained"`` and its epoch 0.
     """
     run = Run(out)
-    if (result_before := run.whole_result()) is not None and is_of_network(run, recipe):
+    result_before = run.whole_result()
+    if result_before is not None and is_of_network(result_before, recipe):
         return result_before
     run.make_folder()
     accelerator, processes = make_accelerator(recipe, run.folder)
@@ -49,9 +50,9 @@ def measure_untrained(recipe: Recipe, out: str | Path) -> dict[str, Any]:
     return run.result()
 
 
-def is_of_network(run: Run, recipe: Recipe) -> bool:
-    """Return whether a run of no epochs is that of a recipe's network, with or without its head.
+def is_of_network(result: dict[str, Any], recipe: Recipe) -> bool:
+    """Return whether a result is that of a recipe's network, with or without its head.
 
-    Before 0.2 comparisons measured the network behind a random head.
+    Before 0.2 comparisons measured the network behind a random head, and results did not say so.
     """
-    return bool(run.recipe()["backbone"].get("head", LINEAR) == recipe.backbone.head)
+    return bool(result.get("head", LINEAR) == recipe.backbone.head)
