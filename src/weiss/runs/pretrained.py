@@ -102,14 +102,10 @@ def pretrained_run(
     run = Run(folder, trust=True)
     run.make_folder()
     complete = complete_network(recipe, model)
-    about: dict[str, Any] = {
-        "seed": complete.seed,
-        "data": "",
-        "backbone": name,
-        "measured_on": "nothing",
+    result: dict[str, Any] = {
+        **{"seed": complete.seed, "data": "", "backbone": name, "head": NO_HEAD},
+        **{"embedding_size": model.embedding_size, "measured_on": "nothing", "seconds": 0.0},
     }
-    about |= {"head": NO_HEAD, "embedding_size": model.embedding_size}
-    result = {**about, "seconds": 0.0}
     write_untrained(run, complete, model.eval(), result, {})
     return run
 
