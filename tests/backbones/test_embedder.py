@@ -39,6 +39,25 @@ def test_an_embedding_is_trunk_pooling_head_and_unit_length(pooling, head):
     torch.testing.assert_close(model(images), raw / raw.norm(dim=1, keepdim=True))
 
 
+def test_without_a_head_the_embedding_is_the_averaged_features_of_unit_length():
+    model = Embedder(ResNet(18, num_classes=0), head="none").eval()
+    assert (model.embedding_size, list(model.head.parameters())) == (512, [])
+    images = torch.randint(256, (2, 3, 64, 64), dtype=torch.uint8)
+    maps = model.trunk(model.conversion(images)).detach()
+    for row, image in zip(model(images).detach(), maps, strict=True):
+        pooled = torch.stack([channel.sum() / channel.numel() for channel in image])
+        torch.testing.assert_close(row, pooled / pooled.square().sum().sqrt())
+    # With a head the usual pooling of the trunk stays.
+    assert type(Embedder(ResNet(18, num_classes=0)).pooling).__name__ == "AverageMaxPooling"
+
+
+def test_a_network_without_a_head_has_the_size_of_its_features():
+    assert Embedder(Vectors(7), 7, head="none").embedding_size == 7
+    with pytest.raises(ValueError, match="embedding_size must be 7, .* of features.* got 12"):
+        Embedder(Vectors(7), 12, head="none")
+    assert Embedder(Vectors(7)).embedding_size == 512
+
+
 def test_heads_start_by_kaiming_with_fan_out_and_without_bias():
     torch.manual_seed(0)
     head = Embedder(Vectors(300), 500, head="relu").head
@@ -173,7 +192,7 @@ BAD = {
     "a module": (lambda: Embedder(nn.Linear(2, 2)), TypeError, "trunk must be .* got Linear"),
     "scores": (lambda: Embedder(classifier()), ValueError, "no classifier.*Pass num_classes=0"),
     "pooling": (lambda: small(pooling="mean"), ValueError, "pooling must be one of 'avg', 'max'"),
-    "head": (lambda: small(head="mlp"), ValueError, "head must be one of 'linear', 'relu' .*'mlp'"),
+    "head": (lambda: small(head="mlp"), ValueError, "head must be one of .*, 'none' .*'mlp'"),
     "freeze": (lambda: small(freeze_bn="statistic"), ValueError, "freeze_bn .* mean 'statistics'"),
     "size": (lambda: Embedder(SmallNetwork(), 0), ValueError, "embedding_size must be at least 1"),
 }

@@ -208,6 +208,18 @@ def test_resnet_weights_of_the_other_version_are_refused(tmp_path, stated, built
         load_weights(network, path)
 
 
+def test_a_resnet_without_a_name_is_known_by_its_strides(tmp_path):
+    """Such as that of timm, which is v1.5."""
+    network = ResNet(50, "v1.5", num_classes=0)
+    network.architecture = ""
+    path = tmp_path / "weights.safetensors"
+    save_file(network.state_dict(), path, {"arch": "ResNet-50 v1: converted"})
+    with pytest.raises(ValueError, match=r"must be those of ResNet-50 v1\.5.*'resnet50_v1'"):
+        load_weights(network, path)
+    save_file(network.state_dict(), path, {"arch": "ResNet-50 v1.5"})
+    load_weights(network, path)
+
+
 @pytest.mark.parametrize("stated", ["ResNet-18 v1", "ResNet-18 v1.5", "resnet18", ""])
 def test_resnet_weights_of_one_version_load_into_networks_that_have_only_one(tmp_path, stated):
     weights, network = state(small(1)), small(2)

@@ -114,6 +114,56 @@ def test_an_index_is_made_added_to_and_removed_from(made, tmp_path):
     assert "files are as they were written" in said("index", "--check", "--out", index)
 
 
+PRETRAINED = ("--backbone", "small", "--weights", "scratch")
+
+
+def test_photos_alone_are_indexed_and_measured_by_a_network_that_is_not_trained(made, tmp_path):
+    index, pictures = tmp_path / "index", made / "pictures"
+    out = said("index", pictures, "--out", index, *PRETRAINED)
+    words = "small network with random weights, not trained"
+    assert f"embedded by {words}; every class counts as one that it never saw" in out
+    card = (index / "card.md").read_text()
+    assert f"- {words}; every class counts as one that it never saw." in card
+    assert "trained with" not in card
+    # The 40 classes suffice for a threshold: the network has seen none of them.
+    assert "40 classes of this index that never trained" in card
+    (model,) = index.glob("model-*")
+    assert "model.safetensors: " in said("export", model, "--out", tmp_path / "model.safetensors")
+    assert words in (tmp_path / "model.safetensors.md").read_text()
+    picture = pictures / "U+0041" / "2.png"
+    assert "U+0041/2.png" in said("search", index, picture, "-k", 1)
+    assert "images added" in said("index", "--add", _more(tmp_path), "--out", index)
+    out = said("evaluate", pictures, *PRETRAINED)
+    assert out.startswith(f"320 queries of {pictures} by {words}"), out
+
+
+def _more(folder):
+    write_glyphs(folder / "more", num_classes=1, per_class=2, first=60)
+    return folder / "more"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["evaluate", "run", "--backbone", "small"], "--backbone must be left out for a run"),
+        (["evaluate", "picturs", *PRETRAINED], "there is no picturs. Did you mean 'pictures'?"),
+        (["evaluate", "nothing"], "RUN must be the folder of a run"),
+        (["evaluate", "pictures", "--data", "pictures"], "must be given once; got pictures and"),
+        (["evaluate", "pictures", "--backbone", "resnet50_v1"], "--weights FILE must be given for"),
+        (["index", "picturs", "--out", "new"], "there is no picturs. Did you mean 'pictures'?"),
+        (["index", "pictures", "--out", "index"], "must not hold an index yet; it does"),
+        (["index", "pictures", "--out", "pictures/new"], "new would lie in IMAGES, pictures"),
+        (["index", "run", "pictures", "--out", "new", *PRETRAINED], "--backbone must be left out"),
+    ],
+)
+def test_a_pretrained_network_without_data_or_beside_a_run_is_refused(
+    made, monkeypatch, words, message
+):
+    monkeypatch.chdir(made)
+    assert message in refused(*words)
+    assert not (made / "new").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

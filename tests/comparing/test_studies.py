@@ -2,10 +2,11 @@
 
 import pytest
 
-from weiss.comparing import STUDIES, carry_out, make_study, studies
+from weiss.comparing import STUDIES, carry_out, make_study, studies, units
 from weiss.comparing.summary import plan_from
 from weiss.comparing.units import results_on_disk
-from weiss.runs import recipe_from
+from weiss.runs import Run, recipe_from, without_head
+from weiss.training import measure_untrained
 
 
 def test_the_paper_s_ranges_are_covered():
@@ -37,8 +38,10 @@ def test_every_row_has_its_own_name_and_the_untrained_network_is_one(recipe):
         rows = plan.rows({}, {})
         assert len({row["name"] for row in rows}) == len(rows)
         untrained = [row for row in rows if row["loss"] == "untrained"]
-        # A network of another size is another network, also untrained; the rest changes nothing.
-        assert len(untrained) == (6 if name == "dimension" else 1)
+        # It has no head: not even another embedding size changes it.
+        assert len(untrained) == 1
+        start = plan.variants[0].recipe.backbone
+        assert (start.head, start.embedding_size, start.pooling) == ("none", None, None)
 
 
 def test_values_reach_the_recipe(recipe):
@@ -50,8 +53,12 @@ def test_values_reach_the_recipe(recipe):
 
 
 def test_a_pretrained_network_is_called_so():
-    plan = make_study("fields", recipe_from("cub_resnet50"))
+    plan = make_study("fields", recipe_from("cub_resnet50"), seeds=3)
     assert plan.rows({}, {})[0]["title"] == "pretrained"
+    # It is the same with every seed, and measured once.
+    assert [unit.key for unit in plan.ready({}) if unit.key.startswith("untrained")] == [
+        "untrained/seed-0"
+    ]
 
 
 def test_ways_to_find_the_fields_are_compared(recipe, tmp_path):
@@ -135,3 +142,14 @@ def test_the_approximation_is_measured_on_drawn_classes_and_on_networks(recipe, 
 def test_what_cannot_be_measured_is_refused_before_anything_begins(recipe, name, options, message):
     with pytest.raises((ValueError, TypeError), match=message):
         make_study(name, recipe, **options).check()
+
+
+def test_an_untrained_result_behind_a_random_head_is_measured_again(recipe, tmp_path):
+    """As versions before 0.2 measured it; a comparison that continues has it without a head."""
+    folder = tmp_path / "untrained"
+    measure_untrained(recipe, folder)
+    unit = units.untrained("untrained", without_head(recipe))
+    assert unit.found(folder) is None
+    result = unit.work(folder)
+    assert Run(folder).recipe()["backbone"]["head"] == "none"
+    assert unit.found(folder) == unit.work(folder) == result

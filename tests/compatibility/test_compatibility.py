@@ -92,11 +92,11 @@ def test_a_new_run_writes_what_the_old_version_wrote(old, unrendered):
     assert {path.name for path in Path("anew").iterdir()} >= {
         path.name for path in Path("finished").iterdir()
     }
-    assert [line.keys() for line in metrics("anew")] == [
-        line.keys() for line in metrics("finished")
-    ]
+    for line, before in zip(metrics("anew"), metrics("finished"), strict=True):
+        assert line.keys() >= before.keys()
     assert Run("anew").result().keys() >= Run("finished").result().keys()
-    assert_close(without_times(metrics("anew")[0]), without_times(metrics("finished")[0]))
+    first = without_times(metrics("finished")[0])
+    assert_close({key: metrics("anew")[0][key] for key in first}, first)
 
 
 def test_a_run_is_evaluated_with_its_own_result(old):

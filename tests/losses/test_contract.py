@@ -49,6 +49,23 @@ def test_gradients_are_those_of_the_value(name, kind, labels_each):
 
 @every_loss()
 @pytest.mark.parametrize("kind", KINDS)
+def test_no_loss_is_below_its_least_value_which_classes_in_points_reach(name, kind):
+    loss, labels = make(name, 3, 3, distance=kind), torch.tensor([0, 0, 1, 2])
+    points = torch.eye(3, dtype=torch.float64)
+    if name in MEAN_FIELD:
+        loss.fields.data = points.clone()
+    reached = loss(points[labels], labels).item()
+    assert reached == pytest.approx(loss.least_value, abs=1e-4 + 0.1 * (name == "mf_binomial"))
+    for seed in range(5):
+        embeddings = loops.random_batch(seed)[0]
+        other = make(name, distance=kind)
+        labels = torch.randint(5, (len(embeddings),), generator=torch.Generator().manual_seed(seed))
+        assert other(embeddings, labels).item() >= other.least_value
+    assert make(name, average="samples").least_value == 0
+
+
+@every_loss()
+@pytest.mark.parametrize("kind", KINDS)
 def test_equal_points_and_zero_vectors_have_finite_gradients(name, kind):
     loss = make(name, distance=kind)
     embeddings = torch.zeros(4, 3, dtype=torch.float64)

@@ -118,6 +118,7 @@ def test_the_lead_says_who_is_best_by_how_much_and_whether_that_is_chance(made):
     assert re.search(best, lead)
     few = "3 pairs are too few to tell that from chance"
     assert few in lead
+    assert re.search(r"The pretrained network has 10\.0 %: training brought 1\d\.\d points\.", lead)
     assert few in found.markdown.split("## ")[0]
     # The tests, with differences in points.
     for text in (found.page, found.markdown):

@@ -711,3 +711,28 @@ def test_differences_are_told_key_by_key_and_leave_made_with_aside():
         'data.root: none -> "x"',
     ]
     assert differences(first, first) == []
+
+
+def test_a_network_without_a_head_has_no_size_of_its_own_and_the_usual_one_otherwise():
+    changes = ["backbone.head=none", "train.warmup_epochs=0"]
+    bare = recipe_from("cub_resnet50", changes).backbone
+    assert (bare.head, bare.embedding_size, bare.pooling) == ("none", None, None)
+    assert "embedding_size" not in recipe_from("cub_resnet50", changes).as_dict()["backbone"]
+    assert recipe_from_dict({}).backbone.embedding_size == 512
+    # Back again, a head makes the usual size; and a size that is asked for stays.
+    again = recipe_with(recipe_from("cub_resnet50", changes), {"backbone.head": "linear"})
+    assert again.backbone.embedding_size == 512
+    asked = recipe_from("cub_resnet50", [*changes, "backbone.embedding_size=2048"])
+    assert asked.backbone.embedding_size == 2048
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("train.warmup_epochs=2", "train.warmup_epochs must be 0 for backbone.head='none'"),
+        ("backbone.train=frozen", "backbone.train must not be 'frozen' for backbone.head='none'"),
+    ],
+)
+def test_without_a_head_there_is_nothing_to_train_but_the_trunk(change, message):
+    with pytest.raises(ValueError, match=message):
+        recipe_from("glyphs", ["backbone.head=none", "train.warmup_epochs=0", change])

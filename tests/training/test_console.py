@@ -29,5 +29,5 @@ def test_the_rest_takes_as_long_as_the_epochs_of_its_kind_took(done, epochs, war
 
 def test_a_line_says_what_is_left_if_it_is_worth_a_word():
     line = {"epoch": 1, "loss": 0.5, "seconds": 3.0, "images_per_second": 9.0, "phase": "training"}
-    assert "left" not in epoch_line(line, 9, is_best=False, left=59)
-    assert epoch_line(line, 9, is_best=True, left=750).endswith("  12 min left  best so far")
+    assert "left" not in epoch_line(line, 9, 0.0, is_best=False, left=59)
+    assert epoch_line(line, 9, 0.0, is_best=True, left=750).endswith("  12 min left  best so far")

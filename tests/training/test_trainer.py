@@ -524,3 +524,13 @@ def test_tensorboard_gets_its_numbers_under_the_run_folder(run):
     assert found["loss"] == pytest.approx(losses(folder), rel=1e-5)
     expected = [line["evaluation"]["map_at_r"] for line in metrics(folder)]
     assert found["evaluation.map_at_r"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_network_without_a_head_trains_and_its_recipe_has_the_size(run):
+    folder = run(backbone__head="none", backbone__embedding_size="none", train__warmup_epochs=0)
+    recipe = Run(folder).recipe()["backbone"]
+    assert (recipe["head"], recipe["embedding_size"], recipe["pooling"]) == ("none", 16, "avg")
+    model = Run(folder).model()
+    assert model.embedding_size == 16
+    assert not [name for name in model.state_dict() if name.startswith("head.")]
+    assert Run(folder).loss().fields.shape[1] == 16

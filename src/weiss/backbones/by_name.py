@@ -67,7 +67,7 @@ BACKBONES: dict[str, BackboneEntry] = {
 
 def make_backbone(
     name: str,
-    embedding_size: int = 512,
+    embedding_size: int | None = None,
     *,
     weights: str | Path | None = None,
     pooling: str | None = None,
@@ -83,14 +83,14 @@ def make_backbone(
 
     Args:
         name: a key of `BACKBONES`, or ``"timm:NAME"`` for a network of timm.
-        embedding_size: D.
+        embedding_size: D; None for 512, or for the network's features if it has no head.
         weights: the trunk's initial weights: a file, an http(s) address, ``"imagenet"`` for the
             public ones, or ``"scratch"`` for random ones. Required for networks for photographs.
         pooling: ``"avg"``, ``"max"``, ``"avg+max"`` or ``"gem"``; None for the usual one of the
             network: ``"avg+max"`` for BN-Inception, as in the paper, and ResNet; ``"avg"`` for the
-            small one, timm's own (``"own"``) for timm.
-        head: ``"linear"``; or ``"relu"``, Linear-ReLU-Linear, a reading of what the paper writes
-            of its MLRC runs.
+            small one, timm's own (``"own"``) for timm; ``"avg"`` without a head.
+        head: ``"linear"``; ``"relu"``, Linear-ReLU-Linear, a reading of what the paper writes of
+            its MLRC runs; or ``"none"``, for which the pooled features are the embedding.
         freeze_bn: ``"none"``, ``"statistics"`` or ``"all"``; see `Embedder.freeze_batch_norm`.
         train: the part of the trunk that trains: ``"all"``, ``"frozen"``, ``"last:N"`` (its last N
             stages) or ``"lora"``; see `weiss.backbones.trained_part.train_only`.

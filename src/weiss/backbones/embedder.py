@@ -16,7 +16,9 @@ from weiss._base import checks
 from weiss.backbones.pooling import POOLINGS
 from weiss.backbones.trunk import InputConversion, InputSpec, Trunk
 
-HEADS = ("linear", "relu")
+HEADS = LINEAR, RELU, NO_HEAD = "linear", "relu", "none"
+EMBEDDING_SIZE = 512
+"""The usual D, where a head can make it any."""
 FREEZING = ("none", "statistics", "all")
 
 
@@ -25,12 +27,13 @@ class Embedder(nn.Module):
 
     Args:
         trunk: the network; see `weiss.backbones.Trunk`.
-        embedding_size: D.
-        pooling: a name of `weiss.backbones.POOLINGS`; None for the usual one of this trunk. Must
-            be None for a trunk that returns vectors.
-        head: ``"linear"``, one linear layer; or ``"relu"``, Linear-ReLU-Linear with F features
-            between. (The paper's MLRC runs insert "a fully-connected layer with ReLU activation
-            functions"; it says neither where nor how wide.) Weights are initialised by Kaiming's
+        embedding_size: D; None for 512, or for F without a head.
+        pooling: a name of `weiss.backbones.POOLINGS`; None for the usual one, see `usual_pooling`.
+            Must be None for a trunk that returns vectors.
+        head: ``"linear"``, one linear layer; ``"relu"``, Linear-ReLU-Linear with F features
+            between (the paper's MLRC runs insert "a fully-connected layer with ReLU activation
+            functions"; it says neither where nor how wide); or ``"none"``: the embedding is the
+            pooled features. Weights are initialised by Kaiming's
             method (fan-out), biases are zero.
         freeze_bn: the part of the trunk's batch normalisation that is frozen, see
             `freeze_batch_norm`.
@@ -52,10 +55,10 @@ class Embedder(nn.Module):
     def __init__(
         self,
         trunk: Trunk,
-        embedding_size: int = 512,
+        embedding_size: int | None = None,
         *,
         pooling: str | None = None,
-        head: str = "linear",
+        head: str = LINEAR,
         freeze_bn: str = "none",
     ) -> None:
         super().__init__()
@@ -69,11 +72,11 @@ class Embedder(nn.Module):
                 "trunk must have no classifier for Embedder, which needs its features; got "
                 f"{type(trunk).__name__} with num_classes={trunk.num_classes}. Pass num_classes=0."
             )
-        self.embedding_size = checks.count("embedding_size", embedding_size, "Embedder")
         head = checks.one_of("head", head, HEADS, "Embedder")
+        self.embedding_size = _embedding_size(trunk, embedding_size, head)
         self.conversion = InputConversion(trunk.input)
         self.trunk = trunk
-        self.pooling = _pooling(trunk, pooling)
+        self.pooling = _pooling(trunk, pooling, head)
         self.head = _head(trunk.num_features, self.embedding_size, head)
         self.freeze_bn = "none"
         self._frozen: set[nn.Parameter] = set()
@@ -177,12 +180,58 @@ class HeadOnly(nn.Module):
         return _unit(self.head(features.float()))
 
 
+class WithoutHead(nn.Module):
+    """A network without its head, as ``head="none"`` makes it, with the same trunk."""
+
+    def __init__(self, model: Embedder) -> None:
+        super().__init__()
+        self.conversion, self.trunk = model.conversion, model.trunk
+        self.pooling = _pooling(model.trunk, None, NO_HEAD)
+        # Whether features of the network are pooled in the same way, and can be used.
+        self.pools_alike = type(self.pooling) is type(model.pooling)
+        self.eval()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return ``(B, F)`` of unit length for images as `Embedder` takes them."""
+        return _unit(self.pooling(self.trunk(self.conversion(images))))
+
+
+class Unit(nn.Module):
+    """Features ``(B, F)`` in any precision to unit length."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return ``(B, F)`` of unit length, float32 or better."""
+        return _unit(features)
+
+
 def _unit(raw: Tensor) -> Tensor:
     """Return rows of unit length, float32 or better."""
     return functional.normalize(raw.to(torch.promote_types(raw.dtype, torch.float32)), dim=1)
 
 
-def _pooling(trunk: Trunk, name: str | None) -> nn.Module:
+def usual_pooling(trunk: Trunk, head: str) -> str:
+    """Return the pooling of a trunk of maps that is used if none is asked for.
+
+    That of the trunk before a head, which learns from it. Without a head ``"avg"``: behind it the
+    classifiers stood with which networks were pretrained.
+    """
+    return "avg" if head == NO_HEAD else trunk.pooling
+
+
+def _embedding_size(trunk: Trunk, asked: int | None, head: str) -> int:
+    if head != NO_HEAD:
+        size = EMBEDDING_SIZE if asked is None else asked
+        return checks.count("embedding_size", size, "Embedder")
+    if asked not in (None, trunk.num_features):
+        raise ValueError(
+            f"embedding_size must be {trunk.num_features}, the number of features of "
+            f"{trunk.architecture or type(trunk).__name__}, for head='none', which has no layer to "
+            f"change it; got {asked!r}. Leave it out, or use head='linear'."
+        )
+    return trunk.num_features
+
+
+def _pooling(trunk: Trunk, name: str | None, head: str) -> nn.Module:
     if trunk.pooled:
         checks.unused(
             "pooling",
@@ -191,13 +240,15 @@ def _pooling(trunk: Trunk, name: str | None) -> nn.Module:
             "Embedder",
         )
         return nn.Identity()
-    chosen = trunk.pooling if name is None else name
+    chosen = usual_pooling(trunk, head) if name is None else name
     return POOLINGS[checks.one_of("pooling", chosen, POOLINGS, "Embedder")]()
 
 
 def _head(num_features: int, embedding_size: int, kind: str) -> nn.Sequential:
     head = nn.Sequential()
-    if kind == "relu":
+    if kind == NO_HEAD:
+        return head  # which returns what it is given
+    if kind == RELU:
         head.add_module("hidden", nn.Linear(num_features, num_features))
         head.add_module("relu", nn.ReLU())
     head.add_module("embedding", nn.Linear(num_features, embedding_size))

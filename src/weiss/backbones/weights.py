@@ -179,16 +179,31 @@ def _is_plain(value: object) -> bool:
 
 
 def _refuse_other_version(module: nn.Module, metadata: Mapping[str, str], path: Path) -> None:
-    """Refuse ResNet weights of v1 in v1.5 and the reverse, where the metadata tell."""
+    """Refuse ResNet weights of v1 in v1.5 and the reverse, where the metadata tell.
+
+    Which version a network is, its architecture says or, of timm's, the stride of a bottleneck.
+    """
     pattern = re.compile(r"ResNet-?(\d+)[ _-]v(1\.5|1)(?![\d.])", re.IGNORECASE)
     stated = pattern.search(metadata.get("arch", ""))
-    wanted = pattern.search(str(getattr(module, "architecture", "")))
+    wanted = pattern.search(str(getattr(module, "architecture", "")) or _bottlenecks(module))
     if stated and wanted and stated[2] != wanted[2]:
         raise ValueError(
             f"weights must be those of {wanted[0]}; {path} is of {metadata['arch']!r}. "
             "Names and shapes agree, so it would load, but the features would be wrong. "
             f"Use the backbone 'resnet{stated[1]}{'_v1' if stated[2] == '1' else ''}'."
         )
+
+
+def _bottlenecks(module: nn.Module) -> str:
+    """Return the version of a ResNet with the names of torchvision; empty for other networks."""
+    strides = {
+        name: getattr(dict(module.named_modules()).get(f"layer2.0.{name}"), "stride", None)
+        for name in ("conv1", "conv2", "conv3")
+    }
+    if strides["conv3"] is None:  # no bottleneck
+        return ""
+    depth = sum(name.endswith(".conv3") for name, _ in module.named_modules()) * 3 + 2
+    return f"ResNet-{depth} {'v1' if strides['conv1'] == (2, 2) else 'v1.5'}"
 
 
 def _copy(

@@ -11,7 +11,7 @@ This is one piece: the four changes share every step after the segment.
 
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -41,6 +41,7 @@ from weiss.data import DATASETS, Table
 from weiss.runs import recipe_from_dict, to_toml
 from weiss.runs.card import card
 from weiss.runs.folder import CARD, MODEL, RECIPE, RESULT, Run
+from weiss.runs.summaries import UNTRAINED
 
 Skipped = Sequence[tuple[str, str]]
 """Images that could not be read: their names, and why."""
@@ -151,7 +152,11 @@ def build_index(
             made=_now(),
             files={f"{model_folder}/{name}": {} for name in copied},
         )
-        manifest, num_classes, details = complete(index, manifest, skipped, device, run=source)
+        is_trained = model["loss"] != UNTRAINED
+        # A network that has trained on nothing has no test data of its own.
+        manifest, num_classes, details = complete(
+            index, manifest, skipped, device, run=source if is_trained else None, trust=trust
+        )
         clear_workspace(index.building)
         sweep(index, *([] if old is None else [old.store["address"]]))
     classes = f" of {num_classes:,} classes" if num_classes else ", without classes"
@@ -159,7 +164,8 @@ def build_index(
         f"{collection.name}: {segment.count:,} images{classes}, {network.embedding_size} "
         f"dimensions, {speed}"
     )
-    lines = (made, *collection.remarks, *details)
+    by = () if is_trained else (f"embedded by {model['protocol']}",)
+    lines = (made, *by, *collection.remarks, *details)
     change = Change(segment.count, segment.count, 0, _in_lines(skipped), (), lines)
     return _report(change, index, quiet)
 
@@ -314,12 +320,14 @@ def complete(
     run: Run | None = None,
     before: Items | None = None,
     gone: Array = NOTHING,
+    trust: bool = False,
 ) -> tuple[Manifest, int, tuple[str, ...]]:
     """Compact the segments, make store, map and threshold, then replace the manifest.
 
     The manifest has the new segments; the rest is of the old state. ``skipped`` are the images that
     any change has skipped. The test data of ``run``, if it is given, may be used for the threshold.
-    ``before`` are the items of the old index, None for a new one; ``gone`` are ids to remove.
+    ``before`` are the items of the old index, None for a new one; ``gone`` are ids to remove;
+    ``trust`` is that of `weiss.runs.Run`, for the model, as that of ``run`` is.
     Return the new manifest, the number of classes, and lines about store and threshold.
     """
     items = Items(index, manifest, before)
@@ -327,7 +335,9 @@ def complete(
     items = Items(index, manifest, items)
     ids, vectors = items.ids, items.vectors()
     ids_before = None if before is None else before.ids
-    model = Run(index.path(manifest.model["folder"]), trust=run is not None and run.trust)
+    model = Run(
+        index.path(manifest.model["folder"]), trust=trust or (run is not None and run.trust)
+    )
     map_name = index.new_name("map")
     with replacing(index.path(map_name)) as path:
         write_map(path, make_map(vectors, ids, *mean_fields(model)))
@@ -411,10 +421,14 @@ def _now() -> str:
 def _refuse_folder(
     index: IndexFolder, run: str | Path, data: str | Path | Table, replace_old: bool
 ) -> None:
-    """Refuse a folder that holds other files, or that overlaps with the run or the images."""
     named = {"RUN": Path(run)}
     if not isinstance(data, Table) and str(data) not in DATASETS:
         named["IMAGES"] = Path(data)
+    refuse_folder(index, named, replace_old)
+
+
+def refuse_folder(index: IndexFolder, named: Mapping[str, Path], replace_old: bool) -> None:
+    """Refuse a folder that holds other files, or that overlaps with the run or the images."""
     for word, path in named.items():
         if how := _overlap(index.folder, path):
             raise ValueError(
@@ -589,6 +603,11 @@ def _index_card(manifest: Manifest, num_classes: int, num_skipped: int) -> str:
             f"is in it find one of their class. Measured on {found['basis']}. In a much larger "
             "collection more impostors find a match."
         )
+    made = (
+        f"{model['backbone']}, trained with {model['loss']} on {model['num_classes']:,} classes of "
+        f"{model['trained_on']}; {model['protocol']}."
+    )
+    made = f"{model['protocol']}." if model["loss"] == UNTRAINED else made
     return f"""# Index of {manifest.name}
 
 {manifest.num_items:,} images{classes}, to be searched by a picture: `weiss search INDEX IMAGE`, \
@@ -599,8 +618,7 @@ def _index_card(manifest: Manifest, num_classes: int, num_skipped: int) -> str:
 {skipped}
 ## Model
 
-- {model["backbone"]}, trained with {model["loss"]} on {model["num_classes"]:,} classes of \
-{model["trained_on"]}; {model["protocol"]}.
+- {made}
 - Input: {shape["size"]} x {shape["size"]} pixels; output: {model["embedding_size"]} dimensions, \
 compared by cosine.
 - Fingerprint `{model["fingerprint"]}`; an export with the same one can replace it.

@@ -328,14 +328,23 @@ def _model_card(facts: dict[str, Any], name: str, kind: str) -> str:
     """Return the model card of a file, in Markdown."""
     backbone, loss = facts["backbone"]["name"], facts["loss"]["name"]
     title = BACKBONES[backbone].title if backbone in BACKBONES else backbone
-    trained = f"trained with {LOSSES[loss].title}" if loss in LOSSES else "not trained"
     shape, start = facts["preprocessing"], facts["starts_from"]
     steps = "\n".join(f"{i}. {step}" for i, step in enumerate(shape["steps"], start=1))
     weights = "" if start == "random weights" else f" and of the weights it started from ({start})"
+    if loss in LOSSES:
+        made = (
+            f"{title}, trained with {LOSSES[loss].title} on {facts['data']} "
+            f"({facts['num_classes']:,} classes, epoch {facts['epoch']}, seed {facts['seed']}), "
+            f"from {start}."
+        )
+        terms = f"the pictures it was trained on ({facts['data']}){weights}"
+        limits = f"It saw {facts['num_classes']:,} classes of {facts['data']} and nothing else:"
+    else:
+        made, terms = f"{facts['protocol'].partition(';')[0]}.", f"its weights ({start})"
+        limits = "It was not trained on pictures like those that are searched:"
     text = f"""# {name}: pictures to {facts["embedding_size"]} numbers
 
-{title}, {trained} on {facts["data"]} ({facts["num_classes"]:,} classes, epoch {facts["epoch"]}, \
-seed {facts["seed"]}), from {start}. Pictures of one class are meant to lie close \
+{made} Pictures of one class are meant to lie close \
 together, by the cosine of their vectors; the scores say how far that holds.
 
 ## Data and protocol
@@ -361,8 +370,8 @@ order of colours that the network wants are inside the file.
 ## License and limits
 
 - License of this file: to be filled in by whoever ships it. It depends on the terms of \
-the pictures it was trained on ({facts["data"]}){weights}.
-- It saw {facts["num_classes"]:,} classes of {facts["data"]} and nothing else: other kinds of \
+{terms}.
+- {limits} other kinds of \
 pictures, and other ways to take them, need a measurement of their own.
 - It finds what looks alike. It was not tested for recognising people.
 

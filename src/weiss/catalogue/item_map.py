@@ -68,12 +68,11 @@ def make_map(vectors: Array, ids: Array, fields: Array, field_names: tuple[str, 
 
 def mean_fields(run: Run) -> tuple[Array, tuple[str, ...]]:
     """Return the mean fields ``(m, D)`` of unit length and their classes; m is 0 without any."""
-    recipe = recipe_from_dict(run.recipe())
-    if not recipe.loss.has_fields:
-        return np.zeros((0, recipe.backbone.embedding_size), dtype=np.float32), ()
+    recipe, names = recipe_from_dict(run.recipe()), (run.model_facts() or {})["class_names"]
+    if not recipe.loss.has_fields or not names:  # without classes it has not trained
+        return np.zeros((0, recipe.backbone.embedding_size or 0), dtype=np.float32), ()
     fields = run.loss().fields
     assert isinstance(fields, nn.Parameter)
-    names = (run.model_facts() or {})["class_names"]
     return unit(fields.detach().float()).numpy(), tuple(printable(str(name)) for name in names)
 
 

@@ -31,8 +31,10 @@ from weiss.data import DATASETS, CentreCrop
 from weiss.data.resample import resample
 from weiss.data.store import store_of
 from weiss.runs import Recipe, recipe_from_dict
+from weiss.runs.card import not_trained
 from weiss.runs.completion import image_sizes
 from weiss.runs.folder import LOSS, OF_TRAINING, Run, build_backbone
+from weiss.runs.summaries import UNTRAINED
 
 FORMAT = 1
 """The version of the metadata of an export."""
@@ -48,6 +50,7 @@ AS_JSON = frozenset(
     | {"num_classes", "scores", "class_names"}
 )
 """Metadata in JSON; all others are plain text."""
+UNSEEN = "every class counts as one that it never saw"
 FOLDERS = re.compile(r"(^|(?<!http)(?<!https):)(?:[A-Za-z]:[\\/]|[~/\\]).*[/\\]")
 
 
@@ -302,6 +305,7 @@ def facts_of_run(run: Run, model: Embedder) -> dict[str, Any]:
     shape = Preprocessing(model.input.channels, sizes.evaluate, sizes.resize, sizes.kept)
     section = {k: v for k, v in recipe.as_dict()["backbone"].items() if k not in OF_TRAINING}
     loss = recipe.as_dict()["loss"]
+    is_trained = result.get("loss") != UNTRAINED
     return {
         "weiss_format": FORMAT,
         "weiss_version": __version__,
@@ -312,12 +316,14 @@ def facts_of_run(run: Run, model: Embedder) -> dict[str, Any]:
         "arch": model.architecture,
         "backbone": {key: without_folders(value) for key, value in section.items()},
         "starts_from": _start_of(recipe),
-        "loss": {**loss, "name": result.get("loss", loss["name"])},
+        "loss": {**loss, "name": result.get("loss", loss["name"])}
+        if is_trained
+        else {"name": UNTRAINED},
         "seed": recipe.seed,
         "epoch": kept.get("epoch", 0),
         "num_classes": len(kept.get("class_names", ())),
-        "data": data_name(recipe.data.name),
-        "protocol": _protocol(recipe),
+        "data": data_name(recipe.data.name) if is_trained else "nothing",
+        "protocol": _protocol(recipe) if is_trained else f"{not_trained(recipe)}; {UNSEEN}",
         "scores": {
             "measured_on": result.get("measured_on", "a run that had not come to its end"),
             **kept.get("metrics", {}),

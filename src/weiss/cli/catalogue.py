@@ -11,19 +11,34 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weiss.cli import printing
-from weiss.cli.options import Device, Json, Nested, Quiet, Root, Trust
+from weiss.cli.options import (
+    Device,
+    Json,
+    Nested,
+    NetworkName,
+    NetworkWeights,
+    Quiet,
+    Root,
+    Trust,
+)
 
 if TYPE_CHECKING:
     from weiss.catalogue import Catalogue, Hit
 
+RECIPE = "recipe.toml"
+"""By which a run folder is known, as in `weiss.runs.folder`, which takes long to import."""
+
 INDEX_HELP = "\n\n".join(
     (
-        "Embed a collection of images by the network of a run, so that it can be searched.",
+        "Embed a collection of images by the network of a run, so that it can be searched. Without "
+        "RUN a pretrained network embeds, as it is.",
         "IMAGES is a folder of images, or one with a subfolder for each class; a CSV, TSV or "
         "Parquet list with the columns path and label; or the name of a data set. Images that "
         "cannot be read are left out and listed. If it is interrupted, the same command continues.",
         "Examples:",
         "weiss index runs/photos photos/ --out photos.index",
+        "weiss index photos/ --out photos.index",
+        "weiss index photos/ --out photos.index --backbone resnet50_v1 --weights FILE",
         "weiss index --add more/ --out photos.index",
         "weiss index --add new/kiwi --class kiwi --out photos.index",
         "weiss index --remove lamp/3.jpg --remove class:chair --out photos.index",
@@ -45,6 +60,7 @@ USED = {
     "--check": {"check", "quiet"},
     "--compact": {"compact", "quiet"},
 }
+USED["IMAGES"] = USED["RUN IMAGES"] | {"backbone", "weights"}
 """What each way to make or change an index looks at, beside --out."""
 IndexFolderArgument = Annotated[Path, typer.Argument(metavar="INDEX", help="An index folder.")]
 
@@ -57,6 +73,8 @@ def index(
     images: Annotated[
         str | None, typer.Argument(metavar="[IMAGES]", help="What to index; see above.")
     ] = None,
+    backbone: NetworkName = None,
+    weights: NetworkWeights = None,
     out: Annotated[Path | None, typer.Option(help="The index folder.")] = None,
     add: Annotated[
         str | None,
@@ -113,12 +131,14 @@ def index(
             f"an index must be made (RUN IMAGES), or changed by one of {', '.join(said)}; "
             "got several. Do them one after the other."
         )
-    if not changes and (run is None or images is None):
+    is_alone = not changes and run is not None and images is None
+    if not changes and (run is None or (is_alone and (run / RECIPE).is_file())):
         raise ValueError(
-            "RUN and IMAGES must both be given to make an index. For example: weiss index "
-            f"runs/photos photos/ --out {out}"
+            "RUN and IMAGES must both be given to make an index, or IMAGES alone for a pretrained "
+            f"network. For example: weiss index runs/photos photos/ --out {out}"
         )
-    _refuse_unused(context, changes[0] if changes else "RUN IMAGES")
+    made = "IMAGES" if is_alone else "RUN IMAGES"
+    _refuse_unused(context, changes[0] if changes else made)
     if check:
         from weiss.catalogue.index_folder import IndexFolder
 
@@ -141,17 +161,14 @@ def index(
             add_items(out, add, run=run, **embedding)
         else:
             assert run is not None
-            assert images is not None
-            build_index(
-                run,
-                images,
-                out,
-                store=store,
-                kind=kind,
-                false_match_rate=false_match_rate,
-                replace_old=replace,
-                **embedding,
-            )
+            making = {
+                **{"store": store, "kind": kind, "false_match_rate": false_match_rate},
+                **{"replace_old": replace, **embedding},
+            }
+            if images is not None:
+                build_index(run, images, out, **making)
+            else:
+                _index_alone(str(run), out, backbone, weights, {**making, "trust": True})
     except KeyError as error:  # an item that is not there; a mistake like any other
         raise ValueError(str(error)) from error
     except KeyboardInterrupt:
@@ -159,6 +176,38 @@ def index(
         raise StoppedError(
             f"{out} is whole. {kept}Start the same command again to finish the change."
         ) from None
+
+
+def _index_alone(
+    images: str, out: Path, backbone: str | None, weights: str | None, making: dict[str, Any]
+) -> None:
+    """Make an index by a pretrained network, which the user names and so trusts."""
+    import tempfile
+
+    from weiss.catalogue import build_index
+    from weiss.catalogue.building import refuse_folder
+    from weiss.catalogue.index_folder import IndexFolder
+    from weiss.runs import pretrained_run
+
+    refuse_absent_data("IMAGES", images)
+    refuse_folder(IndexFolder(out), {"IMAGES": Path(images)}, making["replace_old"])
+    with tempfile.TemporaryDirectory(prefix="weiss-") as folder:
+        run = pretrained_run(Path(folder) / "run", backbone, weights)
+        build_index(run.folder, images, out, **making)
+
+
+def refuse_absent_data(name: str, given: str) -> None:
+    """Refuse data that are neither there nor a data set, before weights are downloaded for them."""
+    from weiss._base.checks import suggestion
+    from weiss.data import DATASETS
+
+    if given in DATASETS or Path(given).exists():
+        return
+    beside = sorted(str(path) for path in Path(given).parent.glob("*"))
+    raise ValueError(
+        f"{name} must be a folder, a list of files, or a data set ({', '.join(DATASETS)}); there "
+        f"is no {given}.{suggestion(given, [*beside, *DATASETS])}"
+    )
 
 
 def _refuse_unused(context: typer.Context, action: str) -> None:

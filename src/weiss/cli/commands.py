@@ -16,7 +16,18 @@ from rich.table import Table as Grid
 from typer.core import TyperGroup
 
 from weiss.cli import catalogue, comparing, completion, magnet, printing
-from weiss.cli.options import Device, Json, MovedData, Nested, Overrides, Quiet, Root, Trust
+from weiss.cli.options import (
+    Device,
+    Json,
+    MovedData,
+    Nested,
+    NetworkName,
+    NetworkWeights,
+    Overrides,
+    Quiet,
+    Root,
+    Trust,
+)
 
 PANELS = {
     "Train and measure": ("train", "evaluate", "recipes"),
@@ -392,11 +403,19 @@ def recipes(
 
 @app.command()
 def evaluate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN",
+            help="A run folder; or data, a name, a folder or a list, for a pretrained network.",
+        ),
+    ],
     data: Annotated[
         str | None,
         typer.Option(help="Other data: a name, a folder or a list. By default the run's own."),
     ] = None,
+    backbone: NetworkName = None,
+    weights: NetworkWeights = None,
     root: Root = None,
     split: Annotated[
         str | None,
@@ -414,27 +433,51 @@ def evaluate(
     as_json: Json = False,
     trust: Trust = False,
 ) -> None:
-    """Compute every metric of a saved run again, on its own data or on any other."""
-    from weiss.runs import overrides_from
+    """Compute every metric of a saved run, on its own data or others; or of a pretrained network.
+
+    Without a run: weiss evaluate photos/ --backbone resnet50_v1 --weights FILE
+    """
+    import tempfile
+    from contextlib import ExitStack
+
+    from weiss.data import DATASETS
+    from weiss.runs import Run, overrides_from, pretrained_run, recipe_from_dict
+    from weiss.runs.card import not_trained
     from weiss.training import evaluate_run
 
     changes = overrides_from(overrides or ())
     changes |= {"data.allow_missing": True} if allow_missing else {}
     changes |= {"data.skip_bad": True} if skip_bad else {}
-    found = evaluate_run(
-        run,
-        data=data,
-        root=None if root is None else str(root),
-        split=split,
-        device=device,
-        clustering=clustering,
-        overrides=changes,
-        trust=trust,
-    )
+    named, by, opened = backbone is not None or weights is not None, "", Run(run, trust=trust)
+    is_run = opened.exists()
+    if is_run and named:
+        option = "--backbone" if backbone is not None else "--weights"
+        raise ValueError(f"{option} must be left out for a run, which has its network; got {run}.")
+    with ExitStack() as stack:
+        if not is_run and (named or str(run) in DATASETS or run.exists()):
+            if data is not None:
+                raise ValueError(
+                    f"the data of a pretrained network must be given once; got {run} and --data "
+                    f"{data}. Leave --data out; or {run} should be a run, and it holds none."
+                )
+            data = str(run)
+            catalogue.refuse_absent_data("DATA", data)
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="weiss-"))
+            opened = pretrained_run(Path(folder) / "run", backbone, weights)
+            by = f" by {not_trained(recipe_from_dict(opened.recipe()))}"
+        found = evaluate_run(
+            opened,
+            data=data,
+            root=None if root is None else str(root),
+            split=split,
+            device=device,
+            clustering=clustering,
+            overrides=changes,
+        )
     if as_json:
         printing.print_json(found.summary())
         return
-    print(f"{found.summary()['queries']:,} queries of {data or 'the data of the run'}")
+    print(f"{found.summary()['queries']:,} queries of {data or 'the data of the run'}{by}")
     printing.print_metrics(found)
 
 

@@ -34,6 +34,24 @@ Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object; messages go to standard error.")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+NetworkName = Annotated[
+    str | None,
+    typer.Option(
+        "--backbone",
+        metavar="NAME",
+        help="Without a run: the pretrained network, resnet50 (the default), resnet50_v1, "
+        "timm:NAME, ...",
+    ),
+]
+NetworkWeights = Annotated[
+    str | None,
+    typer.Option(
+        "--weights",
+        metavar="FILE",
+        help="Without a run: its weights, a file or an address. By default the public ones, "
+        "downloaded once.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 Trust = Annotated[
     bool,

@@ -8,10 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weiss.backbones.by_name import SCRATCH
 from weiss.comparing.units import Results, Unit
 from weiss.losses import LOSSES, loss_settings
 from weiss.runs import Recipe
+from weiss.runs.gain import start_word
 from weiss.runs.summaries import UNTRAINED
 
 
@@ -89,8 +89,7 @@ def title_of(loss: str, recipe: Recipe) -> str:
     """Return the title of a row: of its loss, or of the network before training."""
     if loss != UNTRAINED:
         return LOSSES[loss].title
-    weights = recipe.backbone.weights
-    return "untrained" if weights in (None, SCRATCH) else "pretrained"
+    return start_word(recipe)
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:

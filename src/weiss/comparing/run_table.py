@@ -13,7 +13,7 @@ from weiss.comparing import units
 from weiss.comparing.contenders import Contender, contenders_of
 from weiss.comparing.plan import Plan, check_count, row_of, settings_of, title_of
 from weiss.comparing.units import Results, Unit
-from weiss.runs import Recipe, recipe_with
+from weiss.runs import Recipe, recipe_with, without_head
 from weiss.runs.experiment import open_data
 from weiss.runs.folder import build_loss
 from weiss.runs.summaries import EPOCH, SCORES, UNTRAINED, summarised
@@ -56,12 +56,22 @@ class RunTable(Plan):
             dict(zip((axis["key"] for axis in self.axes), values, strict=True))
             for values in product(*(axis["values"] for axis in self.axes))
         ]
-        # Only settings of the network change the network before training.
+        # Only settings of the trunk change the network before training, which has no head.
         bare = {key for axis in self.axes if (key := axis["key"]).startswith("backbone.")}
+        bare -= {"backbone.embedding_size", "backbone.head", "backbone.pooling"}
         untrained = [{k: v for k, v in place.items() if k in bare} for place in places]
         title = title_of(UNTRAINED, self.recipe)
         rows = [
-            Variant(_name(UNTRAINED, at), UNTRAINED, title, {}, at, recipe_with(self.recipe, at))
+            Variant(
+                name=_name(UNTRAINED, at),
+                loss=UNTRAINED,
+                title=title,
+                changes={},
+                at=at,
+                recipe=without_head(recipe_with(self.recipe, at)),
+                # A pretrained network is the same with every seed.
+                num_seeds=None if title == UNTRAINED else 1,
+            )
             for number, at in enumerate(untrained)
             if at not in untrained[:number]
         ]

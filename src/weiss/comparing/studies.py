@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from weiss._base import checks
+from weiss.backbones.embedder import EMBEDDING_SIZE
 from weiss.comparing import units
 from weiss.comparing.breakdown import gap_at, gap_of
 from weiss.comparing.contenders import contenders_of, plain_losses
@@ -183,7 +184,7 @@ class Classes(Measurement):
             loss,
             number,
             batch_size=size if isinstance(size, int) else 128,
-            embedding_size=recipe.backbone.embedding_size,
+            embedding_size=recipe.backbone.embedding_size or EMBEDDING_SIZE,
             settings=recipe.loss.arguments,
             device=recipe.train.device,
             seed=recipe.seed,
@@ -267,7 +268,7 @@ class Breakdown(Measurement):
             spread,
             num_classes=max(int(size) // 4, 2) if isinstance(size, int) else 32,
             per_class=12,
-            embedding_size=self.recipe.backbone.embedding_size,
+            embedding_size=self.recipe.backbone.embedding_size or EMBEDDING_SIZE,
             settings=self._recipe(loss).loss.arguments,
             seed=self.recipe.seed,
         )

@@ -21,12 +21,13 @@ import torch
 from weiss._base.files import read_json, replacing
 from weiss._base.interrupts import StoppedError
 from weiss.evaluation.retrieval import concatenate_embeddings
-from weiss.runs import Recipe, embed_runs
+from weiss.runs import Recipe, embed_runs, without_head
 from weiss.runs.evaluator import NotFiniteError
 from weiss.runs.folder import MODEL, RESULT, STATE, Run
 from weiss.runs.recipe import OF_A_MACHINE
 from weiss.runs.summaries import SCORES
 from weiss.training import measure_untrained, train
+from weiss.training.untrained import is_of_network
 
 Result = dict[str, Any]
 Results = Mapping[str, Result]
@@ -35,6 +36,8 @@ FAILURE = "failure.json"
 """Why a trial failed: this counts as its result."""
 NO_RESULT = "no_result.json"
 """Why a unit failed: it is tried again."""
+ALONE: dict[str, Any] = {"quiet": True, "pictures": False, "baseline": False}
+"""How a run of a comparison trains: the network before training has a row of its own."""
 
 
 MakeRecipe = Callable[[], Recipe]
@@ -92,7 +95,7 @@ def training(key: str, make_recipe: MakeRecipe) -> Unit:
 def _train(make_recipe: MakeRecipe, folder: Path) -> Result:
     run = Run(folder)
     if run.whole_result() is None:
-        train(make_recipe(), folder, resume=run.exists(), quiet=True, pictures=False)
+        train(make_recipe(), folder, resume=run.exists(), **ALONE)
     _remove(folder, (STATE,))
     return run.result()
 
@@ -126,12 +129,24 @@ def _score(folder: Path) -> Result | None:
 
 
 def untrained(key: str, make_recipe: MakeRecipe) -> Unit:
-    """Return the unit that measures the network before its training."""
-    return Unit(key, partial(_measure_untrained, make_recipe), _result_of_run)
+    """Return the unit that measures the network before its training, without its head.
+
+    A result of the network behind another head, as older versions measured it, does not count.
+    """
+    return Unit(
+        key, partial(_measure_untrained, make_recipe), partial(_untrained_result, make_recipe)
+    )
 
 
 def _measure_untrained(make_recipe: MakeRecipe, folder: Path) -> Result:
-    return measure_untrained(make_recipe(), folder)
+    return measure_untrained(without_head(make_recipe()), folder)
+
+
+def _untrained_result(make_recipe: MakeRecipe, folder: Path) -> Result | None:
+    result = _result_of_run(folder)
+    if result is None or not is_of_network(result, without_head(make_recipe())):
+        return None
+    return result
 
 
 def ensemble(key: str, folds: Sequence[str], recipe: Recipe) -> Unit:
@@ -184,7 +199,7 @@ def _computed(folder: Path) -> Result | None:
 
 def _try_training(recipe: Recipe, folder: Path, *, is_second: bool = False) -> Result:
     try:
-        return train(recipe, folder, resume=Run(folder).exists(), quiet=True, pictures=False)
+        return train(recipe, folder, resume=Run(folder).exists(), **ALONE)
     except StoppedError:
         raise
     except (ArithmeticError, RuntimeError) as error:

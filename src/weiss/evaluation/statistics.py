@@ -1,6 +1,7 @@
 """Confidence intervals of means, and tests whether two means differ.
 
-Many queries, one experiment: `bootstrap_interval`, `paired_test` (permutations). A few repetitions
+Many queries, one experiment: `bootstrap_interval`, `paired_test` (permutations); where queries of
+one class are not independent, `group_interval`. A few repetitions
 of an experiment, such as seeds: `t_interval`, `paired_t_test`, `wilcoxon_test`. Many comparisons at
 once: `holm`.
 """
@@ -97,6 +98,44 @@ def bootstrap_interval(
     tail = (1 - confidence) / 2
     low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
     return Interval(float(values.mean()), float(low), float(high), confidence)
+
+
+def group_interval(
+    sums: Array, counts: Array, *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> Interval:
+    """Percentile interval of a mean by resampling whole groups of values with replacement.
+
+    ``mean = sum_g S_g / sum_g n_g`` over the drawn groups. Values of one group, such as the queries
+    of a class, need not be independent of each other; groups must be.
+
+    Args:
+        sums: ``(G,)`` sum of the values of each group.
+        counts: ``(G,)`` number of values of each group, at least 1.
+        confidence: between 0 and 1.
+        resamples: how many resamples to draw.
+        seed: of the random numbers; the same seed gives the same interval.
+
+    Example:
+        >>> group_interval([2.0, 0.0], [2, 2]).mean
+        0.5
+    """
+    sums = _values("sums", sums, "group_interval")
+    counts = _values("counts", counts, "group_interval")
+    if len(sums) != len(counts) or counts.min() < 1:
+        raise ValueError(
+            "counts must be at least 1, and as many as sums, for group_interval; got "
+            f"{len(counts)} for {len(sums)} sums, the least {counts.min():g}."
+        )
+    _check_confidence(confidence, "group_interval")
+    checks.count("resamples", resamples, "group_interval")
+    random = np.random.default_rng(seed)
+    means = []
+    for size in _chunks(resamples, len(sums)):
+        drawn = random.integers(len(sums), size=(size, len(sums)))
+        means.append(sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1))
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
+    return Interval(float(sums.sum() / counts.sum()), float(low), float(high), confidence)
 
 
 def paired_test(

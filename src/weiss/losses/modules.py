@@ -99,6 +99,8 @@ class _DerivedLoss(nn.Module, ABC):
     max_labels_per_sample: int | None = None
     _implementations: tuple[str, ...] = ("auto", "reference")
     _partners = "it takes every pair of the batch once"
+    _share = 0.5
+    """The weight of the attraction's average: every pair is in it twice."""
 
     def __init__(
         self,
@@ -186,6 +188,19 @@ class _DerivedLoss(nn.Module, ABC):
         dtype = working_dtype(x_ND, y_MD)
         return DISTANCES[self.distance](x_ND.to(dtype), y_MD.to(dtype))
 
+    @property
+    def least_value(self) -> float:
+        """A value that the loss cannot fall below: that of classes in points, beyond all reach.
+
+        ``log(1 + e^{-alpha delta}) / alpha`` for MFCWMS, about 69 at the default; 0 for a hinge,
+        and with ``average="samples"``, where the value depends on the sizes of the classes.
+        """
+        if self.average == "samples":
+            return 0.0
+        link, zero = self.interactions.attraction_link, torch.zeros((), dtype=torch.float64)
+        pull = link.times(self.interactions.attraction(zero), torch.full_like(zero, self._share))
+        return float(link.apply(pull))
+
     def extra_repr(self) -> str:
         """Show the hyper-parameters when the module is printed."""
         return f"{self.interactions}, distance={self.distance!r}, average={self.average!r}"
@@ -247,6 +262,7 @@ class MeanFieldLoss(_DerivedLoss):
     """Learning rate of the fields over that of the network, for `weiss.parameter_groups`."""
     _implementations = IMPLEMENTATIONS
     _partners = "every sample meets every class's field"
+    _share = 1.0
 
     def __init__(
         self,

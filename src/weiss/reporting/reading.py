@@ -15,7 +15,8 @@ from typing import Any
 from weiss._base.checks import some, suggestion
 from weiss._base.files import read_json
 from weiss.losses import LOSSES
-from weiss.runs import records
+from weiss.runs import recipe_from_dict, records
+from weiss.runs.card import not_trained
 from weiss.runs.folder import RECIPE, Run
 from weiss.runs.summaries import (
     FORMAT,
@@ -419,6 +420,7 @@ def _row(folder: str, title: str, runs: Sequence[Run]) -> dict[str, Any]:
     recipe = runs[0].recipe()
     settings = {key: value for key, value in recipe["loss"].items() if key != "name"}
     results = [run.result() for run in runs if run.is_finished()]
+    is_trained = not results or results[0].get("loss") != UNTRAINED
     scores: dict[str, Any] = {}
     for name in (*SCORES, "epoch", "seconds"):
         read = measured if name in SCORES else dict.get
@@ -428,9 +430,9 @@ def _row(folder: str, title: str, runs: Sequence[Run]) -> dict[str, Any]:
     return {
         **EMPTY,
         "name": folder,
-        "loss": recipe["loss"]["name"],
-        "title": title,
-        "settings": settings,
+        "loss": recipe["loss"]["name"] if is_trained else UNTRAINED,
+        "title": title if is_trained else not_trained(recipe_from_dict(recipe)),
+        "settings": settings if is_trained else {},
         "runs": [str(run.folder) for run in runs],
         "scores": scores,
     }

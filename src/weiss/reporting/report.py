@@ -8,12 +8,14 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from weiss.backbones.embedder import LINEAR, NO_HEAD
 from weiss.reporting.document import Document
 from weiss.reporting.reading import (
     Comparison,
     Row,
     Summary,
     axis_value,
+    is_reference,
     mean_of,
     number,
     read_folders,
@@ -32,6 +34,7 @@ from weiss.reporting.sections import (
     p_text,
 )
 from weiss.reporting.tables import significant
+from weiss.runs.gain import gain_in_words
 from weiss.runs.summaries import FEW_PAIRS, MEASURES, by_repetition
 
 MEASURED = {
@@ -144,7 +147,40 @@ def lead_of(comparison: Comparison) -> str:
     if comparison.kind in MEASURES:
         return f"{words} {_at_largest_value(comparison)}"
     best = comparison.best_row()
-    return f"{words} {_best_in_words(comparison, best) if best else 'There are no scores yet.'}"
+    if best is None:
+        return _not_trained_in_words(comparison) or f"{words} There are no scores yet."
+    start = _against_start(comparison, best)
+    return f"{words} {_best_in_words(comparison, best)}{f' {start}' if start else ''}"
+
+
+def _not_trained_in_words(comparison: Comparison) -> str:
+    """Return the scores of networks that are not trained, if there is nothing else."""
+    scores = {row["title"]: mean_of(row, comparison.main_metric) for row in comparison.rows}
+    known = {title: score for title, score in scores.items() if score is not None}
+    if comparison.trained or not known:
+        return ""
+    return " ".join(f"{title}: MAP@R {100 * score:.1f} %." for title, score in known.items())
+
+
+def _against_start(comparison: Comparison, best: Row) -> str:
+    """Return what training brought: the best row against the network before training."""
+    metric = comparison.main_metric
+    reached = mean_of(best, metric) or 0.0
+    starts = [row for row in comparison.rows if is_reference(row)]
+    scored = [row for row in starts if mean_of(row, metric) is not None]
+    if scored:
+        start = max(scored, key=lambda row: mean_of(row, metric) or 0.0)
+        before = mean_of(start, metric) or 0.0
+        heads = {result.get("head", LINEAR) for _, result in comparison.results(start)}
+        how = " behind a random last layer" if heads and NO_HEAD not in heads else ""
+        word = "brought" if reached >= before else "lost"
+        return (
+            f"The {start['title']} network{how} has {100 * before:.1f} %: training {word} "
+            f"{100 * abs(reached - before):.1f} points."
+        )
+    results = [result for _, result in comparison.results(best)]
+    words = gain_in_words(results[0]) if len(results) == 1 and "test" not in results[0] else ""
+    return f"Training brought: {words}" if words else ""
 
 
 def _several(number: int, one: str, many: str = "") -> str:

@@ -9,6 +9,7 @@ from weiss.runs.evaluate import embed_runs, evaluate_run
 from weiss.runs.evaluator import Embedded
 from weiss.runs.folder import Kept, Run, build_backbone, build_loss
 from weiss.runs.overrides import override_from, overrides_from, recipe_with
+from weiss.runs.pretrained import pretrained_run, without_head
 from weiss.runs.recipe import Recipe, differences, recipe_from_dict
 from weiss.runs.recipe_files import (
     MAIN_RECIPES,
@@ -55,6 +56,7 @@ __all__ = [
     "evaluate_run",
     "override_from",
     "overrides_from",
+    "pretrained_run",
     "recipe_file",
     "recipe_from",
     "recipe_from_dict",
@@ -62,4 +64,5 @@ __all__ = [
     "shipped_recipes",
     "to_toml",
     "to_toml_value",
+    "without_head",
 ]

@@ -9,6 +9,7 @@ from weiss._base.devices import multiplies_bfloat16, resolve_precision
 from weiss._base.processes import Processes
 from weiss.backbones import Embedder, InputSpec
 from weiss.backbones.by_name import TIMM
+from weiss.backbones.embedder import usual_pooling
 from weiss.data import Table
 from weiss.losses import LOSSES, loss_settings
 from weiss.runs.recipe import Recipe, recipe_from_dict
@@ -45,7 +46,8 @@ def complete(
     Raises:
         ValueError: the data cannot fill a batch, or the device cannot do what is asked for.
     """
-    sizes, name = image_sizes(recipe, model.input), recipe.loss.name
+    name = recipe.loss.name
+    recipe = complete_network(recipe, model)
     scale, class_lr = LOSSES[name].class_lr_scale, recipe.optim.class_lr
     if class_lr is None and scale is not None:
         class_lr = recipe.optim.lr * scale
@@ -54,18 +56,27 @@ def complete(
         "sampler": recipe.sampler_name,
         "precision": _precision(recipe, device),
     }
-    evaluate = {"size": sizes.evaluate, "resize": sizes.resize}
     completed = recipe.model_copy(
         update={
-            "backbone": _backbone(recipe.backbone, model),
             "loss": Loss(name=name, **loss_settings(name, recipe.loss.arguments)),
-            "augment": recipe.augment.model_copy(update={"size": sizes.train}),
             "optim": recipe.optim.model_copy(update={"class_lr": class_lr}),
             "train": recipe.train.model_copy(update=train),
-            "evaluate": recipe.evaluate.model_copy(update=evaluate),
         }
     )
     return recipe_from_dict(completed.as_dict())  # which checks all of it
+
+
+def complete_network(recipe: Recipe, model: Embedder) -> Recipe:
+    """Return the recipe with everything that follows from its network: sizes, pooling."""
+    sizes = image_sizes(recipe, model.input)
+    evaluate = {"size": sizes.evaluate, "resize": sizes.resize}
+    return recipe.model_copy(
+        update={
+            "backbone": _backbone(recipe.backbone, model),
+            "augment": recipe.augment.model_copy(update={"size": sizes.train}),
+            "evaluate": recipe.evaluate.model_copy(update=evaluate),
+        }
+    )
 
 
 def _precision(recipe: Recipe, device: torch.device) -> str:
@@ -77,12 +88,12 @@ def _precision(recipe: Recipe, device: torch.device) -> str:
 
 
 def _backbone(section: Backbone, model: Embedder) -> Backbone:
-    found: dict[str, int | str] = {}
+    found: dict[str, int | str] = {"embedding_size": model.embedding_size}
     if section.name == "features":
         found["num_features"] = model.trunk.num_features
     pools_itself = section.name.startswith(TIMM) or model.trunk.pooled
     if section.pooling is None and not pools_itself:
-        found["pooling"] = model.trunk.pooling
+        found["pooling"] = usual_pooling(model.trunk, section.head)
     return section.model_copy(update=found)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from weiss._base.checks import suggestion
+from weiss._base.checks import count, suggestion
 from weiss._base.files import (
     alone,
     json_object,
@@ -29,6 +29,7 @@ from weiss._base.processes import is_main_process
 from weiss._base.tensor_files import DamagedFileError, read_tensors, write_tensors
 from weiss.backbones import BACKBONES, Embedder, make_backbone
 from weiss.backbones.by_name import TIMM
+from weiss.backbones.embedder import NO_HEAD
 from weiss.backbones.lora import merged_state
 from weiss.backbones.timm_networks import refuse_outside
 from weiss.losses import make_loss
@@ -351,8 +352,10 @@ def build_backbone(
             refuse_outside(name.removeprefix(TIMM), wanted)
         if name not in BACKBONES or BACKBONES[name].needs_weights:
             wanted["weights"] = "scratch"
-    # One that is not there, or no number, is refused by its name.
-    return make_backbone(name, wanted.pop("embedding_size", None), **wanted)
+    size = wanted.pop("embedding_size", None)
+    if wanted.get("head") != NO_HEAD:
+        count("embedding_size", size, "a network with a head")  # one that is not there is refused
+    return make_backbone(name, size, **wanted)
 
 
 def build_loss(section: dict[str, Any], num_classes: int, embedding_size: int) -> nn.Module:

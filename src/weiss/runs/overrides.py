@@ -11,12 +11,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weiss.backbones.by_name import BACKBONES
+from weiss.backbones.embedder import NO_HEAD
 from weiss.losses.by_name import LOSSES
 from weiss.runs.recipe import RENAMED, Recipe, recipe_from_dict, with_new_keys
 from weiss.runs.recipe_sections import Backbone
 
 Overrides = Mapping[str, Any] | Sequence[str]
 """Values by dotted key, ``{"train.epochs": 20}``, or texts, ``["train.epochs=20"]``."""
+HEAD = ("backbone", "head")
+"""The one key of which the word none is a value."""
 
 SHORT = {
     "loss": "loss.name",
@@ -74,7 +77,7 @@ def with_options(
 def override_from(override: str) -> tuple[tuple[str, ...], Any]:
     """Read ``section.key=value``: the parts of the key, and a value of TOML, else plain text.
 
-    ``none`` is None, for the default.
+    ``none`` is None, for the default; ``backbone.head=none`` is no head.
 
     Example:
         >>> override_from("train.epochs = 20")
@@ -91,7 +94,7 @@ def override_from(override: str) -> tuple[tuple[str, ...], Any]:
         raise ValueError(
             f"an override must have a value; got {override!r}. Write {key}=none for the default."
         )
-    if text == "none":
+    if text == "none" and path != HEAD:
         return path, None
     if len(path) == 1 and path[0] != "seed" and path[0] in Recipe.model_fields:
         raise ValueError(
@@ -149,7 +152,15 @@ def _change_loss(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
 
 
 def _change_backbone(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
-    """Drop the pooling and the arguments of a network that is replaced by another."""
+    """Drop the pooling and the arguments of a network that is replaced by another.
+
+    Pooling and embedding size too, if it loses its head or gets one.
+    """
+    section, head = values.get("backbone"), changes.get(".".join(HEAD))
+    before = section.get("head") if isinstance(section, dict) else head
+    if head is not None and head != before and NO_HEAD in (head, before):
+        for key in ("pooling", "embedding_size"):
+            values["backbone"].pop(key, None)
     old, new = _old_and_new("backbone", values, changes)
     if old == new:
         return

@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import ValidationError, model_validator
 
 from weiss._base import checks
+from weiss.backbones.embedder import NO_HEAD
 from weiss.backbones.trained_part import FROZEN
 from weiss.losses.by_name import LOSSES
 from weiss.runs.recipe_sections import (
@@ -128,6 +129,8 @@ class Recipe(Section):
                 f"train.warmup_epochs must be at most train.epochs, {train.epochs}, which include "
                 f"the warm-up; got {train.warmup_epochs}."
             )
+        if self.backbone.head == NO_HEAD:
+            yield from self._not_without_head()
         yield from self._not_on_features()
         if 0 < train.patience < self.evaluate.every:
             yield (
@@ -175,6 +178,18 @@ class Recipe(Section):
             yield (
                 "optim.layer_decay must be 1 for backbone.train='frozen', of which no stage "
                 f"trains; got {self.optim.layer_decay:g}. Leave it out."
+            )
+
+    def _not_without_head(self) -> Iterator[str]:
+        if self.train.warmup_epochs:
+            yield (
+                "train.warmup_epochs must be 0 for backbone.head='none': in a warm-up only the "
+                f"head trains, and there is none; got {self.train.warmup_epochs}."
+            )
+        if self.backbone.train == FROZEN:
+            yield (
+                "backbone.train must not be 'frozen' for backbone.head='none': nothing would "
+                "train. Set backbone.head='linear'."
             )
 
     def _not_for_shards(self, named: str) -> Iterator[str]:

@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from weiss._base import checks
 from weiss.backbones.by_name import BACKBONES, TIMM
-from weiss.backbones.embedder import FREEZING, HEADS
+from weiss.backbones.embedder import EMBEDDING_SIZE, FREEZING, HEADS, LINEAR, NO_HEAD
 from weiss.backbones.pooling import POOLINGS
 from weiss.backbones.trained_part import ALL, NAMED, PARTS
 from weiss.data.cache import STORAGES
@@ -153,17 +153,28 @@ class Backbone(_WithArguments):
 
     name: Text = entry("small", "a name of BACKBONES, or timm:NAME")
     weights: MaybeText = entry(None, "where it starts: a file, an address, imagenet, scratch")
-    embedding_size: Count = entry(512, "D")
-    pooling: Annotated[str | None, among((*POOLINGS, "own"), or_none=True)] = entry(
-        None, "from maps to a vector; left out: the network's own"
+    embedding_size: MaybeCount = entry(
+        None, f"D; left out: {EMBEDDING_SIZE}, or the network's features without a head"
     )
-    head: Annotated[str, among(HEADS)] = entry("linear", "from features to the embedding")
+    pooling: Annotated[str | None, among((*POOLINGS, "own"), or_none=True)] = entry(
+        None, "from maps to a vector; left out: the network's own, or avg without a head"
+    )
+    head: Annotated[str, among(HEADS)] = entry(
+        LINEAR, "from features to the embedding; none: the features are the embedding"
+    )
     freeze_bn: Annotated[str, among(FREEZING)] = entry("none", "what of batch norm does not change")
     train: Annotated[str, Field(pattern=f"^(?:{PARTS.pattern})$"), is_a(NAMED)] = entry(
         ALL, "the part of the trunk that trains; all, frozen, last:N (stages) or lora"
     )
     lora_rank: Count = entry(8, "lora: rank of the adapters")
     lora_alpha: Positive = entry(16.0, "lora: adapters are multiplied by alpha / rank")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_head_makes_the_usual_size(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and given.get("head") != NO_HEAD:
+            return {"embedding_size": EMBEDDING_SIZE, **plain(given)}
+        return given
 
     @model_validator(mode="after")
     def _arguments_belong_to_the_network(self) -> "Backbone":

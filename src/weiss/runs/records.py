@@ -48,8 +48,12 @@ class _OfARun(Recorded):
     loss: Text = None
     data: Text = None
     backbone: Text = None
+    head: Text = None
     measured_on: Text = None
     test: Numbers = None
+    start: Text = None
+    before: Numbers = None
+    gain: Numbers = None
 
 
 Result: type[Recorded] = create_model(
@@ -71,6 +75,8 @@ class Epoch(Recorded):
     lr: Numbers = None
     order: dict[str, Number | list[Number]] | None = None
     evaluation: Numbers = None
+    before: Numbers = None
+    gain: Numbers = None
 
 
 class ModelFacts(Recorded):

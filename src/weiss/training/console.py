@@ -11,6 +11,7 @@ from weiss.evaluation.metrics import TITLES
 from weiss.losses import LOSSES
 from weiss.runs import Recipe, Train
 from weiss.runs.experiment import Experiment
+from weiss.runs.gain import gain_in_words, start_word, what_to_try
 
 RECENT = 10
 """Epochs that an estimate looks at: some with and some without an evaluation."""
@@ -18,8 +19,8 @@ WORTH_SAYING = 60.0
 """Seconds: a shorter rest is not printed."""
 
 
-def opening(experiment: Experiment, model: Embedder, folder: Path) -> str:
-    """Return the lines at the beginning of a run."""
+def opening(experiment: Experiment, model: Embedder, folder: Path, least: float) -> str:
+    """Return the lines at the beginning of a run; ``least`` is what its loss cannot fall below."""
     recipe = experiment.recipe
     parameters = sum(p.numel() for p in model.parameters()) / 1e6
     measured = {
@@ -27,6 +28,7 @@ def opening(experiment: Experiment, model: Embedder, folder: Path) -> str:
         "valid": "held-out training classes",
         None: "nothing: the data have no test part of two classes or more",
     }[experiment.measured]
+    shown = f"; losses are shown above their least value, {least:.4f}" if least else ""
     return (
         f"{LOSSES[recipe.loss.name].title} on {recipe.data.name}: "
         f"{experiment.pipeline.describe()}\n"
@@ -34,7 +36,21 @@ def opening(experiment: Experiment, model: Embedder, folder: Path) -> str:
         f"{recipe.backbone.embedding_size} dimensions; {len(experiment.train_rows):,} images of "
         f"{experiment.num_classes:,} classes train, {experiment.steps} batches of "
         f"{recipe.train.batch_size} an epoch\n"
-        f"measured on {measured}; writing to {folder}"
+        f"measured on {measured}; writing to {folder}{shown}"
+    )
+
+
+def start_line(recipe: Recipe, metrics: dict[str, Any], seconds: float) -> str:
+    """Return epoch 0 in one line: the network before training, without its head."""
+    epochs = recipe.train.epochs
+    named = (f"{title} {100 * metrics[name]:5.2f}" for name, title in TITLES.items())
+    return "  ".join(
+        [
+            f"epoch {0:{len(str(epochs))}d}/{epochs}",
+            f"{start_word(recipe)}, without a head",
+            *named,
+            f"{seconds:.1f} s",
+        ]
     )
 
 
@@ -65,10 +81,15 @@ def seconds_left(history: Sequence[dict[str, Any]], settings: Train) -> float:
     return in_warmup * mean(first or later) + after * mean(later or first)
 
 
-def epoch_line(line: dict[str, Any], epochs: int, *, is_best: bool, left: float = 0.0) -> str:
-    """Return one epoch in one line; ``left`` are the seconds that the rest is expected to take."""
+def epoch_line(
+    line: dict[str, Any], epochs: int, least: float, *, is_best: bool, left: float = 0.0
+) -> str:
+    """Return one epoch in one line, with its loss above the least value.
+
+    ``left`` are the seconds that the rest is expected to take.
+    """
     width = len(str(epochs))
-    words = [f"epoch {line['epoch']:{width}d}/{epochs}", f"loss {line['loss']:8.4f}"]
+    words = [f"epoch {line['epoch']:{width}d}/{epochs}", f"loss {line['loss'] - least:8.4f}"]
     for name, title in TITLES.items():
         if name in line.get("evaluation", {}):
             words.append(f"{title} {100 * line['evaluation'][name]:5.2f}")
@@ -82,14 +103,15 @@ def epoch_line(line: dict[str, Any], epochs: int, *, is_best: bool, left: float 
     return "  ".join([*words, *(["best so far"] if is_best else [])])
 
 
-def closing(result: dict[str, Any], folder: Path) -> str:
+def closing(result: dict[str, Any], recipe: Recipe, folder: Path) -> str:
     """Return the lines at the end of a run."""
     lines = []
     if scores := _scores(result):
         lines.append(f"best epoch {result['epoch']}: {scores} on {result['measured_on']}")
     if "test" in result:
         lines.append(f"its network on the test set: {_scores(result['test'])}")
-    lines.append(f"{result['seconds']:.0f} s in all. Look at {folder}")
+    lines += filter(None, (gain_in_words(result), what_to_try(result, recipe)))
+    lines.insert(0, f"{result['seconds']:.0f} s in all. Look at {folder}")
     return "\n".join(lines)
 
 

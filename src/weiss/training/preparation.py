@@ -63,7 +63,7 @@ def prepare(
     pipeline = open_pipeline(recipe, table, model.input, device, processes)
     recipe = complete(recipe, pipeline.table, model, device, processes)
     experiment = Experiment(recipe, pipeline, processes)
-    loss = _make_loss(recipe, experiment).to(device)
+    loss = _make_loss(recipe, experiment, model.embedding_size).to(device)
     processes.agree([*model.state_dict().values(), *loss.state_dict().values()])
     if recipe.train.shard_classes and processes.size > 1 and isinstance(loss, MeanFieldLoss):
         shard_classes(loss, processes.group)  # drawn whole: the same fields as with one process
@@ -71,7 +71,7 @@ def prepare(
     model = _laid_out(model, recipe, device, processes)
     optimizer = make_optimizer(recipe, model, loss)
     stepper = Stepper(recipe, model, loss, optimizer, processes, device)
-    means = ClassMeans(experiment.num_classes, recipe.backbone.embedding_size, device)
+    means = ClassMeans(experiment.num_classes, model.embedding_size, device)
     parts = Parts(model, loss, optimizer, stepper.scaler, means)
     return Prepared(recipe, device, experiment, model, loss, stepper, means, parts)
 
@@ -126,9 +126,9 @@ def _batch_norms(model: nn.Module) -> list[nn.Module]:
     return [module for module in model.modules() if isinstance(module, _BatchNorm)]
 
 
-def _make_loss(recipe: Recipe, experiment: Experiment) -> nn.Module:
+def _make_loss(recipe: Recipe, experiment: Experiment, embedding_size: int) -> nn.Module:
     section = recipe.as_dict()["loss"]
-    loss = build_loss(section, experiment.num_classes, recipe.backbone.embedding_size)
+    loss = build_loss(section, experiment.num_classes, embedding_size)
     if isinstance(loss, (MeanFieldLoss, PairLoss, Baseline)):
         # Labels are right by construction; checking them would make a GPU wait each step.
         # Embeddings that are not finite make the loss so, which `LossWatch` notices.

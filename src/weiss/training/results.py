@@ -9,6 +9,7 @@ from weiss.losses import LOSSES
 from weiss.runs import Recipe, Run
 from weiss.runs.experiment import Experiment
 from weiss.runs.folder import METRICS
+from weiss.runs.gain import start_word
 from weiss.training.state import Position
 
 
@@ -29,6 +30,10 @@ def result_of(experiment: Experiment, at: Position, best: dict[str, Any]) -> dic
         **circumstances(experiment),
         "images_per_second": speeds[len(speeds) // 2],
     }
+    if best["metrics"] and "before" in at.history[0]:
+        found |= {"start": start_word(recipe), "before": at.history[0]["before"]}
+        line = at.history[best["epoch"] - 1]
+        found |= {"gain": line["gain"]} if "gain" in line else {}
     if experiment.device.type == "cuda":
         peak = torch.cuda.max_memory_allocated(experiment.device)
         found["peak_gpu_memory_gb"] = round(peak / 1e9, 2)
@@ -43,6 +48,7 @@ def circumstances(experiment: Experiment) -> dict[str, Any]:
         "seed": recipe.seed,
         "data": recipe.data.name,
         "backbone": recipe.backbone.name,
+        "head": recipe.backbone.head,
         "embedding_size": recipe.backbone.embedding_size,
         "num_classes": experiment.num_classes,
         "measured_on": names.get(experiment.measured, experiment.measured),

@@ -33,6 +33,7 @@ class Position:
     loss_count: int = 0
     skipped: float | None = None  # share of pairs that the gradient of the last step skipped
     history: list[dict[str, Any]] = field(default_factory=list)  # as metrics.jsonl has them
+    before: dict[str, Any] | None = None  # metrics of the network before training, and by class
 
     def note(self, watch: LossWatch, loss: nn.Module) -> None:
         """Store the losses of the current epoch, and the share that its last step skipped."""

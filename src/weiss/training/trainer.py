@@ -5,6 +5,8 @@
 A step depends only on the recipe and on the state that is saved. So a run that was killed and
 resumed is the run that was not killed, on a CPU to the last bit. Several processes (``torchrun``,
 ``accelerate launch``) share each batch and compute what one would.
+
+This is one piece: the course of a run, and how it stops, saves and resumes at any place of it.
 """
 
 import errno
@@ -22,7 +24,7 @@ from weiss._base.interrupts import StoppedError, StopRequest
 from weiss._base.processes import Processes
 from weiss._base.progress import Bar
 from weiss.backbones import Embedder
-from weiss.backbones.embedder import HeadOnly
+from weiss.backbones.embedder import HeadOnly, Unit, WithoutHead
 from weiss.data import Table
 from weiss.losses import MeanFieldLoss
 from weiss.losses.self_consistency import follow_class_means, order_parameters
@@ -33,6 +35,7 @@ from weiss.runs.evaluator import NotFiniteError
 from weiss.runs.experiment import Experiment
 from weiss.runs.features import experiment_on_features
 from weiss.runs.folder import METRICS, MODEL
+from weiss.runs.gain import by_class, gain_between
 from weiss.runs.provenance import made_with
 from weiss.training import console, results
 from weiss.training.fields import place_fields
@@ -66,6 +69,7 @@ def train(
     quiet: bool = False,
     pictures: bool = True,
     data: Table | None = None,
+    baseline: bool = True,
 ) -> dict[str, Any]:
     """Train, and write a run folder.
 
@@ -77,6 +81,8 @@ def train(
         quiet: print nothing.
         pictures: draw learning curves; they can be drawn later from metrics.jsonl.
         data: a table to train on in place of the data that the recipe names; for arrays.
+        baseline: measure the network before training, without its head, so that the result says
+            what training brought; it takes the time of one evaluation.
 
     Returns:
         The result, as ``result.json`` holds it: the best metrics under the names of
@@ -99,7 +105,7 @@ def train(
                 refuse_another_run(run, resume)
             training = Training(recipe, run, accelerator, processes, stop, begun, quiet, data)
             try:
-                result = training.train(pictures)
+                result = training.train(pictures, baseline)
             finally:
                 training.stepper.release()
             if stop.wanted:  # too late for this run, not for those that the caller would begin
@@ -129,17 +135,24 @@ class Training:
         made = prepare(recipe, torch.device(accelerator.device), processes, data)
         self.recipe, self.device, self.processes = made.recipe, made.device, processes
         self.experiment, self.model, self.loss = made.experiment, made.model, made.loss
+        if not any(parameter.requires_grad for parameter in self.model.parameters()):
+            raise ValueError(
+                "a part of the network must train; nothing of "
+                f"{self.recipe.backbone.name!r} with backbone.head={self.recipe.backbone.head!r} "
+                "does. Set backbone.head=linear."
+            )
         self.data = data_facts(made.experiment)
         self.stepper, self.means, self.parts = made.stepper, made.means, made.parts
         self.batch_size = int(self.recipe.train.batch_size)
         self.at = Position()
         self.best: dict[str, Any] | None = None
         self._unwritten: Kept | None = None
+        self._gain: dict[str, float] | None = None  # of the last evaluation
         self._features: Experiment | None = None
         self._has_tensors = True  # False: a finished run without a state, whose result is lost
         self.watch, self.stop = LossWatch(self.device), stop
 
-    def train(self, pictures: bool) -> dict[str, Any]:
+    def train(self, pictures: bool, baseline: bool) -> dict[str, Any]:
         """Begin or resume the run, finish it, and return its result."""
         self._begin_or_resume()
         if self.has_begun and self._is_finished():
@@ -157,9 +170,12 @@ class Training:
         with bar if not self.quiet else nullcontext():
             self.bar = bar
             try:
-                self._print(console.opening(self.experiment, self.model, self.run.folder))
+                least = self._least_loss
+                self._print(console.opening(self.experiment, self.model, self.run.folder, least))
                 if self._is_on_features() and not self._is_over():
                     self._on_features()  # before the bar of training shows
+                if baseline and not self.at.steps and not self._is_over():
+                    self._measure_start()
                 while not self._is_over():
                     self._train_epoch()
                     self._close_epoch()
@@ -180,6 +196,34 @@ class Training:
                     f"{error}. The run stops here. {last_good_state(self.run)} {remedy}, then: "
                     f"{how_to_resume(self.run)}"
                 ) from error
+
+    @property
+    def _least_loss(self) -> float:
+        return float(getattr(self.loss, "least_value", 0.0))
+
+    def _measure_start(self) -> None:
+        """Measure the network before training, without its head: epoch 0."""
+        split = self.experiment.measured
+        if split is None or self.at.before is not None:
+            return
+        network: nn.Module = WithoutHead(self.model)
+        experiment, options = self.experiment, {"precision": self.stepper.precision}
+        if self._is_on_features() and network.pools_alike:
+            experiment, network, options = self._on_features(), Unit(), {"precision": nullcontext}
+        self._add_time()
+        seconds = self.at.epoch_seconds
+        try:
+            found = experiment.evaluator.evaluate(network, split, watch=self._watch, **options)
+        except (NotFiniteError, ValueError) as error:
+            # It may train all the same: a head can give a direction to features of length 0.
+            warnings.warn(f"the network before training has no score: {error}", stacklevel=2)
+            return
+        finally:
+            self._add_time()
+            seconds, self.at.epoch_seconds = self.at.epoch_seconds - seconds, seconds
+        self.at.before = {"metrics": found.summary(), "by_class": by_class(found)}
+        if not self.quiet:
+            self.bar.say(console.start_line(self.recipe, self.at.before["metrics"], seconds))
 
     # One epoch
 
@@ -230,7 +274,12 @@ class Training:
         line["order"] = order_parameters(self.means, self.loss)
         is_due = number % self.recipe.evaluate.every == 0 or number == self.recipe.train.epochs
         if is_due and self.experiment.measured:
+            self._gain = None
             line["evaluation"] = self._evaluate(self.model, self.experiment.measured)
+            if self._gain is not None:
+                line["gain"] = self._gain
+        if number == 1 and self.at.before is not None:
+            line["before"] = self.at.before["metrics"]
         self._add_time()
         line["seconds"] = self.at.epoch_seconds
         self.at.history.append(line)
@@ -244,8 +293,8 @@ class Training:
         if not self.quiet:
             left = console.seconds_left(self.at.history, self.recipe.train)
             self.bar.expect(left)
-            epochs = self.recipe.train.epochs
-            self.bar.say(console.epoch_line(line, epochs, is_best=is_best, left=left))
+            epochs, least = self.recipe.train.epochs, self._least_loss
+            self.bar.say(console.epoch_line(line, epochs, least, is_best=is_best, left=left))
         self.at.close_epoch()
         self.watch = LossWatch(self.device)
         self._stop_or_save()
@@ -253,7 +302,11 @@ class Training:
     def _evaluate(self, model: Embedder, split: str) -> dict[str, float | int]:
         try:
             experiment, network, options = self._embedding(model)
-            return experiment.evaluator.evaluate(network, split, **options).summary()
+            found = experiment.evaluator.evaluate(network, split, **options)
+            if self.at.before is not None and split == self.experiment.measured:
+                trained = self.experiment.table.part("train").classes()
+                self._gain = gain_between(self.at.before["by_class"], by_class(found), trained)
+            return found.summary()
         except NotFiniteError as error:
             self.parts.refuse_not_finite(self.at)
             raise NotFiniteError(f"{error} That is after epoch {self.at.epoch + 1}.") from error
@@ -484,7 +537,7 @@ class Training:
         # Not end_training, which would end the process group: another run may follow.
         for tracker in self.accelerator.trackers:
             tracker.finish()
-        self._print(console.closing(result, self.run.folder))
+        self._print(console.closing(result, self.recipe, self.run.folder))
         return result
 
     def _print(self, text: str) -> None:
