@@ -114,14 +114,15 @@ def what_to_try(result: Mapping[str, Any], recipe: Recipe) -> str:
     return (
         "The network before training can be used as it is: weiss index IMAGES --out INDEX "
         f"--backbone {backbone.name}{weights}. Or try a lower learning rate (--set "
-        f"optim.lr={lr / 10:g}), training the head alone (--set backbone.train=frozen), or more "
+        f"optim.lr={lr / 10:g}), training the head alone (--frozen), or more "
         "classes to train on."
     )
 
 
 def _classes(number: int, unseen: int) -> str:
+    counted = "1 class" if number == 1 else f"{number:,} classes"
     if unseen == number:
-        return f"{number:,} classes it never saw"
+        return f"{counted} it never saw"
     if not unseen:
-        return f"other images of {number:,} classes it trained on"
-    return f"{number:,} classes, {unseen:,} of which it never saw"
+        return f"other images of {counted} it trained on"
+    return f"{counted}, {unseen:,} of which it never saw"
