@@ -93,7 +93,7 @@ def test_every_epoch_is_a_line_of_metrics(finished):
     assert [line["phase"] for line in lines] == ["warm-up", *["training"] * 4]
     assert [line["steps"] for line in lines] == [3, 6, 9, 12, 15]
     for line in lines:
-        assert set(line) == EPOCH_KEYS
+        assert set(line) == EPOCH_KEYS | {"gain"} | ({"before"} if line is lines[0] else set())
         assert set(line["lr"]) == {"network", "fields"}
         assert set(line["order"]) == {"class_mean_length", "residual", "violating_share"}
         assert math.isfinite(line["loss"])
