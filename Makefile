@@ -37,7 +37,7 @@ test-gpu: setup ## run the tests that need a CUDA device
 test-data: setup ## run the tests on real data: CUB=folder of CUB_200_2011 WEIGHTS=folder of weights
 	$(BIN)/pytest -q -m data --cub="$(CUB)" --weights="$(WEIGHTS)" tests
 
-test-ray: setup ## run the tests that start a Ray cluster on this machine and kill parts of it (ten minutes on two cores)
+test-ray: setup ## run the tests that start a Ray cluster on this machine and kill parts of it (ten minutes)
 	$(PIP) -e ".[ray]"
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -m ray
 
