@@ -63,7 +63,7 @@ def completed(words, monkeypatch):
 
 
 def test_the_tab_key_knows_recipes_losses_and_backbones(monkeypatch):
-    assert completed("train cub_r", monkeypatch) == ["cub_resnet50"]
+    assert completed("train cub_res", monkeypatch) == ["cub_resnet50"]
     assert completed("train --loss mf_c", monkeypatch) == ["mf_contrastive", "mf_cwms"]
     assert completed("train --backbone resnet50", monkeypatch) == ["resnet50", "resnet50_v1"]
     several = completed("bench traditional --losses cwms,proxy_", monkeypatch)

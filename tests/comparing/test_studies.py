@@ -5,7 +5,7 @@ import pytest
 from weiss.comparing import STUDIES, carry_out, make_study, studies, units
 from weiss.comparing.summary import plan_from
 from weiss.comparing.units import results_on_disk
-from weiss.runs import Run, recipe_from, without_head
+from weiss.runs import Run, recipe_from
 from weiss.training import measure_untrained
 
 
@@ -148,7 +148,7 @@ def test_an_untrained_result_behind_a_random_head_is_measured_again(recipe, tmp_
     """As versions before 0.2 measured it; a comparison that continues has it without a head."""
     folder = tmp_path / "untrained"
     measure_untrained(recipe, folder)
-    unit = units.untrained("untrained", without_head(recipe))
+    unit = units.untrained("untrained", lambda: recipe)
     assert unit.found(folder) is None
     result = unit.work(folder)
     assert Run(folder).recipe()["backbone"]["head"] == "none"

@@ -158,8 +158,11 @@ def test_a_comparison_with_a_ledger_continues_from_its_folders_alone(old, unrend
     for ours, theirs in zip(found["rows"], summary["rows"], strict=True):
         assert ours["name"] == theirs["name"]
         scores = [row["scores"]["map_at_r"]["values"] for row in (ours, theirs)]
-        assert scores[0] == pytest.approx(scores[1], abs=0.02)
+        if ours["loss"] != "untrained":
+            assert scores[0] == pytest.approx(scores[1], abs=0.02)
     after = when_done("comparison")
     again = {path for path in after if after[path] != before.get(path)}
-    assert again == {lost / "result.json"}
+    # The network before training was measured behind a random head then, and is without one now.
+    untrained = {path for path in before if "untrained" in path.parts}
+    assert again == {lost / "result.json"} | untrained
     assert Path("comparison/ledger.sqlite3").read_bytes() == ledger

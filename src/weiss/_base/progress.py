@@ -14,12 +14,12 @@ def duration(seconds: float) -> str:
 
     Example:
         >>> [duration(seconds) for seconds in (7.62, 42.3, 750, 12_000, 200_000)]
-        ['7.6 s', '42 s', '12 min', '3 h 20 min', '2 d 7 h']
+        ['8 s', '42 s', '12 min', '3 h 20 min', '2 d 7 h']
     """
     seconds = max(seconds, 0.0)
     minutes, hours = int(seconds // 60), int(seconds // 3600)
     if seconds < 60:
-        return f"{seconds:.2g} s"
+        return f"{seconds:.0f} s"
     if hours < 1:
         return f"{minutes} min"
     if hours < 24:

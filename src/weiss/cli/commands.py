@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table as Grid
 from typer.core import TyperGroup
 
-from weiss.cli import catalogue, comparing, completion, magnet, printing
+from weiss.cli import catalogue, comparing, completion, data_commands, magnet, printing
+from weiss.cli.classify import classify
 from weiss.cli.options import (
+    AllowMissing,
     Device,
     Json,
     MovedData,
@@ -26,6 +27,8 @@ from weiss.cli.options import (
     Overrides,
     Quiet,
     Root,
+    SharedClasses,
+    SkipBad,
     Trust,
 )
 
@@ -62,15 +65,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-data_app = typer.Typer(help="Data sets: list, get, check and look at them.", no_args_is_help=True)
-app.add_typer(data_app, name="data")
+app.add_typer(data_commands.data_app, name="data")
 app.add_typer(comparing.bench_app, name="bench")
 app.command("study", help=comparing.STUDY_HELP)(comparing.study)
 app.command("report")(comparing.report)
 app.command("magnet", help=magnet.MAGNET_HELP)(magnet.magnet)
 app.command("index", help=catalogue.INDEX_HELP)(catalogue.index)
 app.command("search")(catalogue.search)
-app.command("classify")(catalogue.classify)
+app.command("classify")(classify)
 app.command("serve")(catalogue.serve)
 app.command("export")(catalogue.export)
 
@@ -93,33 +95,6 @@ RECIPE_HELP = "\n\n".join(  # paragraphs of `weiss train --help`
     )
 )
 
-Data = Annotated[
-    str,
-    typer.Argument(
-        metavar="DATA",
-        help="A name that `weiss data list` shows, a folder with one subfolder a class, or a "
-        "CSV, TSV or Parquet file with the columns path, label (or labels) and perhaps split.",
-    ),
-]
-AllowMissing = Annotated[
-    bool, typer.Option("--allow-missing", help="Accept a named data set with missing images.")
-]
-SkipBad = Annotated[
-    bool,
-    typer.Option("--skip-bad", help="Leave out what cannot be used, and list it."),
-]
-SharedClasses = Annotated[
-    bool, typer.Option("--shared-classes", help="Accept train and test that share classes.")
-]
-Split = Annotated[
-    str,
-    typer.Option(
-        help="For your own data: classes (hold out a share of the classes), stratified (a share "
-        "of each class), given (the column split), all (train on everything); auto is given "
-        "where there is one, else classes."
-    ),
-]
-
 
 def version(wanted: bool) -> None:
     """Print the version and stop."""
@@ -137,104 +112,6 @@ def weiss(
     ] = False,
 ) -> None:
     """Mean field theory for deep metric learning."""
-
-
-@data_app.command("list")
-def data_list() -> None:
-    """Show the data sets that have a name."""
-    from weiss.data import DATASETS, OFFICIAL
-
-    grid = Grid("name", "data set", "images", "how to get it", box=None, pad_edge=False)
-    for name, title in DATASETS.items():
-        official = OFFICIAL.get(name)
-        if official is None:
-            grid.add_row(name, title, "", "built in, drawn in seconds")
-            continue
-        fetched = any(archive.url for archive in official.archives)
-        how = "weiss data prepare" if fetched else "by hand; prepare says how"
-        grid.add_row(name, title, f"{official.num_images:,}", how)
-    printing.out().print(grid)
-    print("\nOr your own: a folder with one subfolder a class, or a list of files.")
-
-
-@data_app.command("prepare")
-def data_prepare(
-    name: Annotated[str, typer.Argument(help="A name that `weiss data list` shows.")],
-    root: Annotated[Path, typer.Option(help="Where to put it.")],
-) -> None:
-    """Download a data set, or say what to fetch by hand and where to put it."""
-    from weiss.data import prepare
-
-    prepare(name, root)
-
-
-@data_app.command("check")
-def data_check(
-    data: Data,
-    root: Root = None,
-    allow_missing: AllowMissing = False,
-    skip_bad: SkipBad = False,
-    split: Split = "auto",
-    seed: Annotated[int, typer.Option(help="Which classes or images are held out.")] = 0,
-    shared_classes: SharedClasses = False,
-    min_images: Annotated[int, typer.Option(help="The fewest images a class may have.")] = 2,
-    nested: Nested = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Do not decode the images: lists and counts only.")
-    ] = False,
-) -> None:
-    """Look at all of a data set: counts, what is left out, broken images, near-duplicates."""
-    from weiss.data import OFFICIAL, Assembly, check_table, open_table
-
-    how = Assembly(
-        split,
-        seed=seed,
-        shared_classes=shared_classes,
-        min_images=min_images,
-        skip_bad=skip_bad,
-        nested=nested,
-    )
-    table = open_table(data, root=root, how=how, allow_missing=allow_missing)
-    official = None if allow_missing or skip_bad else OFFICIAL.get(data)
-    remarks = _folder_remarks(data, nested)
-    found = check_table(table, official, remarks=remarks, images=not quick, skip_bad=skip_bad)
-    printing.print_sizes(found.table, OFFICIAL.get(data))
-    printing.print_findings(found, skip_bad=skip_bad, quick=quick)
-
-
-def _folder_remarks(data: str, nested: bool) -> list[str]:
-    """Return what a folder of photos has that is not taken; nothing for other data."""
-    from weiss.data import DATASETS, folder_remarks
-
-    is_folder = data not in DATASETS and Path(data).is_dir()
-    return folder_remarks(data, nested=nested) if is_folder else []
-
-
-@data_app.command("show")
-def data_show(
-    data: Data,
-    out: Annotated[Path, typer.Option(help="The PNG file to write.")],
-    root: Root = None,
-    part: Annotated[str, typer.Option(help="Which split to show.")] = "train",
-    classes: Annotated[int, typer.Option(help="How many classes.")] = 8,
-    each: Annotated[int, typer.Option(help="How many images of each.")] = 10,
-    seed: Annotated[int, typer.Option(help="Which classes.")] = 0,
-    split: Split = "auto",
-    allow_missing: AllowMissing = False,
-    skip_bad: SkipBad = False,
-    nested: Nested = False,
-) -> None:
-    """Draw a few images of a few classes: all of each image, reduced."""
-    from weiss.data import Assembly, open_table
-    from weiss.figures import draw_sheet
-
-    if out.suffix.lower() != ".png" or out.is_dir():
-        raise ValueError(f"--out must name a .png file; got {out}. Add a name that ends in .png.")
-    # Images are shown even if the data cannot be trained on.
-    how = Assembly(split=split, shared_classes=True, min_images=1, skip_bad=skip_bad, nested=nested)
-    table = open_table(data, root=root, how=how, allow_missing=allow_missing)
-    draw_sheet(table.part(part), out, num_classes=classes, each=each, seed=seed)
-    print(f"Wrote {out}")
 
 
 @app.command(help=RECIPE_HELP)
@@ -370,7 +247,7 @@ def train(
         out = Path("runs") / f"{name}-{asked.backbone.name}-{asked.loss.name}".replace(":", "-")
         out = out.with_name(f"{out.name}-{asked.seed}" if seeds == 1 else out.name)
     if not quiet and not resume:
-        for remark in _folder_remarks(asked.data.name, asked.data.nested):
+        for remark in data_commands.folder_remarks(asked.data.name, asked.data.nested):
             printing.err().print(f"[yellow]Note:[/] {printing.plain(remark)}", soft_wrap=True)
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
         if seeds == 1:

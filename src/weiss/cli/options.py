@@ -33,6 +33,16 @@ Nested = Annotated[
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object; messages go to standard error.")
 ]
+AllowMissing = Annotated[
+    bool, typer.Option("--allow-missing", help="Accept a named data set with missing images.")
+]
+SkipBad = Annotated[
+    bool,
+    typer.Option("--skip-bad", help="Leave out what cannot be used, and list it."),
+]
+SharedClasses = Annotated[
+    bool, typer.Option("--shared-classes", help="Accept train and test that share classes.")
+]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 NetworkName = Annotated[
     str | None,

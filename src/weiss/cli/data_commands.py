@@ -1,0 +1,127 @@
+"""Commands around data sets: list, prepare, check, show."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table as Grid
+
+from weiss.cli import printing
+from weiss.cli.options import AllowMissing, Nested, Root, SharedClasses, SkipBad
+
+data_app = typer.Typer(help="Data sets: list, get, check and look at them.", no_args_is_help=True)
+Data = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="A name that `weiss data list` shows, a folder with one subfolder a class, or a "
+        "CSV, TSV or Parquet file with the columns path, label (or labels) and perhaps split.",
+    ),
+]
+Split = Annotated[
+    str,
+    typer.Option(
+        help="For your own data: classes (hold out a share of the classes), stratified (a share "
+        "of each class), given (the column split), all (train on everything); auto is given "
+        "where there is one, else classes."
+    ),
+]
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """Show the data sets that have a name."""
+    from weiss.data import DATASETS, OFFICIAL
+
+    grid = Grid("name", "data set", "images", "how to get it", box=None, pad_edge=False)
+    for name, title in DATASETS.items():
+        official = OFFICIAL.get(name)
+        if official is None:
+            grid.add_row(name, title, "", "built in, drawn in seconds")
+            continue
+        fetched = any(archive.url for archive in official.archives)
+        how = "weiss data prepare" if fetched else "by hand; prepare says how"
+        grid.add_row(name, title, f"{official.num_images:,}", how)
+    printing.out().print(grid)
+    print("\nOr your own: a folder with one subfolder a class, or a list of files.")
+
+
+@data_app.command("prepare")
+def data_prepare(
+    name: Annotated[str, typer.Argument(help="A name that `weiss data list` shows.")],
+    root: Annotated[Path, typer.Option(help="Where to put it.")],
+) -> None:
+    """Download a data set, or say what to fetch by hand and where to put it."""
+    from weiss.data import prepare
+
+    prepare(name, root)
+
+
+@data_app.command("check")
+def data_check(
+    data: Data,
+    root: Root = None,
+    allow_missing: AllowMissing = False,
+    skip_bad: SkipBad = False,
+    split: Split = "auto",
+    seed: Annotated[int, typer.Option(help="Which classes or images are held out.")] = 0,
+    shared_classes: SharedClasses = False,
+    min_images: Annotated[int, typer.Option(help="The fewest images a class may have.")] = 2,
+    nested: Nested = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Do not decode the images: lists and counts only.")
+    ] = False,
+) -> None:
+    """Look at all of a data set: counts, what is left out, broken images, near-duplicates."""
+    from weiss.data import OFFICIAL, Assembly, check_table, open_table
+
+    how = Assembly(
+        split,
+        seed=seed,
+        shared_classes=shared_classes,
+        min_images=min_images,
+        skip_bad=skip_bad,
+        nested=nested,
+    )
+    table = open_table(data, root=root, how=how, allow_missing=allow_missing)
+    official = None if allow_missing or skip_bad else OFFICIAL.get(data)
+    remarks = folder_remarks(data, nested)
+    found = check_table(table, official, remarks=remarks, images=not quick, skip_bad=skip_bad)
+    printing.print_sizes(found.table, OFFICIAL.get(data))
+    printing.print_findings(found, skip_bad=skip_bad, quick=quick)
+
+
+def folder_remarks(data: str, nested: bool) -> list[str]:
+    """Return what a folder of photos has that is not taken; nothing for other data."""
+    from weiss.data import DATASETS
+    from weiss.data import folder_remarks as remarks_on
+
+    is_folder = data not in DATASETS and Path(data).is_dir()
+    return remarks_on(data, nested=nested) if is_folder else []
+
+
+@data_app.command("show")
+def data_show(
+    data: Data,
+    out: Annotated[Path, typer.Option(help="The PNG file to write.")],
+    root: Root = None,
+    part: Annotated[str, typer.Option(help="Which split to show.")] = "train",
+    classes: Annotated[int, typer.Option(help="How many classes.")] = 8,
+    each: Annotated[int, typer.Option(help="How many images of each.")] = 10,
+    seed: Annotated[int, typer.Option(help="Which classes.")] = 0,
+    split: Split = "auto",
+    allow_missing: AllowMissing = False,
+    skip_bad: SkipBad = False,
+    nested: Nested = False,
+) -> None:
+    """Draw a few images of a few classes: all of each image, reduced."""
+    from weiss.data import Assembly, open_table
+    from weiss.figures import draw_sheet
+
+    if out.suffix.lower() != ".png" or out.is_dir():
+        raise ValueError(f"--out must name a .png file; got {out}. Add a name that ends in .png.")
+    # Images are shown even if the data cannot be trained on.
+    how = Assembly(split=split, shared_classes=True, min_images=1, skip_bad=skip_bad, nested=nested)
+    table = open_table(data, root=root, how=how, allow_missing=allow_missing)
+    draw_sheet(table.part(part), out, num_classes=classes, each=each, seed=seed)
+    print(f"Wrote {out}")
