@@ -85,7 +85,7 @@ def test_a_wrong_label_is_the_first_doubtful_one():
 def test_without_other_items_nothing_is_measured_and_nothing_fails():
     alone = class_fields(np.eye(3), np.array([0, 1, -1]), ("a", "b"))
     assert np.isnan(alone.accuracy())
-    assert np.isnan(alone.stranger_rate())
+    assert np.isnan(alone.impostor_rate())
     assert alone.level is None
     assert alone.classify(np.eye(3)[:1])[0][0].fits is None
     none = class_fields(np.eye(3), np.full(3, -1), ())

@@ -111,7 +111,7 @@ class ClassFields:
         measured = int(self.measured.sum())
         return float("nan") if not measured else 1 - int(self.confused.sum()) / measured
 
-    def stranger_rate(self) -> float:
+    def impostor_rate(self) -> float:
         """Return the share of measured items that would fit another class if theirs were absent."""
         if self.level is None:
             return float("nan")

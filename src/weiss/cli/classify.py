@@ -96,7 +96,7 @@ def _measure_classes(catalogue: "Catalogue", as_json: bool, html: Path | None) -
             "measured": measured,
             "accuracy": fields.accuracy() if measured else None,
             "level": fields.level,
-            "stranger_rate": None if fields.level is None else fields.stranger_rate(),
+            "impostor_rate": None if fields.level is None else fields.impostor_rate(),
             "confusions": [
                 {"class": own, "taken_for": other, "count": count}
                 for own, other, count in fields.confusions()
@@ -121,7 +121,7 @@ def _measure_classes(catalogue: "Catalogue", as_json: bool, html: Path | None) -
     if fields.level is not None:
         print(
             f"a picture fits a class from similarity {fields.level:.3f} on: 95 % of the items do; "
-            f"{100 * fields.stranger_rate():.1f} % would fit another class if theirs were absent"
+            f"{100 * fields.impostor_rate():.1f} % would fit another class if theirs were absent"
         )
     for name, taken_for, count in fields.confusions()[:MOST_LINES]:
         print(f"  {count:,} of {name} are nearer to {taken_for}")
