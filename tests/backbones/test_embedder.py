@@ -40,15 +40,17 @@ def test_an_embedding_is_trunk_pooling_head_and_unit_length(pooling, head):
 
 
 def test_without_a_head_the_embedding_is_the_averaged_features_of_unit_length():
-    model = Embedder(ResNet(18, num_classes=0), head="none").eval()
+    model = Embedder(ResNet(18, num_classes=0), pooling="avg", head="none").eval()
     assert (model.embedding_size, list(model.head.parameters())) == (512, [])
     images = torch.randint(256, (2, 3, 64, 64), dtype=torch.uint8)
     maps = model.trunk(model.conversion(images)).detach()
     for row, image in zip(model(images).detach(), maps, strict=True):
         pooled = torch.stack([channel.sum() / channel.numel() for channel in image])
         torch.testing.assert_close(row, pooled / pooled.square().sum().sqrt())
-    # With a head the usual pooling of the trunk stays.
-    assert type(Embedder(ResNet(18, num_classes=0)).pooling).__name__ == "AverageMaxPooling"
+    # The usual pooling is that of the trunk, with a head and without.
+    for head in ("linear", "none"):
+        usual = Embedder(ResNet(18, num_classes=0), head=head).pooling
+        assert type(usual).__name__ == "AverageMaxPooling"
 
 
 def test_a_network_without_a_head_has_the_size_of_its_features():

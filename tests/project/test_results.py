@@ -101,13 +101,26 @@ def test_the_headline_is_that_of_the_summary():
 def test_other_texts_have_the_numbers_of_the_summary(path):
     found = 0
     for row in summary("headline")["rows"]:
-        title = "the pretrained network" if row["title"] == "pretrained" else row["title"]
+        random = "the pretrained network behind a random last layer"
+        title = random if row["title"] == "pretrained" else row["title"]
         listed = [cells for cells in tables(path) if cells[0].split(",")[0] == title]
         for cells in listed:
             assert cells[1:3] == [told(row, "map_at_r"), told(row, "precision_at_1")]
             assert cells[3] == ("" if title[:3] == "the" else told(row, "epoch", 1.0, 0))
             found += 1
     assert found == 6
+
+
+def test_the_row_without_a_head_is_that_of_its_run():
+    folder = CUB / "pretrained"
+    result = json.loads((folder / "result.json").read_text())
+    recipe = tomllib.loads((folder / "recipe.toml").read_text())
+    assert (result["loss"], recipe["backbone"]["head"]) == ("untrained", "none")
+    scores = [f"{100 * result[name]:.2f}" for name in ("map_at_r", "precision_at_1")]
+    for path in (ROOT / "README.md", ROOT / "docs" / "results.md"):
+        assert row_of(path, "the pretrained network, without a head")[1:3] == scores
+    text = f"MAP@R {scores[0]}, P@1 {scores[1]} and R-precision {100 * result['r_precision']:.2f}"
+    assert text in prose(CUB / "README.md")
 
 
 def curves(loss):

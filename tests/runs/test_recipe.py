@@ -716,7 +716,7 @@ def test_differences_are_told_key_by_key_and_leave_made_with_aside():
 def test_a_network_without_a_head_has_no_size_of_its_own_and_the_usual_one_otherwise():
     changes = ["backbone.head=none", "train.warmup_epochs=0"]
     bare = recipe_from("cub_resnet50", changes).backbone
-    assert (bare.head, bare.embedding_size, bare.pooling) == ("none", None, None)
+    assert (bare.head, bare.embedding_size, bare.pooling) == ("none", None, "avg+max")
     assert "embedding_size" not in recipe_from("cub_resnet50", changes).as_dict()["backbone"]
     assert recipe_from_dict({}).backbone.embedding_size == 512
     # Back again, a head makes the usual size; and a size that is asked for stays.

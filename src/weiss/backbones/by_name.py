@@ -88,7 +88,7 @@ def make_backbone(
             public ones, or ``"scratch"`` for random ones. Required for networks for photographs.
         pooling: ``"avg"``, ``"max"``, ``"avg+max"`` or ``"gem"``; None for the usual one of the
             network: ``"avg+max"`` for BN-Inception, as in the paper, and ResNet; ``"avg"`` for the
-            small one, timm's own (``"own"``) for timm; ``"avg"`` without a head.
+            small one, timm's own (``"own"``) for timm.
         head: ``"linear"``; ``"relu"``, Linear-ReLU-Linear, a reading of what the paper writes of
             its MLRC runs; or ``"none"``, for which the pooled features are the embedding.
         freeze_bn: ``"none"``, ``"statistics"`` or ``"all"``; see `Embedder.freeze_batch_norm`.

@@ -28,7 +28,7 @@ class Embedder(nn.Module):
     Args:
         trunk: the network; see `weiss.backbones.Trunk`.
         embedding_size: D; None for 512, or for F without a head.
-        pooling: a name of `weiss.backbones.POOLINGS`; None for the usual one, see `usual_pooling`.
+        pooling: a name of `weiss.backbones.POOLINGS`; None for the usual one of this trunk.
             Must be None for a trunk that returns vectors.
         head: ``"linear"``, one linear layer; ``"relu"``, Linear-ReLU-Linear with F features
             between (the paper's MLRC runs insert "a fully-connected layer with ReLU activation
@@ -76,7 +76,7 @@ class Embedder(nn.Module):
         self.embedding_size = _embedding_size(trunk, embedding_size, head)
         self.conversion = InputConversion(trunk.input)
         self.trunk = trunk
-        self.pooling = _pooling(trunk, pooling, head)
+        self.pooling = _pooling(trunk, pooling)
         self.head = _head(trunk.num_features, self.embedding_size, head)
         self.freeze_bn = "none"
         self._frozen: set[nn.Parameter] = set()
@@ -181,14 +181,12 @@ class HeadOnly(nn.Module):
 
 
 class WithoutHead(nn.Module):
-    """A network without its head, as ``head="none"`` makes it, with the same trunk."""
+    """A network without its head: the same trunk and pooling."""
 
     def __init__(self, model: Embedder) -> None:
         super().__init__()
         self.conversion, self.trunk = model.conversion, model.trunk
-        self.pooling = _pooling(model.trunk, None, NO_HEAD)
-        # Whether features of the network are pooled in the same way, and can be used.
-        self.pools_alike = type(self.pooling) is type(model.pooling)
+        self.pooling = model.pooling
         self.eval()
 
     def forward(self, images: Tensor) -> Tensor:
@@ -209,15 +207,6 @@ def _unit(raw: Tensor) -> Tensor:
     return functional.normalize(raw.to(torch.promote_types(raw.dtype, torch.float32)), dim=1)
 
 
-def usual_pooling(trunk: Trunk, head: str) -> str:
-    """Return the pooling of a trunk of maps that is used if none is asked for.
-
-    That of the trunk before a head, which learns from it. Without a head ``"avg"``: behind it the
-    classifiers stood with which networks were pretrained.
-    """
-    return "avg" if head == NO_HEAD else trunk.pooling
-
-
 def _embedding_size(trunk: Trunk, asked: int | None, head: str) -> int:
     if head != NO_HEAD:
         size = EMBEDDING_SIZE if asked is None else asked
@@ -231,7 +220,7 @@ def _embedding_size(trunk: Trunk, asked: int | None, head: str) -> int:
     return trunk.num_features
 
 
-def _pooling(trunk: Trunk, name: str | None, head: str) -> nn.Module:
+def _pooling(trunk: Trunk, name: str | None) -> nn.Module:
     if trunk.pooled:
         checks.unused(
             "pooling",
@@ -240,7 +229,7 @@ def _pooling(trunk: Trunk, name: str | None, head: str) -> nn.Module:
             "Embedder",
         )
         return nn.Identity()
-    chosen = usual_pooling(trunk, head) if name is None else name
+    chosen = trunk.pooling if name is None else name
     return POOLINGS[checks.one_of("pooling", chosen, POOLINGS, "Embedder")]()
 
 

@@ -16,6 +16,7 @@ from weiss.cli.options import (
     Json,
     Nested,
     NetworkName,
+    NetworkPooling,
     NetworkWeights,
     Quiet,
     Root,
@@ -60,7 +61,7 @@ USED = {
     "--check": {"check", "quiet"},
     "--compact": {"compact", "quiet"},
 }
-USED["IMAGES"] = USED["RUN IMAGES"] | {"backbone", "weights"}
+USED["IMAGES"] = USED["RUN IMAGES"] | {"backbone", "weights", "pooling"}
 """What each way to make or change an index looks at, beside --out."""
 IndexFolderArgument = Annotated[Path, typer.Argument(metavar="INDEX", help="An index folder.")]
 
@@ -75,6 +76,7 @@ def index(
     ] = None,
     backbone: NetworkName = None,
     weights: NetworkWeights = None,
+    pooling: NetworkPooling = None,
     out: Annotated[Path | None, typer.Option(help="The index folder.")] = None,
     add: Annotated[
         str | None,
@@ -168,7 +170,8 @@ def index(
             if images is not None:
                 build_index(run, images, out, **making)
             else:
-                _index_alone(str(run), out, backbone, weights, {**making, "trust": True})
+                network = (backbone, weights, pooling)
+                _index_alone(str(run), out, network, {**making, "trust": True})
     except KeyError as error:  # an item that is not there; a mistake like any other
         raise ValueError(str(error)) from error
     except KeyboardInterrupt:
@@ -179,7 +182,7 @@ def index(
 
 
 def _index_alone(
-    images: str, out: Path, backbone: str | None, weights: str | None, making: dict[str, Any]
+    images: str, out: Path, network: tuple[str | None, ...], making: dict[str, Any]
 ) -> None:
     """Make an index by a pretrained network, which the user names and so trusts."""
     import tempfile
@@ -192,7 +195,7 @@ def _index_alone(
     refuse_absent_data("IMAGES", images)
     refuse_folder(IndexFolder(out), {"IMAGES": Path(images)}, making["replace_old"])
     with tempfile.TemporaryDirectory(prefix="weiss-") as folder:
-        run = pretrained_run(Path(folder) / "run", backbone, weights)
+        run = pretrained_run(Path(folder) / "run", *network)
         build_index(run.folder, images, out, **making)
 
 

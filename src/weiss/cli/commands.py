@@ -23,6 +23,7 @@ from weiss.cli.options import (
     MovedData,
     Nested,
     NetworkName,
+    NetworkPooling,
     NetworkWeights,
     Overrides,
     Quiet,
@@ -293,6 +294,7 @@ def evaluate(
     ] = None,
     backbone: NetworkName = None,
     weights: NetworkWeights = None,
+    pooling: NetworkPooling = None,
     root: Root = None,
     split: Annotated[
         str | None,
@@ -325,11 +327,14 @@ def evaluate(
     changes = overrides_from(overrides or ())
     changes |= {"data.allow_missing": True} if allow_missing else {}
     changes |= {"data.skip_bad": True} if skip_bad else {}
-    named, by, opened = backbone is not None or weights is not None, "", Run(run, trust=trust)
+    network = {"--backbone": backbone, "--weights": weights, "--pooling": pooling}
+    named = [option for option, given in network.items() if given is not None]
+    by, opened = "", Run(run, trust=trust)
     is_run = opened.exists()
     if is_run and named:
-        option = "--backbone" if backbone is not None else "--weights"
-        raise ValueError(f"{option} must be left out for a run, which has its network; got {run}.")
+        raise ValueError(
+            f"{named[0]} must be left out for a run, which has its network; got {run}."
+        )
     with ExitStack() as stack:
         if not is_run and (named or str(run) in DATASETS or run.exists()):
             if data is not None:
@@ -340,7 +345,7 @@ def evaluate(
             data = str(run)
             catalogue.refuse_absent_data("DATA", data)
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="weiss-"))
-            opened = pretrained_run(Path(folder) / "run", backbone, weights)
+            opened = pretrained_run(Path(folder) / "run", backbone, weights, pooling)
             by = f" by {not_trained(recipe_from_dict(opened.recipe()))}"
         found = evaluate_run(
             opened,

@@ -53,6 +53,14 @@ NetworkName = Annotated[
         "timm:NAME, ...",
     ),
 ]
+NetworkPooling = Annotated[
+    str | None,
+    typer.Option(
+        "--pooling",
+        metavar="NAME",
+        help="Without a run: how its features are pooled, avg (the default), max, avg+max or gem.",
+    ),
+]
 NetworkWeights = Annotated[
     str | None,
     typer.Option(

@@ -64,7 +64,7 @@ def card(recipe: Recipe, found: dict[str, Any]) -> str:
     if found["loss"] == UNTRAINED:
         made = f"{not_trained(recipe)}: every class is one that it never saw. Written"
         title, holds, when = recipe.backbone.name, "the network", "All settings"
-    if found["measured_on"] in MEASURED_ON:
+    if found["loss"] != UNTRAINED and found["measured_on"] in MEASURED_ON:
         once = "; the test set was looked at once, at the end" if "test" in found else ""
         note = f"\nMeasured on {MEASURED_ON[found['measured_on']]}{once}.\n"
     brought = " ".join(filter(None, (gain_in_words(found), what_to_try(found, recipe))))

@@ -9,7 +9,6 @@ from weiss._base.devices import multiplies_bfloat16, resolve_precision
 from weiss._base.processes import Processes
 from weiss.backbones import Embedder, InputSpec
 from weiss.backbones.by_name import TIMM
-from weiss.backbones.embedder import usual_pooling
 from weiss.data import Table
 from weiss.losses import LOSSES, loss_settings
 from weiss.runs.recipe import Recipe, recipe_from_dict
@@ -93,7 +92,7 @@ def _backbone(section: Backbone, model: Embedder) -> Backbone:
         found["num_features"] = model.trunk.num_features
     pools_itself = section.name.startswith(TIMM) or model.trunk.pooled
     if section.pooling is None and not pools_itself:
-        found["pooling"] = usual_pooling(model.trunk, section.head)
+        found["pooling"] = model.trunk.pooling
     return section.model_copy(update=found)
 
 

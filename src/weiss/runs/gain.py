@@ -1,6 +1,6 @@
 """What training brought: MAP@R of the network before it and after it, on the same queries.
 
-The network before training has no head: its embedding is the averaged features of the trunk
+The network before training has no head: its embedding is the pooled features of the trunk
 (`weiss.backbones.embedder.WithoutHead`). Queries of one class share their relevant items and are
 not independent, so that the interval of the difference is one over classes.
 """

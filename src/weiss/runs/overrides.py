@@ -154,13 +154,12 @@ def _change_loss(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
 def _change_backbone(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
     """Drop the pooling and the arguments of a network that is replaced by another.
 
-    Pooling and embedding size too, if it loses its head or gets one.
+    The embedding size too, if it loses its head or gets one.
     """
     section, head = values.get("backbone"), changes.get(".".join(HEAD))
     before = section.get("head") if isinstance(section, dict) else head
     if head is not None and head != before and NO_HEAD in (head, before):
-        for key in ("pooling", "embedding_size"):
-            values["backbone"].pop(key, None)
+        values["backbone"].pop("embedding_size", None)
     old, new = _old_and_new("backbone", values, changes)
     if old == new:
         return

@@ -28,13 +28,9 @@ USUAL = "resnet50"
 
 
 def without_head(recipe: Recipe) -> Recipe:
-    """Return a recipe whose network is that which a recipe starts from, without a head.
-
-    It pools by the average, whatever pooling the recipe has for its head.
-    """
+    """Return a recipe whose network is that which a recipe starts from, without a head."""
     changes = {
         "backbone.head": NO_HEAD,
-        "backbone.pooling": None,
         "backbone.embedding_size": None,
         "backbone.train": None,
         "train.warmup_epochs": 0,
@@ -71,7 +67,10 @@ def write_untrained(
 
 
 def pretrained_run(
-    folder: str | Path, backbone: str | None = None, weights: str | Path | None = None
+    folder: str | Path,
+    backbone: str | None = None,
+    weights: str | Path | None = None,
+    pooling: str | None = None,
 ) -> Run:
     """Write a pretrained network into a folder, as a run of no epochs on no data.
 
@@ -81,6 +80,8 @@ def pretrained_run(
             default.
         weights: a file, an http(s) address, ``"imagenet"`` for the public ones (the default), or
             ``"scratch"``.
+        pooling: a name of `weiss.backbones.POOLINGS`; by default ``"avg"``, and timm's own for
+            timm. Which is best depends on the photos: `weiss evaluate` measures it.
 
     Raises:
         ValueError: there is no such network, or the weights are not its own.
@@ -88,7 +89,10 @@ def pretrained_run(
     """
     name = USUAL if backbone is None else backbone
     start = _start(name, weights)
-    recipe = without_head(recipe_from("photos", {"backbone.name": name, "backbone.weights": start}))
+    changes = {"backbone.name": name, "backbone.weights": start}
+    if pooling is not None or name in BACKBONES:
+        changes["backbone.pooling"] = pooling or "avg"
+    recipe = without_head(recipe_from("photos", changes))
     try:
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(recipe.seed)  # for what the weights leave open

@@ -208,7 +208,7 @@ class Training:
             return
         network: nn.Module = WithoutHead(self.model)
         experiment, options = self.experiment, {"precision": self.stepper.precision}
-        if self._is_on_features() and network.pools_alike:
+        if self._is_on_features():
             experiment, network, options = self._on_features(), Unit(), {"precision": nullcontext}
         self._add_time()
         seconds = self.at.epoch_seconds
