@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from tiny import settings, write_stripes
-from typed import refused, said
+from typed import refused, weiss
 
 from weiss.backbones import make_backbone
 from weiss.runs import Run, recipe_from, shipped_recipes
@@ -38,8 +38,9 @@ def trained(photos, tmp_path, monkeypatch):
         # As the recipe, or as an option, has it.
         lines = [line for line in lines if not line.startswith(("train.warmup", "optim.", "sched"))]
         words = [word for line in lines for word in ("--set", line)]
-        text = said("train", photos, "--out", tmp_path / "run", *words, *options)
-        return text, recipe_from(tmp_path / "run")
+        done = weiss("train", photos, "--out", tmp_path / "run", *words, *options)
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr, recipe_from(tmp_path / "run")
 
     return one
 
@@ -73,6 +74,34 @@ def test_stages_are_unfrozen_after_three_quarters_of_the_epochs(trained, tmp_pat
     assert phases == [*3 * ["warm-up"], "training"]
 
 
+def test_a_resumed_run_trains_what_it_trained_before(trained, tmp_path):
+    trained("--full")
+    text, recipe = trained("--resume")  # by a user who forgets --full
+    assert "--full" not in text
+    assert recipe.backbone.train == "all"
+
+
+def test_a_recipe_with_frozen_or_unfrozen_stages_trains_whole_again(trained, tmp_path):
+    trained("--unfreeze", 1, "--set", "augment.views=1", "--set", "train.epochs=4")
+    run = str(tmp_path / "run")
+    assert recipe_from(run, frozen_settings(run, {})).optim.layer_decay == 1.0
+    # Another loss has other needs than fields that start at class means.
+    assert recipe_from(run).fields.start == "class_means"
+    assert recipe_from(run, {"loss.name": "proxy_anchor"}).fields.start == "random"
+    assert recipe_from(run, {"fields.how": "class_mean"}).fields.start == "random"
+
+
+def test_a_run_among_the_photos_is_refused(photos):
+    message = refused("train", photos, "--out", photos / "run")
+    assert "--out must be a folder of its own" in message
+    assert not (photos / "run").exists()
+
+
+def test_warm_up_in_all_epochs_is_noted(trained):
+    text, _ = trained("--full", "--set", "train.epochs=1", "--set", "train.warmup_epochs=1")
+    assert "only the head and the class vectors train" in text
+
+
 def test_a_network_from_random_weights_trains_whole(trained):
     text, recipe = trained(weights="scratch")
     assert "--full" not in text
@@ -95,6 +124,9 @@ def test_what_has_a_name_trains_as_it_says(source):
         ({"backbone.weights": "scratch"}, False),
         ({"backbone.name": "small"}, False),
         ({"train.device": "cuda"}, False),
+        ({"backbone.head": "none"}, False),
+        ({"backbone.head": "relu"}, True),
+        ({"optim.layer_decay": 0.5}, False),
     ],
 )
 def test_own_images_train_on_features_where_nobody_has_chosen_otherwise(photos, changes, expected):

@@ -82,3 +82,19 @@ def test_training_that_made_it_worse_says_so_and_what_to_try():
     assert "--set optim.lr=1e-05" in words
     assert "pretrained network" in what_to_try(worse, recipe_from("glyphs"))
     assert what_to_try(result(0.6, 0.7), recipe_from("photos")) == ""
+
+
+def test_a_loss_that_may_be_chance_is_not_called_worse():
+    unsure = result(0.61, 0.60, low=-0.04, high=0.02)
+    assert gain_in_words(unsure).endswith("-4.0 to +2.0, which may be chance).")
+    assert "worse" not in gain_in_words(result(0.7, 0.6))  # too few classes to tell
+
+
+def test_what_to_try_after_a_frozen_training_is_another_thing():
+    worse = result(0.7, 0.6, low=-0.2, high=-0.05)
+    network = {"backbone.weights": "net.pth", "backbone.pooling": "gem"}
+    words = what_to_try(worse, recipe_from("photos", network))
+    assert "--weights net.pth --pooling gem." in words
+    assert "--frozen" in words
+    frozen = {**network, "backbone.train": "frozen", "train.warmup_epochs": 0}
+    assert "--frozen" not in what_to_try(worse, recipe_from("photos", frozen))

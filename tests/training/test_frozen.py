@@ -152,7 +152,7 @@ def test_kept_features_serve_every_run_of_the_same_trunk_and_images(
     more = copied / "class0"
     shutil.copyfile(more / "0.png", more / "twice.png")  # known by its content
     shutil.copyfile(stripes / "class1" / "0.png", more / "0.png")  # content of another one
-    frozen("elsewhere", data=copied, augment__views=0)
+    frozen("moved", data=copied, augment__views=0)
     assert not passes
 
 

@@ -580,7 +580,7 @@ def _report(change: Change, index: IndexFolder, quiet: bool) -> Change:
     lines = [*change.lines]
     if change.skipped:
         number = len(change.skipped)
-        lines.append(f"{number:,} could not be read and are left out ({SKIPPED} lists them):")
+        lines.append(f"{number:,} could not be read, left out ({SKIPPED} lists them):")
         lines += [f"  {line}" for line in change.skipped[:10]]
         lines += [f"  and {number - 10:,} more"] if number > 10 else []
     lines.append(f"Wrote {index.folder}. Search it: weiss search {index.folder} IMAGE")

@@ -299,7 +299,7 @@ class IndexFolder:
             hint = " One was started there: run the same `weiss index` again."
         return (
             f"INDEX must be the folder of an index, with {MANIFEST} in it; {self.folder} is "
-            f"not.{hint} Make one: weiss index RUN IMAGES --out {self.folder}"
+            f"not.{hint} Make one: weiss index [RUN] IMAGES --out {self.folder}"
         )
 
 

@@ -231,25 +231,34 @@ def train(
         if recipe != str(out):  # one of several seeds
             changes = {"seed": int(Path(recipe).name.removeprefix("seed-")), **changes}
     if full:
+        # Of a recipe that trains on features, which has them.
+        changes = {"augment.views": 0, **changes}
         changes |= {"backbone.train": "all", "train.warmup_on": "images"}
     frozen = frozen or unfreeze is not None
     nobody_chose = not frozen and not full and is_frozen_by_default(recipe, changes)
+    if nobody_chose and resume and out is not None and (begun := _begun(out)):
+        # A run that trains the whole network, with --full or from before, continues so.
+        nobody_chose = recipe_from(begun[0]).backbone.train == "frozen"
     if frozen or nobody_chose:
         changes = frozen_settings(recipe, changes, unfreeze or 0)
     asked = recipe_from(recipe, changes, root=None if root is None else str(root))
-    if nobody_chose and not quiet:
-        print(
-            "Without a GPU only head and fields train, on features of the frozen network. To train "
-            "all of it: --full. Its last stage, too: --unfreeze 1.",
-            file=sys.stderr if as_json else sys.stdout,
+    is_told = not quiet and os.environ.get("RANK", "0") == "0"  # there is no group of them yet
+    if nobody_chose and is_told:
+        printing.print_note(
+            "without a GPU only head and fields train, on features of the frozen network. To train "
+            "all of it: --full. Its last stage, too: --unfreeze 1."
         )
     if out is None:
         name = Path(asked.data.name).stem or "photos"
         out = Path("runs") / f"{name}-{asked.backbone.name}-{asked.loss.name}".replace(":", "-")
         out = out.with_name(f"{out.name}-{asked.seed}" if seeds == 1 else out.name)
-    if not quiet and not resume:
-        for remark in data_commands.folder_remarks(asked.data.name, asked.data.nested):
-            printing.err().print(f"[yellow]Note:[/] {printing.plain(remark)}", soft_wrap=True)
+    if is_told and not resume:
+        data_commands.print_remarks(asked.data.name, asked.data.nested)
+        if asked.train.warmup_epochs >= asked.train.epochs:
+            printing.print_note(
+                f"all {asked.train.epochs} epochs are warm-up (train.warmup_epochs), in which only "
+                "the head and the class vectors train. Add epochs to train the network."
+            )
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
         if seeds == 1:
             found = train_one(asked, out, resume=resume, quiet=quiet)
@@ -309,6 +318,7 @@ def evaluate(
     overrides: MovedData = None,
     allow_missing: AllowMissing = False,
     skip_bad: SkipBad = False,
+    nested: Nested = False,
     as_json: Json = False,
     trust: Trust = False,
 ) -> None:
@@ -327,6 +337,7 @@ def evaluate(
     changes = overrides_from(overrides or ())
     changes |= {"data.allow_missing": True} if allow_missing else {}
     changes |= {"data.skip_bad": True} if skip_bad else {}
+    changes |= {"data.nested": True} if nested else {}
     network = {"--backbone": backbone, "--weights": weights, "--pooling": pooling}
     named = [option for option, given in network.items() if given is not None]
     by, opened = "", Run(run, trust=trust)
@@ -347,6 +358,9 @@ def evaluate(
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="weiss-"))
             opened = pretrained_run(Path(folder) / "run", backbone, weights, pooling)
             by = f" by {not_trained(recipe_from_dict(opened.recipe()))}"
+        if data is not None:
+            own = opened.recipe().get("data", {}).get("nested", False)
+            data_commands.print_remarks(data, nested or own)
         found = evaluate_run(
             opened,
             data=data,
@@ -398,22 +412,30 @@ def _refuse_two_parts(
         )
 
 
+def _begun(out: Path) -> list[str]:
+    """Return the run folders of OUT that have begun: itself, or those of its seeds."""
+    from weiss.runs.folder import RECIPE, Run
+
+    if Run(out).exists():
+        return [str(out)]
+    found = sorted(out.glob(f"seed-*/{RECIPE}"), key=lambda path: (len(str(path)), path))
+    return [str(path.parent) for path in found]
+
+
 def _run_to_resume(out: Path | None, seeds: int) -> str:
     """Return the run folder to resume: OUT, or the first of its seeds."""
     if out is None:
         raise ValueError("--resume must know which run to resume. Add --out and its folder.")
-    from weiss.runs.folder import RECIPE, Run
-
-    if Run(out).exists():
+    begun = _begun(out)
+    if begun == [str(out)]:
         return str(out)
-    begun = sorted(out.glob(f"seed-*/{RECIPE}"), key=lambda path: (len(str(path)), path))
     if begun and seeds == 1:
         raise ValueError(
             f"--seeds must be given again for {out}, which holds {len(begun)} seeds that have "
             f"begun. Add --seeds {max(len(begun), 2)}, or however many there are to be."
         )
     if begun:
-        return str(begun[0].parent)
+        return begun[0]
     raise ValueError(
         f"--resume must find a run in --out; {out} holds none. Check the path, or "
         "leave --resume out to begin."

@@ -21,7 +21,8 @@ RecipeName = Annotated[
     typer.Argument(
         metavar="[RECIPE]",
         autocompletion=completion.recipes,
-        help="A recipe, a data set, a folder; as for `weiss train`.",
+        help="A recipe, a data set, a folder; as for `weiss train`, but the whole network trains "
+        "on a CPU, too, unless backbone.train is set.",
     ),
 ]
 Losses = Annotated[
@@ -302,7 +303,7 @@ def _carry_out(plan: Any, out: Path | None, quiet: bool, dry_run: bool, **option
         data = Path(plan.recipe.data.name).stem or "photos"
         out = Path("runs") / f"{plan.kind}-{data}-{plan.recipe.backbone.name}".replace(":", "-")
     if dry_run:
-        print(f"{out}: {forecast(plan, out, workers=options['workers']).in_words()}")
+        print(f"{out}: {forecast(plan, out, **options).in_words()}")
         return
     command = recorded_command(sys.argv[1:])
     found = carry_out(plan, out, command=command, quiet=quiet, **options)

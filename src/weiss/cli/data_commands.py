@@ -100,6 +100,12 @@ def folder_remarks(data: str, nested: bool) -> list[str]:
     return remarks_on(data, nested=nested) if is_folder else []
 
 
+def print_remarks(data: str, nested: bool) -> None:
+    """Say on standard error what a folder of photos has that is not taken."""
+    for remark in folder_remarks(data, nested):
+        printing.print_note(remark)
+
+
 @data_app.command("show")
 def data_show(
     data: Data,

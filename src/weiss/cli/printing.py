@@ -180,3 +180,8 @@ def out() -> Console:
 def err() -> Console:
     """Return the console for messages."""
     return Console(stderr=True, highlight=False)
+
+
+def print_note(text: str) -> None:
+    """Print a note on standard error."""
+    err().print(f"[yellow]Note:[/] {plain(text)}", soft_wrap=True)

@@ -14,14 +14,15 @@ from typing import Any
 from weiss._base.interrupts import StoppedError, StopRequest
 from weiss._base.progress import Remaining
 from weiss.comparing.executor import Executor, Outcome, is_held
-from weiss.comparing.folder import grown_plan, join
+from weiss.comparing.folder import grown_plan, join, read_plan
 from weiss.comparing.local import InThisProcess, WorkerProcesses
 from weiss.comparing.plan import Plan, check_count
-from weiss.comparing.ray_cluster import RayCluster
+from weiss.comparing.ray_cluster import RayCluster, check_cluster
 from weiss.comparing.summary import write_summary
 from weiss.comparing.units import Result, results_on_disk
 from weiss.data import reuse_decoded_images
 from weiss.evaluation.metrics import TITLES
+from weiss.runs.experiment import refuse_folder_among_images
 
 WAIT_SECONDS, LOOK_SECONDS = 0.2, 1.0
 """How long to wait for outcomes before Ctrl-C is noticed, and between two looks at other
@@ -57,20 +58,12 @@ def carry_out(
         The summary, as ``summary.json`` holds it; see `weiss.comparing.summary.summarise`.
     """
     out = Path(out)
-    check_count("--workers", workers)
-    if cluster is None and needs:
-        raise ValueError("--needs must come with --cluster: processes here share the machine.")
-    if cluster is not None and workers != 1:
-        raise ValueError(
-            f"--workers must be left out with --cluster, where Ray decides how many units run; got "
-            f"{workers}."
-        )
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # they would share each other's batches
         raise ValueError(
             "a comparison must be started as one process; this one is one of several. Start it "
             "without torchrun, with --workers."
         )
-    plan.check()
+    check_request(plan, out, workers, cluster, needs or {})
 
     def say(line: str) -> None:
         if not quiet:
@@ -95,6 +88,25 @@ def carry_out(
     return write_summary(grown_plan(plan, out), out)
 
 
+def check_request(
+    plan: Plan, out: Path, workers: int, cluster: str | None, needs: Mapping[str, float]
+) -> None:
+    """Refuse what `carry_out` cannot do; nothing is written or started."""
+    check_count("--workers", workers)
+    if cluster is None and needs:
+        raise ValueError("--needs must come with --cluster: processes here share the machine.")
+    if cluster is not None:
+        if workers != 1:
+            raise ValueError(
+                "--workers must be left out with --cluster, where Ray decides how many units run; "
+                f"got {workers}."
+            )
+        check_cluster(cluster, plan.recipe, needs)
+    if read_plan(out) is None:
+        refuse_folder_among_images(out, plan.recipe)
+    plan.check()
+
+
 def drive(
     plan: Plan, out: Path, executor: Executor, *, say: Say, stop: StopRequest | None = None
 ) -> None:
@@ -115,6 +127,7 @@ def drive(
     running: set[str] = set()
     failed: set[str] = set()
     held: set[str] = set()  # other commands work on these
+    told: set[str] = set()  # that they do
     look_at = 0.0
     while True:
         if stop is not None and stop.wanted:
@@ -133,6 +146,9 @@ def drive(
             running.discard(outcome.key)
             if outcome.is_held:
                 held.add(outcome.key)
+                if outcome.key in told:
+                    continue
+                told.add(outcome.key)
             elif outcome.result is None:
                 failed.add(outcome.key)
             else:

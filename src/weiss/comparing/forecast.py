@@ -1,11 +1,13 @@
 """What a command would do: how many trainings, how many of them are finished, and the time left."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from weiss._base.progress import duration
+from weiss.comparing.driver import check_request
 from weiss.comparing.folder import continued
-from weiss.comparing.plan import Plan, check_count
+from weiss.comparing.plan import Plan
 from weiss.comparing.units import results_on_disk
 
 
@@ -53,20 +55,28 @@ class Forecast:
         )
 
 
-def forecast(plan: Plan, out: str | Path, *, workers: int = 1) -> Forecast:
+def forecast(
+    plan: Plan,
+    out: str | Path,
+    *,
+    workers: int = 1,
+    cluster: str | None = None,
+    needs: Mapping[str, float] | None = None,
+) -> Forecast:
     """Return what it would take to carry out a plan in a folder; nothing is written.
 
     Args:
         plan: the comparison.
         out: its folder; it need not exist.
         workers: how many processes would share the work.
+        cluster: as for `carry_out`; it is not asked how many units it does at a time.
+        needs: as for `carry_out`.
 
     Raises:
         ValueError: the plan cannot be carried out, or the folder holds another comparison.
     """
     out = Path(out)
-    check_count("--workers", workers)
-    plan.check()
+    check_request(plan, out, workers, cluster, needs or {})
     plan = continued(plan, out)
     results = results_on_disk(plan.ready, out).values()
     # Other units have no epochs: settings, ensembles, measurements, networks before training.

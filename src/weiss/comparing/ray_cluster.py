@@ -66,6 +66,15 @@ def resources(recipe: Recipe, needs: Mapping[str, float], *, has_gpus: bool) -> 
     return found | ({"memory": int(memory)} if memory else {})
 
 
+def check_cluster(address: str, recipe: Recipe, needs: Mapping[str, float]) -> None:
+    """Refuse an address or needs that cannot be used, before anything is connected."""
+    if not ADDRESS.fullmatch(address):
+        raise ValueError(
+            f"--cluster must be auto or ray://HOST:PORT, a cluster that runs; got {address!r}."
+        )
+    resources(recipe, needs, has_gpus=False)
+
+
 class RayCluster(Executor):
     """Units as tasks of a Ray cluster.
 
@@ -87,11 +96,7 @@ class RayCluster(Executor):
         needs: Mapping[str, float],
         say: Callable[[str], None],
     ) -> None:
-        if not ADDRESS.fullmatch(address):
-            raise ValueError(
-                f"--cluster must be auto or ray://HOST:PORT, a cluster that runs; got {address!r}."
-            )
-        resources(recipe, needs, has_gpus=False)  # refuses wrong ones before it connects
+        check_cluster(address, recipe, needs)
         self._ray = _imported()
         self._out = out.absolute()
         self._is_ours = not self._ray.is_initialized()  # or the caller's own connection

@@ -123,6 +123,8 @@ def _recipe(run: Run, data: str | None, root: str | None, overrides: Overrides) 
         kept = {key: own[key] for key in ("keep", "num_workers", "cache") if key in own}
         # Other data are not trained on: everything that can be measured is.
         nested["data"] = {**kept, "name": data, "min_images": 1, "shared_classes": True}
+        if own.get("nested") and Path(data).is_dir():
+            nested["data"]["nested"] = True
         if data not in DATASETS:
             nested["data"]["split"] = _given_or_all(data, root)
         nested["evaluate"]["on"] = "test"

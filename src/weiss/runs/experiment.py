@@ -55,6 +55,19 @@ def open_data(recipe: Recipe, table: Table | None = None) -> Table:
     return table.take(np.flatnonzero(table.splits != "unused"))
 
 
+def refuse_folder_among_images(out: Path, recipe: Recipe) -> None:
+    """Refuse to write into the folder of photos that is trained on: it would become a class."""
+    images = Path(recipe.data.name)
+    if recipe.data.name in DATASETS or not images.is_dir():
+        return
+    found, folder = images.resolve(), out.resolve()
+    if found == folder or found in folder.parents:
+        raise ValueError(
+            f"--out must be a folder of its own; {out} would lie in {images}, the photos to train "
+            "on. Choose another name beside it."
+        )
+
+
 def _named_table(recipe: Recipe) -> Table:
     data = recipe.data
     if data.name not in DATASETS and not Path(data.name).exists():

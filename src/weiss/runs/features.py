@@ -25,6 +25,7 @@ from torch import Tensor
 from weiss._base.arrays import Array
 from weiss._base.devices import autocast
 from weiss._base.files import cache_folder
+from weiss._base.processes import sum_over
 from weiss._base.progress import Bar
 from weiss._base.tensor_files import (
     DamagedFileError,
@@ -195,7 +196,10 @@ class _Work:
     advance: Callable[[int], None]
 
     def features(self, view: View, rows: Array) -> tuple[Tensor, int]:
-        """Return the features ``(n, F)`` of some rows, on the host; how many were not kept."""
+        """Return the features ``(n, F)`` of some rows, on the host; how many were not kept.
+
+        The rows are shared among the processes, and so is that number, of all of them.
+        """
         processes, experiment = self.experiment.processes, self.experiment
         mine = rows[processes.rank :: processes.size]
         kept = KeptFeatures(experiment.recipe, self.model, view, experiment.device)
@@ -209,7 +213,10 @@ class _Work:
             kept.add(digests[part], found)
             features[part] = found.float()
         on_device = features.to(experiment.device)
-        return processes.collect(on_device, len(rows)).cpu(), len(missing)
+        computed = torch.tensor(len(missing), device=experiment.device)
+        if processes.size > 1:
+            computed = sum_over(computed, processes.group)
+        return processes.collect(on_device, len(rows)).cpu(), int(computed)
 
     @torch.no_grad()
     def _computed(self, view: View, rows: Array, digests: Array) -> Tensor:

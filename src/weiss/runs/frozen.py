@@ -9,6 +9,7 @@ from typing import Any
 
 from weiss._base.devices import is_cpu
 from weiss.backbones.by_name import SCRATCH
+from weiss.backbones.embedder import NO_HEAD
 from weiss.backbones.trained_part import FROZEN
 from weiss.runs.recipe import Recipe
 from weiss.runs.recipe_files import is_own_images, recipe_from
@@ -56,6 +57,8 @@ def frozen_settings(
         epochs = given.get("train.epochs", UNFROZEN["train.epochs"])
         if isinstance(epochs, int):  # anything else is refused later
             changes["train.warmup_epochs"] = int(WARMUP * epochs)
+    else:
+        changes["optim.layer_decay"] = None  # of a recipe whose stages train
     if recipe.loss.has_fields and recipe.fields.how == "joint":
         changes["fields.start"] = "class_means"
     return {**changes, **given}
@@ -67,7 +70,9 @@ def is_frozen_by_default(source: str | None, given: Mapping[str, Any]) -> bool:
     So it is for a folder or list of images, with pretrained weights, on a CPU; not for a named
     recipe, a file, a data set or a run, which say what trains. ``given`` are the changes by hand.
     """
-    if {"backbone.train", "train.warmup_on"} & set(given):
+    if {"backbone.train", "train.warmup_on", "optim.layer_decay"} & set(given):
+        return False
+    if given.get("backbone.head") == NO_HEAD:  # which leaves nothing that could train
         return False
     if source is None or not is_own_images(source):
         return False
@@ -82,6 +87,7 @@ def _described(source: str | None, given: Mapping[str, Any]) -> Recipe:
     """
     sections = ("backbone.", "loss.", "fields.how", "train.device")
     described = {key: value for key, value in given.items() if key.startswith(sections)}
+    described.pop("backbone.head", None)
     return recipe_from(source, described)
 
 

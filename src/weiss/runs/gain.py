@@ -95,13 +95,14 @@ def gain_in_words(result: Mapping[str, Any]) -> str:
         words += f" ({100 * mean:+.1f}; too few classes for an interval)"
     else:
         ends = f"{100 * low:+.1f} to {100 * high:+.1f}"
-        chance = ", which may be chance" if mean >= 0 >= low else ""
+        chance = ", which may be chance" if low <= 0 <= high else ""
         words += f" ({100 * mean:+.1f}; 95 % interval over these classes {ends}{chance})"
-    return f"{words}{': training made it worse' if mean < 0 else ''}."
+    is_worse = mean < 0 and high is not None and high < 0
+    return f"{words}{': training made it worse' if is_worse else ''}."
 
 
 def what_to_try(result: Mapping[str, Any], recipe: Recipe) -> str:
-    """Return what to do after a training that made a network worse; empty after any other."""
+    """Return what to do after a training that brought nothing; empty after any other."""
     if (result.get("gain") or {}).get("mean", 0.0) >= 0:
         return ""
     backbone, lr = recipe.backbone, recipe.optim.lr
@@ -110,12 +111,13 @@ def what_to_try(result: Mapping[str, Any], recipe: Recipe) -> str:
             f"Try another learning rate (--set optim.lr={lr / 10:g} or {lr * 10:g}), more epochs, "
             "another loss, or a pretrained network."
         )
-    weights = f" --weights {backbone.weights}" if backbone.weights else ""
+    options = f" --weights {backbone.weights}" if backbone.weights else ""
+    options += f" --pooling {backbone.pooling}" if backbone.pooling else ""
+    alone = ", training the head alone (--frozen)" if backbone.train in ("all", "lora") else ""
     return (
         "The network before training can be used as it is: weiss index IMAGES --out INDEX "
-        f"--backbone {backbone.name}{weights}. Or try a lower learning rate (--set "
-        f"optim.lr={lr / 10:g}), training the head alone (--frozen), or more "
-        "classes to train on."
+        f"--backbone {backbone.name}{options}. Or try a lower learning rate (--set "
+        f"optim.lr={lr / 10:g}){alone}, or more classes to train on."
     )
 
 

@@ -14,7 +14,7 @@ from weiss.backbones.by_name import BACKBONES
 from weiss.backbones.embedder import NO_HEAD
 from weiss.losses.by_name import LOSSES
 from weiss.runs.recipe import RENAMED, Recipe, recipe_from_dict, with_new_keys
-from weiss.runs.recipe_sections import Backbone
+from weiss.runs.recipe_sections import Backbone, Loss
 
 Overrides = Mapping[str, Any] | Sequence[str]
 """Values by dotted key, ``{"train.epochs": 20}``, or texts, ``["train.epochs=20"]``."""
@@ -120,6 +120,7 @@ def overridden(values: dict[str, Any], overrides: Overrides) -> dict[str, Any]:
     changes = {RENAMED.get(key, key): value for key, value in given.items()}
     _change_loss(values, changes)
     _change_backbone(values, changes)
+    _change_fields(values, changes)
     for key, value in changes.items():
         *above, last = key.split(".")
         section = values
@@ -149,6 +150,15 @@ def _change_loss(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
         optim.pop("class_lr", None)
     if isinstance(train, dict) and LOSSES[old].sampling != LOSSES[new].sampling:
         train.pop("sampler", None)
+    if isinstance(values.get("fields"), dict) and not Loss(name=new).has_fields:
+        values["fields"].pop("start", None)
+
+
+def _change_fields(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Drop where fields start, if they are found in a way that does not ask."""
+    section, how = values.get("fields"), changes.get("fields.how")
+    if isinstance(section, dict) and how not in (None, "joint"):
+        section.pop("start", None)
 
 
 def _change_backbone(values: dict[str, Any], changes: Mapping[str, Any]) -> None:

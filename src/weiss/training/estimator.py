@@ -71,8 +71,9 @@ class EmbeddingEstimator(
 
     Args:
         recipe: a name, a file or a run folder, as for `weiss.runs.recipe_from`. None is the recipe
-            ``photos`` for images (a ResNet-50 that starts from ImageNet), and for features two
-            layers, with the settings of `FEATURES`.
+            ``photos`` for images (a ResNet-50 that starts from ImageNet and trains as a whole, on a
+            CPU too; ``settings={"backbone.train": "frozen"}`` trains its head alone), and for
+            features two layers, with the settings of `FEATURES`.
         loss: short for the setting ``loss.name``. As for all that follow, None is the recipe's.
         embedding_size: D, short for ``backbone.embedding_size``.
         epochs: short for ``train.epochs``.

@@ -32,7 +32,7 @@ from weiss.losses.shards import is_sharded
 from weiss.runs import Kept, Recipe, Run, to_toml
 from weiss.runs.card import card
 from weiss.runs.evaluator import NotFiniteError
-from weiss.runs.experiment import Experiment
+from weiss.runs.experiment import Experiment, refuse_folder_among_images
 from weiss.runs.features import experiment_on_features
 from weiss.runs.folder import METRICS, MODEL
 from weiss.runs.gain import by_class, gain_between
@@ -95,6 +95,8 @@ def train(
     """
     run = Run(out, trust=True)  # it follows the recipe that is given here
     refuse_another_run(run, resume)  # at once, before anything is loaded
+    if data is None and not run.exists():
+        refuse_folder_among_images(run.folder, recipe)
     run.make_folder()
     try:
         accelerator, processes = make_accelerator(recipe, run.folder)
