@@ -69,10 +69,13 @@ def load_weights(
     address = str(source)
     is_address = address.lower().startswith(("http://", "https://"))
     if is_address:
-        from weiss._base.downloads import fetch
+        from weiss._base.downloads import DownloadError, fetch
 
         target = (Path(cache) if cache else cache_folder() / "weights") / _cached_name(address)
-        path = fetch(address, target, checksum=checksum, what="pretrained weights")
+        try:
+            path = fetch(address, target, checksum=checksum, what="pretrained weights")
+        except DownloadError as error:
+            raise DownloadError(f"{error} Or name a weights file: --weights FILE.") from error
     else:
         path = Path(source).expanduser()
     try:
