@@ -105,6 +105,15 @@ def test_the_best_epoch_must_have_been_evaluated(tmp_path, evaluated):
     assert not list(tmp_path.iterdir())
 
 
+def test_the_network_before_training_is_epoch_0(figure_of):
+    first, *others = lines()
+    metrics = [{**first, "before": {"map_at_r": 0.125}}, *others]
+    (_, retrieval, *_) = figure_of(figures.learning_curves, metrics).axes
+    ((x, y),) = [line.get_xydata()[0] for line in retrieval.lines if line.get_xdata()[0] == 0]
+    assert (x, y) == (0, 12.5)
+    assert retrieval.get_xlim()[0] == -0.5
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_labels_do_not_overlap_and_keep_their_order(seed):
     generator = torch.Generator().manual_seed(seed)

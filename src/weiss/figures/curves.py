@@ -50,8 +50,8 @@ def learning_curves(
 ) -> None:
     """Draw one run: training loss, retrieval in per cent, learning rates.
 
-    A panel without any values is left out. A learning rate of zero is a gap on its log axis. Epochs
-    of warm-up are shaded.
+    Epoch 0 is the network before training, if it was measured. A panel without any values is left
+    out. A learning rate of zero is a gap on its log axis. Epochs of warm-up are shaded.
 
     Args:
         metrics: the lines of the run's metrics.jsonl.
@@ -60,8 +60,11 @@ def learning_curves(
         title: of the whole figure.
     """
     groups = dict.fromkeys(name for line in metrics for name in line.get("lr") or ())
+    before = (metrics[0].get("before") or {}) if metrics else {}
     retrieval = {
-        name: _curve(metrics, ("evaluation", key), factor=100) for key, name in TITLES.items()
+        name: {0: 100 * before[key]} | curve if key in before and curve else curve
+        for key, name in TITLES.items()
+        for curve in [_curve(metrics, ("evaluation", key), factor=100)]
     }
     panels = {
         "Training loss": {"": _curve(metrics, ("loss",))},
@@ -71,11 +74,14 @@ def learning_curves(
     panels = {name: _with_values(curves) for name, curves in panels.items()}
     panels = {name: curves for name, curves in panels.items() if curves}
     refuse_nothing(panels, "metrics must have a line with values", f"{len(metrics)} lines")
-    figure, axes = _panels(list(panels), [line["epoch"] for line in metrics], title)
+    epochs = [*([0] if before else []), *(line["epoch"] for line in metrics)]
+    figure, axes = _panels(list(panels), epochs, title)
     warm = [line["epoch"] for line in metrics if line.get("phase") == "warm-up"]
     for name, curves in panels.items():
         if warm:
-            axes[name].axvspan(-1, max(warm) + 0.5, color="0.93", zorder=0, linewidth=0)
+            axes[name].axvspan(
+                min(warm) - 0.5, max(warm) + 0.5, color="0.93", zorder=0, linewidth=0
+            )
         if name == "Learning rate":
             axes[name].set_yscale("log")
         for place, curve in enumerate(curves.values()):
