@@ -5,6 +5,7 @@ import io
 import json
 import logging
 import os
+import re
 import shutil
 
 import numpy as np
@@ -19,7 +20,7 @@ from weiss.catalogue.index_folder import IndexFolder
 from weiss.catalogue.manifest import MANIFEST
 from weiss.catalogue.stores import best_first
 
-REPAIR = "weiss index RUN IMAGES --out INDEX --replace"
+REPAIR = "weiss index [RUN] IMAGES --out INDEX --replace"
 
 
 @pytest.fixture
@@ -57,7 +58,9 @@ def flip(path, at, bit):
 @pytest.mark.parametrize("wrong", [1e37, 1.0011, -1.0011, -5.0, np.inf, np.nan])
 def test_a_similarity_that_no_cosine_has_is_damage(wrong):
     ids, similarities = np.array([[3, 4, -1]]), np.array([[0.5, wrong, -np.inf]], np.float32)
-    with pytest.raises(DamagedIndexError, match=f"item 4 has a similarity of .*{REPAIR}"):
+    with pytest.raises(
+        DamagedIndexError, match=f"item 4 has a similarity of .*{re.escape(REPAIR)}"
+    ):
         best_first(ids, similarities, 3)
 
 
@@ -78,7 +81,9 @@ def test_a_flipped_bit_of_a_large_store_makes_no_match(large):
     assert is_same_side.any()
     with opened(index) as catalogue:
         for query in queries[is_same_side]:
-            with pytest.raises(DamagedIndexError, match=f"item 17 has a similarity of .*{REPAIR}"):
+            with pytest.raises(
+                DamagedIndexError, match=f"item 17 has a similarity of .*{re.escape(REPAIR)}"
+            ):
                 catalogue.search(query[None], 3)
         for query in queries[~is_same_side]:
             assert 17 not in [hit.item.id for hit in catalogue.search(query[None], 3)[0]]
@@ -88,7 +93,9 @@ def test_a_vector_that_is_none_of_the_network_is_damage(large):
     path = file_of(large, "vectors")
     flip(path, path.stat().st_size - 1, 6)  # the exponent of the last number
     with opened(large) as catalogue, serving(catalogue) as site:
-        with pytest.raises(DamagedIndexError, match=f"vector of item 319 .* length .*{REPAIR}"):
+        with pytest.raises(
+            DamagedIndexError, match=f"vector of item 319 .* length .*{re.escape(REPAIR)}"
+        ):
             catalogue.vector(319)
         assert site.get("/items/319/neighbours").status == 503
         assert site.get("/items/318/neighbours").status == 200

@@ -117,7 +117,7 @@ def test_in_a_folder_and_in_a_list_it_is_no_training_image(tmp_path):
     with pytest.raises(BadImageError, match=r"pipe\.png: is a FIFO"):
         table.source.read(row)
     (tmp_path / "list.csv").write_text("path,label\nfew/U+0021/pipe.png,a\nfew/U+0021/0.png,a\n")
-    with pytest.raises(FileNotFoundError, match=r"1 of 2 do not: few/U\+0021/pipe\.png"):
+    with pytest.raises(FileNotFoundError, match=r"1 of 2 does not: few/U\+0021/pipe\.png"):
         open_table(tmp_path / "list.csv", how=Assembly(split="all"))
 
 

@@ -246,7 +246,7 @@ def test_a_hugging_face_data_set_is_read_with_its_class_names(photos):
         from_hub(dataset, label_column="lable")
     with pytest.raises(ValueError, match="image_column must be named .*since 0 columns qualify"):
         from_hub(dataset.remove_columns("photo"))
-    with pytest.raises(ValueError, match="every row of hub .* NaN; 1 of 4 do not: row 1"):
+    with pytest.raises(ValueError, match="every row of hub .* NaN; 1 of 4 does not: row 1"):
         from_hub(hub(paths, [0, -1, 0, 0], ["cat"]), ALL)
     with pytest.raises(TypeError, match="streaming=False"):
         open_table(dataset.to_iterable_dataset(), how=ALL)
@@ -276,20 +276,20 @@ def test_the_digest_of_hub_data_is_that_of_their_files_and_decodes_nothing(photo
 BAD_LISTS = {
     "columns": ("file,label\na.jpg,1", "columns path and label.*has file, label"),
     "typo": ("path,lable\na.jpg,1", "label is missing. Rename 'lable'"),
-    "nan": ("path,label\na.jpg,1\nb.jpg, ", "missing one or NaN; 1 of 2 do not: b.jpg"),
-    "twice": ("path,label\na.jpg,1\na.jpg,1", "a path of its own; 1 of 2 do not: a.jpg"),
+    "nan": ("path,label\na.jpg,1\nb.jpg, ", "missing one or NaN; 1 of 2 does not: b.jpg"),
+    "twice": ("path,label\na.jpg,1\na.jpg,1", "a path of its own; 1 of 2 does not: a.jpg"),
     "again": ("path,label\na.jpg,1\nb/../a.jpg,1", "a path of its own; .*: b/../a.jpg"),
-    "gone": ("path,label\nz.jpg,1", "1 of 1 do not: z.jpg.*--root DIR"),
+    "gone": ("path,label\nz.jpg,1", "1 of 1 does not: z.jpg.*--root DIR"),
     "ragged": ("path,label\na.jpg,1,2", "line 2: every row must have the 2"),
     "alone": ("path,label\na.jpg,1\nb.jpg,2", r"2 of 2 do not: 1 \(a.jpg\)"),
     "empty": ("path,label", "l must hold images; found none"),
     "two paths": ("path,label,path\na.jpg,1,b.jpg", "one column 'path'; it has 2"),
     "two labels": ("path,label, Label\na.jpg,1,2", "one column 'label'"),
-    "long name": (f"path,label\n{'a' * 9000},1", r"1 of 1 do not: a{200}\.\.\.\. Give"),
-    "null": ("path,label\na\0.jpg,1", "1 of 1 do not"),
-    "device": ("path,label\n/dev/zero,1", "1 of 1 do not: /dev/zero"),
+    "long name": (f"path,label\n{'a' * 9000},1", r"1 of 1 does not: a{200}\.\.\.\. Give"),
+    "null": ("path,label\na\0.jpg,1", "1 of 1 does not"),
+    "device": ("path,label\n/dev/zero,1", "1 of 1 does not: /dev/zero"),
     "long field": (f"path,label\n{'a' * 200_000},1", "field larger than field limit"),
-    "cell": ("path,labels\na.jpg,red|blue\nb.jpg,nan", "row of l .*; 1 of 2 do not: b.jpg"),
+    "cell": ("path,labels\na.jpg,red|blue\nb.jpg,nan", "row of l .*; 1 of 2 does not: b.jpg"),
     "bytes": ("path,label\n\udcff\udcfe,1", "must be a CSV file in UTF-8"),
 }
 
@@ -358,7 +358,7 @@ def test_labels_and_splits_without_a_meaning_are_refused(labels, splits, message
     ("folders", "message"),
     [
         ([], "one subfolder a class; it has none"),
-        (["a", "void/"], "must have images; 1 of 2 do not: void"),
+        (["a", "void/"], "must have images; 1 of 2 does not: void"),
         (["a", ""], "1 lie in .* itself: 0.jpg"),
         (["train/a", "train/b", "val"], "outside of class folders in: val"),
         (["train/a", "test/b", "extra/c"], "these are no splits: extra"),
@@ -377,7 +377,9 @@ def test_bad_folders_are_refused_with_what_to_do(tmp_path, folders, message):
 def test_a_class_with_one_image_is_refused_accepted_or_left_out(photos):
     for i in (1, 2):
         next((photos / "e").rglob(f"{i}.JPG")).unlink()
-    with pytest.raises(ValueError, match=r"1 of 5 do not: e \(e/0.JPG\).*min_images=1.*--skip-bad"):
+    with pytest.raises(
+        ValueError, match=r"1 of 5 does not: e \(e/0.JPG\).*min_images=1.*--skip-bad"
+    ):
         from_folder(photos)
     assert "e" in from_folder(photos, Assembly(min_images=1)).class_names
     with pytest.warns(UserWarning, match="photos must have at least 2 images; .* left out: e"):
@@ -394,9 +396,9 @@ def test_skipping_the_bad_lists_what_it_skipped(tmp_path):
         table = from_list(path, Assembly(split="all", skip_bad=True))
     assert len(table) == 2
     said = " ".join(str(warning.message) for warning in caught)
-    assert "1 of 6 do not and are left out: gone.jpg" in said
+    assert "1 of 6 does not and is left out: gone.jpg" in said
     assert "c.jpg, d.jpg" in said
-    assert "path of its own; 1 of 3 do not and are left out: a.jpg" in said
+    assert "path of its own; 1 of 3 does not and is left out: a.jpg" in said
 
 
 HERE = Path(__file__).parent

@@ -580,7 +580,8 @@ def _report(change: Change, index: IndexFolder, quiet: bool) -> Change:
     lines = [*change.lines]
     if change.skipped:
         number = len(change.skipped)
-        lines.append(f"{number:,} could not be read, left out ({SKIPPED} lists them):")
+        left_out = "is left out ({} lists it)" if number == 1 else "are left out ({} lists them)"
+        lines.append(f"{number:,} could not be read and {left_out.format(SKIPPED)}:")
         lines += [f"  {line}" for line in change.skipped[:10]]
         lines += [f"  and {number - 10:,} more"] if number > 10 else []
     lines.append(f"Wrote {index.folder}. Search it: weiss search {index.folder} IMAGE")
@@ -593,7 +594,8 @@ def _index_card(manifest: Manifest, num_classes: int, num_skipped: int) -> str:
     """Return the card of an index, in Markdown."""
     model, shape = manifest.model, manifest.model["preprocessing"]
     classes = f" of {num_classes:,} classes" if num_classes else ", without classes"
-    skipped = f"- {num_skipped:,} files could not be read: `{SKIPPED}`.\n" if num_skipped else ""
+    files = "file" if num_skipped == 1 else "files"
+    skipped = f"- {num_skipped:,} {files} could not be read: `{SKIPPED}`.\n" if num_skipped else ""
     threshold = f"There is no threshold: {manifest.threshold_why}."
     if (found := manifest.threshold) is not None:
         threshold = (

@@ -8,7 +8,7 @@ from typing import Any
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """Characters that move a cursor or break a line, and bytes of a file name that are no UTF-8."""
 
-REPAIR = "Copy the index again, or make it again: weiss index RUN IMAGES --out INDEX --replace"
+REPAIR = "Copy the index again, or make it again: weiss index [RUN] IMAGES --out INDEX --replace"
 
 
 def printable(name: str) -> str:

@@ -130,7 +130,7 @@ def index(
         raise ValueError("--out must name the index folder. Add it: --out photos.index")
     if len(changes) > 1 or (changes and images is not None):
         raise ValueError(
-            f"an index must be made (RUN IMAGES), or changed by one of {', '.join(said)}; "
+            f"an index must be made ([RUN] IMAGES), or changed by one of {', '.join(said)}; "
             "got several. Do them one after the other."
         )
     is_alone = not changes and run is not None and images is None

@@ -156,11 +156,13 @@ class Assembly:
     ) -> None:
         """Refuse what breaks a law, some of so many; with `skip_bad` report it, or warn."""
         if not self.skip_bad:
-            raise error(f"{law}; {len(names):,} of {of:,} do not: {some(names)}. {remedy}")
+            do = "does" if len(names) == 1 else "do"
+            raise error(f"{law}; {len(names):,} of {of:,} {do} not: {some(names)}. {remedy}")
         if self.on_left_out is not None:
             self.on_left_out(names, why)
         else:
-            said = f"{law}; {len(names):,} of {of:,} do not and are left out: {some(names)}"
+            do = "does not and is" if len(names) == 1 else "do not and are"
+            said = f"{law}; {len(names):,} of {of:,} {do} left out: {some(names)}"
             warnings.warn(said, stacklevel=5)
 
     def _without(
@@ -320,8 +322,8 @@ def folder_remarks(folder: str | Path, *, nested: bool = False) -> list[str]:
     if not nested and not holders <= set(classes):
         remarks.append(
             f"classes are the {len(classes):,} uppermost folders; the images lie in "
-            f"{len(holders):,} folders. To make each of these a class, use nested=True (on the "
-            "command line: --nested)"
+            f"{len(holders):,} folders. To make each of these a class: --nested (in Python: "
+            "nested=True)"
         )
     return remarks
 
