@@ -264,7 +264,7 @@ def test_without_anything_held_out_there_is_no_threshold(lost_run, tmp_path):
     assert found.threshold is None
     assert "the run's own test data could not be opened" in found.facts["threshold_why"]
     assert found.search(found.vector(0)[None], 1)[0][0].is_match is None
-    assert any(line.startswith("no threshold: 10 classes and 200 items") for line in done.lines)
+    assert any(line.startswith("no threshold: 3 classes of 2 items") for line in done.lines)
 
 
 def broken_off(monkeypatch, after):
@@ -509,3 +509,30 @@ def test_a_run_that_was_tested_at_its_end_can_be_indexed(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="scores an index can keep; scores.test.map_at_r: "):
         build(tmp_path / "run", stripes, tmp_path / "other")
     assert not (tmp_path / "other").exists()
+
+
+def test_few_unseen_classes_give_a_threshold_with_a_wide_interval(lost_run, tmp_path):
+    photos = write_glyphs(tmp_path / "few", num_classes=4, per_class=3)
+    found = built(lost_run, photos, tmp_path / "index").threshold
+    assert "4 classes of this index that never trained" in found.basis
+    low, high = found.intervals["similarity"]
+    assert low < found.similarity < high == 1
+    low, high = found.intervals["false_match_rate"]
+    assert high - low > 0.4
+    remove(tmp_path / "index", "0")  # a change measures it again
+    assert "4 classes" in opened(tmp_path / "index").threshold.basis
+
+
+def test_a_threshold_can_be_given_and_later_changes_keep_it(lost_run, tmp_path):
+    photos = write_glyphs(tmp_path / "few", num_classes=2, per_class=3)
+    done = build(lost_run, photos, tmp_path / "index", threshold=0.875)
+    found = opened(tmp_path / "index").threshold
+    assert (found.similarity, found.false_match_rate, found.intervals) == (0.875, None, {})
+    assert any("an unknown share of impostors" in line for line in done.lines)
+    add(tmp_path / "index", write_glyphs(tmp_path / "more", num_classes=2, per_class=3, first=30))
+    found = opened(tmp_path / "index").threshold
+    assert found.similarity == 0.875
+    assert 0 <= found.false_match_rate <= 1
+    assert "4 classes" in found.basis
+    with pytest.raises(ValueError, match="between -1 and 1; got 1.5"):
+        build(lost_run, photos, tmp_path / "other", threshold=1.5)

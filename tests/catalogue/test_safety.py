@@ -193,7 +193,7 @@ def test_every_row_that_is_left_out_is_listed_by_its_name_and_no_place_is_told(
     ]
     assert (index / "skipped.txt").read_text().splitlines() == list(done.skipped)
     said = capsys.readouterr().out
-    assert "7 could not be read, left out" in said
+    assert "7 could not be read and are left out" in said
     assert "empty.jpg: is empty" in said
     assert "- 7 files could not be read" in (index / "card.md").read_text()
     assert sorted(names_of(opened(index)).values()) == [0, 1]

@@ -34,7 +34,7 @@ from weiss.catalogue.index_store import open_store, sweep, update_store
 from weiss.catalogue.item_map import make_map, mean_fields, write_map
 from weiss.catalogue.manifest import Manifest, Segment, refuse_facts
 from weiss.catalogue.networks import Network, data_name, network_of_run, without_folders
-from weiss.catalogue.records import OtherModelError, UnknownItemError
+from weiss.catalogue.records import OtherModelError, UnknownItemError, kept_threshold
 from weiss.catalogue.segments import Block, Items, compacted, write_segment
 from weiss.catalogue.store_table import store_at
 from weiss.data import DATASETS, Table
@@ -88,6 +88,7 @@ def build_index(
     device: str = "auto",
     num_workers: int | None = None,
     false_match_rate: float = 0.05,
+    threshold: float | None = None,
     replace_old: bool = False,
     quiet: bool = False,
     trust: bool = False,
@@ -109,6 +110,7 @@ def build_index(
         device: where to embed.
         num_workers: decoding processes; one for each core by default.
         false_match_rate: the share of impostors that may find a match, for the threshold.
+        threshold: the similarity from which on a hit is a match; by default it is measured.
         replace_old: replace an index that exists.
         quiet: print nothing.
         trust: as for `weiss.runs.Run`.
@@ -122,6 +124,11 @@ def build_index(
     _check_batch_size(batch_size)
     if not 0 < false_match_rate < 1:
         raise ValueError(f"--false-match-rate must lie between 0 and 1; got {false_match_rate}.")
+    if threshold is not None and not -1 <= threshold <= 1:
+        raise ValueError(
+            f"--threshold must be a cosine, between -1 and 1; got {threshold}. Leave it out to "
+            "measure one."
+        )
     source = Run(run, trust=trust)
     network = network_of_run(source, device)
     refuse_facts(network.manifest_facts("model-00000000"), dict(network.facts["scores"]))
@@ -147,7 +154,10 @@ def build_index(
             model=model,
             data={"name": collection.name, "split": split},
             scores=scores,
-            settings={"kind": kind, "false_match_rate": false_match_rate},
+            settings={
+                **{"kind": kind, "false_match_rate": false_match_rate},
+                **({} if threshold is None else {"threshold": float(threshold)}),
+            },
             store={"address": address},
             made=_now(),
             files={f"{model_folder}/{name}": {} for name in copied},
@@ -362,13 +372,14 @@ def complete(
         _switch(index, whole, len(names), skipped)
         store.keep_only(ids)
     if threshold is None:
-        line = f"no threshold: {why}"
+        line = f"no threshold: {why}. To give one: --threshold SIMILARITY"
     else:
+        found = kept_threshold(threshold)
         line = (
-            f"a match from similarity {threshold['similarity']:.3f} on: "
-            f"{100 * threshold['false_match_rate']:.1f} % of impostors reach it, "
-            f"{100 * threshold['true_match_rate']:.1f} % of queries whose class is in the index\n"
-            f"  measured on {why}"
+            f"a match from similarity {found.similarity_in_words()} on: "
+            f"{found.rate('false_match_rate')} of impostors reach it, "
+            f"{found.rate('true_match_rate')} of queries whose class is in the index\n"
+            f"  measured on {why}{'; in brackets 95 % intervals' if found.intervals else ''}"
         )
     return whole, len(names), (facts["says"], line)
 
@@ -597,13 +608,14 @@ def _index_card(manifest: Manifest, num_classes: int, num_skipped: int) -> str:
     files = "file" if num_skipped == 1 else "files"
     skipped = f"- {num_skipped:,} {files} could not be read: `{SKIPPED}`.\n" if num_skipped else ""
     threshold = f"There is no threshold: {manifest.threshold_why}."
-    if (found := manifest.threshold) is not None:
+    if manifest.threshold is not None:
+        found = kept_threshold(manifest.threshold)
         threshold = (
-            f"A hit with a similarity of {found['similarity']:.3f} or more is a match. "
-            f"{100 * found['false_match_rate']:.1f} % of impostors, pictures whose class is not in "
-            f"the index, find a match; {100 * found['true_match_rate']:.1f} % of those whose class "
-            f"is in it find one of their class. Measured on {found['basis']}. In a much larger "
-            "collection more impostors find a match."
+            f"A hit with a similarity of {found.similarity_in_words()} or more is a match. "
+            f"{found.rate('false_match_rate')} of impostors, pictures whose class is not in "
+            f"the index, find a match; {found.rate('true_match_rate')} of those whose class "
+            f"is in it find one of their class. Measured on {found.basis}. In brackets: 95 % "
+            "intervals. In a much larger collection more impostors find a match."
         )
     made = (
         f"{model['backbone']}, trained with {model['loss']} on {model['num_classes']:,} classes of "

@@ -7,9 +7,15 @@ reaches the threshold.
 
     s_i  the similarity of query i to the nearest item of another class (as an impostor)
     o_i  the similarity to the nearest other item of its own class
-    t    the smallest threshold that at most the wanted share of the s_i of half the classes reach
+    t    the smallest threshold that at most the wanted share of all s_i reach
+    t_c  the same without the queries of class c
 
-False matches (s_i >= t) and true ones (o_i >= t) are counted on the other half of the classes.
+False matches (s_i >= t_c) and true ones (o_i >= t_c) are counted with the threshold of the other
+classes: no class is measured with a threshold that it has set.
+
+Queries of a class are alike. All of them tell as much as n independent ones (`independent_count`).
+The interval of t has the thresholds at which n impostors could have the wanted share.
+With few classes its upper end is 1: nobody has seen the most similar impostors.
 
 In a larger gallery the nearest item of another class is nearer: a threshold holds for galleries of
 about the size it was measured with, so that this size is reported with it.
@@ -26,82 +32,74 @@ from weiss._base import draws
 from weiss._base.arrays import Array
 from weiss.catalogue.manifest import Manifest
 from weiss.catalogue.records import printable
+from weiss.evaluation.statistics import independent_count, share_interval
 from weiss.runs import embed_runs
 from weiss.runs.folder import Run
 
-MIN_CLASSES, MIN_ITEMS = 10, 200
-"""With fewer held-out classes or items a rate of a few per cent cannot be measured."""
+MIN_CLASSES, MIN_OF_A_CLASS = 3, 2
+"""With fewer held-out classes, of so many items each, no interval is narrower than everything."""
+MANY_CLASSES, MANY_ITEMS = 10, 200
+"""With fewer held-out classes or items the test data of the run are used, if they have more."""
 MAX_QUERIES = 1_000
 """More queries make the rates hardly more certain, and take long in a large index."""
-MOST_OF_A_CLASS = MAX_QUERIES // MIN_CLASSES
+MOST_OF_A_CLASS = 100
 """Queries of one class: a large class must not dominate."""
-MIN_OF_A_HALF, MIN_FINDABLE = 100, 20
-"""Queries that set a threshold, and as many that measure it; and how many of the latter must have
-another item of their own class."""
 SIMILARITIES_AT_ONCE = 8_000_000
 """Similarities in memory at a time, 32 MB."""
 SEED = 0
+CONFIDENCE = 0.95
+MOST_SIMILAR = 1.0
+"""The upper end of an interval that the evidence does not bound."""
 OWN_ITEMS = "this index"
 """The source of a threshold that was calibrated on the items of the index."""
+GIVEN = "given, not measured"
+"""The source of a threshold that the user gave and nothing measures."""
 
 
-def shortage(labels: Array, held_out: Array) -> str:
-    """Return what is missing to `calibrate` with these arguments; empty if nothing is."""
+def shortage(labels: Array, held_out: Array, *, many: bool = False) -> str:
+    """Return what is missing to `calibrate` with these arguments; empty if nothing is.
+
+    With ``many`` also what is missing for rates of a few per cent.
+    """
     rows = _held_out_rows(labels, held_out)
-    classes = len(np.unique(labels[rows]))
-    if classes < MIN_CLASSES or len(rows) < MIN_ITEMS:
-        return (
-            f"{MIN_CLASSES} classes and {MIN_ITEMS} items that the network never trained on are "
-            f"needed; there are {classes} and {len(rows)}"
-        )
-    queries, sets = halves(labels, held_out)
-    for half in (queries[sets], queries[~sets]):
-        few = len(np.unique(labels[half]))
-        if len(half) < MIN_OF_A_HALF or few < MIN_CLASSES // 2:
-            return (
-                f"{MIN_OF_A_HALF} queries of {MIN_CLASSES // 2} classes that the network never "
-                "trained on are needed to set a threshold, and as many to measure it, at most "
-                f"{MOST_OF_A_CLASS} of a class; there are {len(half)} of {few}"
-            )
-    findable = int((np.bincount(labels[labels >= 0])[labels[queries[~sets]]] > 1).sum())
-    if findable < MIN_FINDABLE:
-        return (
-            f"{MIN_FINDABLE} queries with another item of their class are needed to measure how "
-            f"many find it; there are {findable}"
-        )
-    return ""
+    _, sizes = np.unique(labels[rows], return_counts=True)
+    if many:
+        if len(sizes) >= MANY_CLASSES and len(rows) >= MANY_ITEMS:
+            return ""
+        return f"{MANY_CLASSES} classes and {MANY_ITEMS} items are many; there are fewer"
+    classes = int((sizes >= MIN_OF_A_CLASS).sum())
+    if classes >= MIN_CLASSES:
+        return ""
+    return (
+        f"{MIN_CLASSES} classes of {MIN_OF_A_CLASS} items that the network never trained on are "
+        f"needed to measure one; there {'is' if classes == 1 else 'are'} {classes}"
+    )
 
 
-def halves(labels: Array, held_out: Array) -> tuple[Array, Array]:
-    """Choose the queries, and which of them set the threshold: half of them, by whole classes.
+def choose_queries(labels: Array, held_out: Array) -> Array:
+    """Return the rows ``(q,)`` of the queries, ascending.
 
-    All classes get the same number of queries, as far as they have items. Return ``(q,)`` int64
-    rows; and bool ``(q,)``, whether each sets the threshold or measures it.
+    All classes get the same number of queries, as far as they have items.
     """
     rows = _held_out_rows(labels, held_out)
     rows = rows[draws.permutation(len(rows), SEED, draws.QUERIES)]
     rows = rows[np.argsort(labels[rows], kind="stable")]
-    classes, firsts, sizes = np.unique(labels[rows], return_index=True, return_counts=True)
+    _, firsts, sizes = np.unique(labels[rows], return_index=True, return_counts=True)
     turn = np.arange(len(rows)) - np.repeat(firsts, sizes)  # position within its class
     # One of each class, then a second of each, and so on.
     in_turn = np.argsort(turn, kind="stable")
-    chosen = rows[in_turn[turn[in_turn] < MOST_OF_A_CLASS][:MAX_QUERIES]]
-    queries = np.sort(chosen)
-    counts = dict(zip(*np.unique(labels[queries], return_counts=True), strict=True))
-    order = classes[draws.permutation(len(classes), SEED, draws.SPLITS)]
-    first: list[int] = []
-    more = 0  # queries of the first half minus those of the second
-    for each in sorted((c for c in order if c in counts), key=lambda c: -counts[c]):
-        if more <= 0:
-            first.append(int(each))
-        more += int(counts[each]) if more <= 0 else -int(counts[each])
-    return queries, np.isin(labels[queries], first)
+    return np.sort(rows[in_turn[turn[in_turn] < MOST_OF_A_CLASS][:MAX_QUERIES]])
 
 
 def calibrate(
-    vectors: Array, labels: Array, held_out: Array, wanted: float, source: str = OWN_ITEMS
+    vectors: Array,
+    labels: Array,
+    held_out: Array,
+    wanted: float,
+    source: str = OWN_ITEMS,
+    given: float | None = None,
 ) -> dict[str, Any]:
-    """Set a threshold on half of the held-out classes, and measure it on the other half.
+    """Set a threshold on the held-out classes, and measure it on each with that of the others.
 
     There must be no `shortage` of items or classes. The rate of true matches is that of queries
     whose class has another item.
@@ -112,28 +110,79 @@ def calibrate(
         held_out: ``(C,)`` bool, whether the network never trained on a class.
         wanted: the share of impostors that may find a match, between 0 and 1.
         source: where the items are from, in words.
+        given: a threshold to measure; None to set one.
 
     Returns:
         What the manifest keeps: a `weiss.catalogue.Threshold`, ``wanted`` and ``source``.
     """
-    queries, sets = halves(labels, held_out)
+    queries = choose_queries(labels, held_out)
     own_q, impostor_q = nearest_of_both(vectors, labels, queries)
-    threshold = least_threshold(impostor_q[sets], wanted)
-    own, impostor = own_q[~sets], impostor_q[~sets]
-    classes, setting = (len(np.unique(labels[rows])) for rows in (queries, queries[sets]))
+    class_q = labels[queries]
+    classes = len(np.unique(class_q))
+    if given is None:
+        threshold = least_threshold(impostor_q, wanted)
+        least_q = _thresholds_of_others(impostor_q, class_q, wanted)
+        count = independent_count(impostor_q, class_q)
+        intervals = {"similarity": list(threshold_interval(impostor_q, wanted, count))}
+        how = (
+            f"set it to at most {100 * wanted:g} % false matches; each class was measured with the "
+            "threshold of the others"
+        )
+    else:
+        threshold, least_q, intervals = given, np.full(len(queries), given), {}
+        how = "measured it, since it was given"
+    rates: dict[str, float | None] = {}
+    for name, similarity_q in (("false_match_rate", impostor_q), ("true_match_rate", own_q)):
+        there = np.isfinite(similarity_q)
+        rates[name] = None
+        if there.any():
+            rate = float((similarity_q[there] >= least_q[there]).mean())
+            evidence = independent_count(similarity_q[there], class_q[there])
+            found = share_interval(rate, evidence, confidence=CONFIDENCE)
+            rates[name], intervals[name] = rate, [found.low, found.high]
     basis = (
-        f"{classes:,} classes of {source} that never trained: {setting:,} of them, "
-        f"{sets.sum():,} queries, set it to at most {100 * wanted:g} % false matches; the others, "
-        f"{(~sets).sum():,} queries, measured it against {(labels >= 0).sum():,} items"
+        f"{classes:,} classes of {source} that never trained: {len(queries):,} queries {how}, "
+        f"against {(labels >= 0).sum():,} items"
     )
     return {
         "similarity": threshold,
-        "false_match_rate": float((impostor >= threshold).mean()),
-        "true_match_rate": float((own[np.isfinite(own)] >= threshold).mean()),
+        **rates,
         "basis": basis,
+        "intervals": intervals,
         "wanted": wanted,
         "source": source,
     }
+
+
+def threshold_interval(
+    impostors: Array, wanted: float, count: float, confidence: float = CONFIDENCE
+) -> tuple[float, float]:
+    """Return the thresholds between which one that exactly this share of impostors reach may lie.
+
+    Args:
+        impostors: ``(q,)`` similarities.
+        wanted: the share.
+        count: how many independent impostors tell as much.
+        confidence: between 0 and 1.
+    """
+    shares = share_interval(wanted, count, confidence=confidence)
+    nearest_first = np.sort(impostors)[::-1]
+    last = len(impostors) - 1
+    low = nearest_first[min(int(np.ceil(shares.high * len(impostors))), last)]
+    # Unless some of so many impostors are surely above the threshold, none may have been seen.
+    if (1 - wanted) ** count > (1 - confidence) / 2:
+        return float(low), MOST_SIMILAR
+    high = nearest_first[int(np.floor(shares.low * len(impostors)))]
+    return float(low), float(np.nextafter(high, np.float32(np.inf)))
+
+
+def _thresholds_of_others(impostors: Array, classes: Array, wanted: float) -> Array:
+    """Return for each query ``(q,)`` the threshold that the queries of other classes set."""
+    found = np.empty(len(impostors), dtype=np.float32)
+    for each in np.unique(classes):
+        mine = classes == each
+        found[mine] = least_threshold(impostors[~mine], wanted)
+    return found
 
 
 def nearest_of_both(vectors: Array, labels: Array, queries: Array) -> tuple[Array, Array]:
@@ -182,39 +231,71 @@ def index_threshold(
     run: Run | None,
     device: str,
 ) -> tuple[dict[str, Any] | None, str]:
-    """Calibrate the threshold of an index on its own items, else on the test data of ``run``.
+    """Calibrate the threshold of an index on its own items, or on the test data of ``run``.
 
-    The run may have trained on: ``model``, the copy that the index has of it, embeds the data.
-    Return what the manifest keeps, and what it was measured on; or None, and why there is none.
+    Its own items are preferred, unless they are few and the run's are many. The run may have
+    trained on: ``model``, the copy that the index has of it, embeds the data. A threshold that the
+    user gave (``settings``) is only measured. Return what the manifest keeps, and what it was
+    measured on; or None, and why there is none.
     """
-    rate = float(manifest.settings["false_match_rate"])
-    trained = {printable(str(name)) for name in (model.model_facts() or {}).get("class_names", ())}
+    wanted, given = float(manifest.settings["false_match_rate"]), manifest.settings.get("threshold")
+    trained = trained_classes(model)
     held_out = np.array([name not in trained for name in class_names], dtype=bool)
     lack = shortage(labels, held_out)
-    if not lack:
-        found = calibrate(vectors, labels, held_out, rate)
-        return found, found["basis"]
-    old = manifest.threshold
-    if run is None:
+    are_few = bool(shortage(labels, held_out, many=True))
+    why = f"{lack} in {OWN_ITEMS}"
+    if are_few and run is None:
         # A threshold of the run's own data, which the index does not have, stays valid.
-        if old is not None and old["source"] != OWN_ITEMS:
+        old = manifest.threshold
+        if old is not None and old["source"] not in (OWN_ITEMS, GIVEN):
             return old, manifest.threshold_why
-        return None, f"{lack} in {OWN_ITEMS}"
+    if are_few and run is not None:
+        found, also = _of_test_data(model, run, trained, device, wanted, given, many=not lack)
+        if found is not None:
+            return found, found["basis"]
+        why = f"{why}, {also}"
+    if not lack:
+        found = calibrate(vectors, labels, held_out, wanted, given=given)
+        return found, found["basis"]
+    if given is None:
+        return None, why
+    unknown = {"false_match_rate": None, "true_match_rate": None, "intervals": {}}
+    basis = f"nothing: {why}"
+    facts = {"similarity": given, "basis": basis, "wanted": wanted, "source": GIVEN, **unknown}
+    return facts, basis
+
+
+def trained_classes(model: Run) -> set[str]:
+    """Return the names of the classes that a network was trained on, as an index names them."""
+    return {printable(str(name)) for name in (model.model_facts() or {}).get("class_names", ())}
+
+
+def _of_test_data(
+    model: Run,
+    run: Run,
+    trained: set[str],
+    device: str,
+    wanted: float,
+    given: float | None,
+    *,
+    many: bool,
+) -> tuple[dict[str, Any] | None, str]:
+    """Calibrate on the test data of a run; or None, and why not: with ``many`` if there are few."""
     try:
         data = {f"data.{key}": value for key, value in run.recipe()["data"].items()}
         tested = embed_runs([model], device=device, overrides=data)[0]
     # For whatever reason the data cannot be opened: an index can be made without a threshold.
     except (ValueError, OSError, RuntimeError):
-        return None, f"{lack} in {OWN_ITEMS}, and the run's own test data could not be opened"
+        return None, "and the run's own test data could not be opened"
     table = tested.table
     if table.is_multi_label:
-        return None, f"{lack} in {OWN_ITEMS}, and the run's test items have several classes each"
+        return None, "and the run's test items have several classes each"
     held_out = np.array([printable(name) not in trained for name in table.class_names], dtype=bool)
-    if shortage(table.labels, held_out):
-        return None, f"{lack}, in {OWN_ITEMS} and among the run's own test data"
+    if shortage(table.labels, held_out, many=many):
+        return None, "nor are there so many among the run's own test data"
     embeddings = tested.embeddings.float().cpu().numpy()
-    found = calibrate(embeddings, table.labels, held_out, rate, "the run's own test data")
-    return found, found["basis"]
+    source = "the run's own test data"
+    return calibrate(embeddings, table.labels, held_out, wanted, source, given), ""
 
 
 def _held_out_rows(labels: Array, held_out: Array) -> Array:

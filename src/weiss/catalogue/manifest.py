@@ -81,7 +81,7 @@ class Manifest:
         model: the folder of the model (``folder``) and facts about it.
         data: facts about the collection.
         scores: the scores of the model; ``test`` are those on test data that chose nothing.
-        settings: options that later changes use too.
+        settings: options that later changes use too; ``threshold`` is one that the user gave.
         store: ``address`` and ``says``; for faiss ``file``, for Milvus ``collection``.
         map: the file of the items in two dimensions.
         threshold: as `weiss.catalogue.Threshold`; None if none could be set.
@@ -225,6 +225,7 @@ def _file(kind: str, default: Any = ...) -> Any:
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
 _Number = Annotated[int, Field(ge=1, lt=2**63)]
 _Share = Annotated[float, Field(ge=0, le=1)]
+_TWO = Field(min_length=2, max_length=2)
 _Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 _Time = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00$")]
 
@@ -268,9 +269,13 @@ class _Data(_Strict):
     split: str
 
 
+_Cosine = Annotated[float, Field(ge=-MOST, le=MOST)]
+
+
 class _Settings(_Strict):
     kind: str
     false_match_rate: Annotated[float, Field(gt=0, lt=1)]
+    threshold: _Cosine | None = None
 
 
 class _Store(_Strict):
@@ -280,11 +285,18 @@ class _Store(_Strict):
     collection: Annotated[str, Field(pattern="^weiss_[0-9a-f]{8}$")] = ""
 
 
+class _Intervals(_Strict):
+    similarity: Annotated[list[_Cosine], _TWO] = []
+    false_match_rate: Annotated[list[_Share], _TWO] = []
+    true_match_rate: Annotated[list[_Share], _TWO] = []
+
+
 class _Threshold(_Strict):
-    similarity: Annotated[float, Field(ge=-MOST, le=MOST)]
-    false_match_rate: _Share
-    true_match_rate: _Share
+    similarity: _Cosine
+    false_match_rate: _Share | None
+    true_match_rate: _Share | None
     basis: str
+    intervals: _Intervals = _Intervals()
     wanted: _Share
     source: str
 

@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
+
+from weiss.evaluation.statistics import percent
 
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """Characters that move a cursor or break a line, and bytes of a file name that are no UTF-8."""
@@ -96,16 +98,43 @@ class Threshold:
     Attributes:
         similarity: a hit with at least this similarity is a match.
         false_match_rate: the share of impostors (queries whose class is not in the gallery) that
-            find a match; measured on classes that neither trained nor set the threshold.
+            find a match; measured on classes that never trained, each with the threshold that the
+            others set. None for a threshold that was given and could not be measured.
         true_match_rate: the share of queries with their class in the gallery that find a match of
             it; measured on the same classes.
         basis: which classes, how many queries, against how many items.
+        intervals: the two ends of the 95 % interval of each number above, by its name; without
+            ``similarity`` where the threshold was given. Empty in an index of an older version.
     """
 
     similarity: float
-    false_match_rate: float
-    true_match_rate: float
+    false_match_rate: float | None
+    true_match_rate: float | None
     basis: str
+    intervals: dict[str, list[float]] = field(default_factory=dict)
+
+    def rate(self, name: str) -> str:
+        """Return a rate by its name in words, with its interval: ``4 % (3 to 6 %)``."""
+        value, ends = getattr(self, name), self.intervals.get(name)
+        if value is None:
+            return "an unknown share"
+        if ends is None:
+            return percent(value)
+        low, high = (percent(end, ends) for end in ends)
+        return f"{percent(value, ends)} ({low.removesuffix(' %')} to {high})"
+
+    def similarity_in_words(self) -> str:
+        """Return the threshold with its interval: ``0.948 (0.941 to 0.955)``."""
+        ends = self.intervals.get("similarity")
+        between = "" if ends is None else f" ({ends[0]:.3f} to {ends[1]:.3f})"
+        return f"{self.similarity:.3f}{between}"
+
+
+def kept_threshold(kept: dict[str, Any]) -> Threshold:
+    """Return the threshold of a manifest, which keeps more than users need."""
+    return Threshold(
+        **{each.name: kept[each.name] for each in fields(Threshold) if each.name in kept}
+    )
 
 
 def search_answer(hits: Sequence[Hit], threshold: Threshold | None) -> dict[str, Any]:
@@ -129,10 +158,8 @@ def verdict(hits: Sequence[Hit], threshold: Threshold | None) -> str:
     best = hits[0]
     if threshold is None:
         return f"the nearest has similarity {best.similarity:.3f}; the index has no threshold"
-    rate = (
-        f"threshold {threshold.similarity:.3f}, which {100 * threshold.false_match_rate:.1f} % of "
-        "impostors reach"
-    )
+    rate = f"threshold {threshold.similarity:.3f}, which "
+    rate += f"{threshold.rate('false_match_rate')} of impostors reach"
     if not best.is_match:
         return f"no match: the nearest has similarity {best.similarity:.3f}, below the {rate}"
     count = sum(bool(hit.is_match) for hit in hits)

@@ -6,6 +6,7 @@ Dimensions: n items, q queries, D embedding size.
 import threading
 import warnings
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ from weiss.catalogue.records import (
     Hit,
     Item,
     OtherModelError,
-    Threshold,
     damaged,
+    kept_threshold,
 )
 from weiss.catalogue.segments import Items
 from weiss.catalogue.stores import TOLERANCE
@@ -76,9 +77,8 @@ class Catalogue:
         self.embedding_size = manifest.embedding_size
         self.short_side = network.preprocessing.short_side
         known = manifest.threshold
-        names = ("similarity", "false_match_rate", "true_match_rate", "basis")
-        shown = None if known is None else {key: known[key] for key in names}
-        self.threshold = None if shown is None else Threshold(**shown)
+        self.threshold = None if known is None else kept_threshold(known)
+        shown = None if self.threshold is None else asdict(self.threshold)
         self.facts: dict[str, Any] = {
             "name": manifest.name,
             "num_items": len(self),

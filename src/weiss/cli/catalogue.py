@@ -54,7 +54,7 @@ Onnx = Annotated[
 ]
 USED = {
     "RUN IMAGES": {"run", "images", "replace", "root", "split", "nested", "class_name", "store"}
-    | {"kind", "false_match_rate", "batch_size", "device", "quiet", "trust"},
+    | {"kind", "false_match_rate", "threshold", "batch_size", "device", "quiet", "trust"},
     "--add": {"run", "add", "root", "split", "nested", "class_name", "batch_size", "device"}
     | {"quiet", "trust"},
     "--remove": {"remove", "device", "quiet"},
@@ -116,6 +116,12 @@ def index(
     false_match_rate: Annotated[
         float, typer.Option(help="The share of impostors that may find a match, for the threshold.")
     ] = 0.05,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SIMILARITY", help="From where on a hit is a match. By default it is measured."
+        ),
+    ] = None,
     batch_size: Annotated[
         int | None, typer.Option(help="Images a forward pass. By default the recipe's.")
     ] = None,
@@ -132,6 +138,12 @@ def index(
         raise ValueError(
             f"an index must be made ([RUN] IMAGES), or changed by one of {', '.join(said)}; "
             "got several. Do them one after the other."
+        )
+    rate_source = context.get_parameter_source("false_match_rate")
+    if threshold is not None and rate_source is not None and rate_source.name == "COMMANDLINE":
+        raise ValueError(
+            "--threshold and --false-match-rate must not both be given: the rate sets a threshold. "
+            "Leave one out."
         )
     is_alone = not changes and run is not None and images is None
     if not changes and (run is None or (is_alone and (run / RECIPE).is_file())):
@@ -165,7 +177,7 @@ def index(
             assert run is not None
             making = {
                 **{"store": store, "kind": kind, "false_match_rate": false_match_rate},
-                **{"replace_old": replace, **embedding},
+                **{"threshold": threshold, "replace_old": replace, **embedding},
             }
             if images is not None:
                 build_index(run, images, out, **making)

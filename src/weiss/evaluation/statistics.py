@@ -1,9 +1,10 @@
 """Confidence intervals of means, and tests whether two means differ.
 
 Many queries, one experiment: `bootstrap_interval`, `paired_test` (permutations); where queries of
-one class are not independent, `group_interval`. A few repetitions
-of an experiment, such as seeds: `t_interval`, `paired_t_test`, `wilcoxon_test`. Many comparisons at
-once: `holm`.
+one class are not independent, `group_interval`; for a share of few groups, which may be 0,
+`independent_count` and `share_interval`. A few repetitions of an experiment, such as seeds:
+`t_interval`, `paired_t_test`, `wilcoxon_test`. Many comparisons at once: `holm`. A share with as
+many digits as its interval supports: `percent`.
 """
 
 import math
@@ -18,6 +19,8 @@ from weiss._base.arrays import Array
 
 CELLS = 4_000_000
 """How many random numbers are drawn at a time: 32 MB."""
+FEW_GROUPS = 10
+"""With fewer groups nothing tells how alike the values of a group are: each counts as one value."""
 MOST_EXACT = 500
 """Up to so many pairs `wilcoxon_test` counts all signs; beyond, it uses the normal law."""
 
@@ -136,6 +139,72 @@ def group_interval(
     tail = (1 - confidence) / 2
     low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
     return Interval(float(sums.sum() / counts.sum()), float(low), float(high), confidence)
+
+
+def independent_count(values: Array, groups: Array) -> float:
+    """Return how many independent values tell as much of a mean as these, which come in groups.
+
+    ``N / (1 + (n - 1) r)`` for N values in groups of n, with the intraclass correlation r of the
+    one-way analysis of variance: N where groups do not matter, the number of groups where all
+    values of a group are the same. With fewer than `FEW_GROUPS` groups it is their number.
+
+    Args:
+        values: ``(N,)`` finite.
+        groups: ``(N,)`` int64, the group of each value.
+
+    Example:
+        >>> independent_count(np.repeat(np.arange(12.0), 5), np.repeat(np.arange(12), 5))
+        12.0
+    """
+    values = _values("values", values, "independent_count")
+    _, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    num, num_groups = len(values), len(sizes)
+    if num_groups < FEW_GROUPS or num == num_groups:
+        return float(num_groups)
+    means = np.bincount(group, values) / sizes
+    between = float((sizes * (means - values.mean()) ** 2).sum()) / (num_groups - 1)
+    within = float(((values - means[group]) ** 2).sum()) / (num - num_groups)
+    typical = float(sizes @ sizes) / num  # the size of the group of a random value
+    usual = (num - typical) / (num_groups - 1)
+    spread = between + (usual - 1) * within
+    correlation = min(max((between - within) / spread, 0.0), 1.0) if spread > 0 else 1.0
+    return num / (1 + (typical - 1) * correlation)
+
+
+def share_interval(share: float, count: float, *, confidence: float = 0.95) -> Interval:
+    """Return the interval of a share by Clopper and Pearson; never empty, also for a share of 0.
+
+    Args:
+        share: between 0 and 1.
+        count: of independent values that it is a share of, perhaps `independent_count`.
+        confidence: between 0 and 1.
+
+    Example:
+        >>> found = share_interval(0.0, 6)
+        >>> round(found.low, 2), round(found.high, 2)
+        (0.0, 0.46)
+    """
+    from scipy.special import betaincinv
+
+    _check_confidence(confidence, "share_interval")
+    hits, tail = share * count, (1 - confidence) / 2
+    low = float(betaincinv(hits, count - hits + 1, tail)) if hits > 0 else 0.0
+    high = float(betaincinv(hits + 1, count - hits, 1 - tail)) if hits < count else 1.0
+    return Interval(share, low, high, confidence)
+
+
+def percent(share: float, ends: Sequence[float] | None = None) -> str:
+    """Return a share in per cent, with no more digits than its interval supports.
+
+    The last digit is worth at least a tenth of the interval; without one there are none.
+
+    Example:
+        >>> percent(0.1612, (0.06, 0.38)), percent(0.1612, (0.158, 0.164)), percent(0.1612)
+        ('16 %', '16.1 %', '16 %')
+    """
+    width = 100 * (ends[1] - ends[0]) if ends is not None else 100.0
+    digits = min(max(math.floor(1 - math.log10(width)), 0), 2) if width > 0 else 2
+    return f"{100 * share:.{digits}f} %"
 
 
 def paired_test(

@@ -44,13 +44,19 @@ class ThresholdAnswer(BaseModel):
     """The similarity from which on two pictures count as showing the same class."""
 
     similarity: float
-    false_match_rate: float = Field(
-        description="The share of pictures of classes that are not here that find a match."
+    false_match_rate: float | None = Field(
+        description="The share of pictures of classes that are not here that find a match; null "
+        "if it could not be measured."
     )
-    true_match_rate: float = Field(
-        description="The share of pictures of classes that are here that find one of their class."
+    true_match_rate: float | None = Field(
+        description="The share of pictures of classes that are here that find one of their class; "
+        "null if it could not be measured."
     )
     basis: str = Field(description="What these rates were measured on.")
+    intervals: dict[str, list[float]] = Field(
+        description="Both ends of the 95 % interval of each number above, by its name; none for a "
+        "similarity that was given, nor in an index of an older version."
+    )
 
 
 class QueryAnswer(BaseModel):

@@ -42,6 +42,16 @@ export async function ask(address, options) {
 export const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 export const count = (number) => number.toLocaleString("en");
 export const plural = (number, one, many) => `${count(number)} ${number === 1 ? one : many}`;
+/** A rate of a threshold with its interval, and no more digits than that supports; as in `percent` of Python. */
+export function rateOf(threshold, name) {
+  const [share, ends] = [threshold[name], threshold.intervals[name]];
+  if (share === null) return "an unknown share";
+  if (!ends) return `${(100 * share).toFixed(0)} %`;
+  const digits = Math.min(Math.max(Math.floor(1 - Math.log10(100 * (ends[1] - ends[0]))), 0), 2);
+  const [shown, low, high] = [share, ...ends].map((each) => (100 * each).toFixed(digits));
+  return `${shown} % (${low} to ${high} %)`;
+}
+
 export const percent = (share) => `${(100 * share).toLocaleString("en", {maximumFractionDigits: 1})} %`;
 export const address = (parts) => `#${new URLSearchParams(parts)}`;
 

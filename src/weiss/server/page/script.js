@@ -1,6 +1,6 @@
 // The entry point of the page: the hash of the address selects the view.
 
-import {$, ask, count, entitle, make, percent, plural, say, sentence} from "./dom.js";
+import {$, ask, count, entitle, make, plural, rateOf, say, sentence} from "./dom.js";
 import {showClass, showClasses} from "./classes.js";
 import {showMap} from "./map.js";
 import {showItem, showPhoto, showStart, startSearching} from "./search.js";
@@ -84,8 +84,8 @@ function showAbout() {
   if (about.threshold) {
     facts.push(
       ["threshold", `similarity ${about.threshold.similarity.toFixed(3)}`],
-      ["false matches", percent(about.threshold.false_match_rate)],
-      ["right matches", percent(about.threshold.true_match_rate)],
+      ["false matches", rateOf(about.threshold, "false_match_rate")],
+      ["right matches", rateOf(about.threshold, "true_match_rate")],
       ["measured on", about.threshold.basis],
     );
   }

@@ -1,6 +1,6 @@
 // Search with a photo that is dropped, pasted or chosen, or with an item.
 
-import {$, address, ask, count, entitle, make, percent, picture, plural, say, titleOf} from "./dom.js";
+import {$, address, ask, count, entitle, make, picture, plural, rateOf, say, titleOf} from "./dom.js";
 
 const photos = new Map(); // number -> {file, url, answer, k}, for the back button
 const MOST_PHOTOS = 20;
@@ -263,7 +263,7 @@ function showVerdict({results, threshold, match}) {
     return;
   }
   const limit = threshold.similarity.toFixed(3);
-  const rate = percent(threshold.false_match_rate);
+  const rate = rateOf(threshold, "false_match_rate");
   const nearest = results[0].similarity.toFixed(3);
   const heading = match ? `Match: ${titleOf(results[0])}` : "No match";
   const first = match
