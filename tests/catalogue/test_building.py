@@ -259,7 +259,8 @@ def test_a_threshold_needs_classes_that_never_trained(glyph_run, tmp_path):
 
 
 def test_without_anything_held_out_there_is_no_threshold(lost_run, tmp_path):
-    done = build(lost_run, photos(tmp_path / "photos"), tmp_path / "index")
+    # Two classes have two photos, the third has one.
+    done = build(lost_run, photos(tmp_path / "photos", count=5), tmp_path / "index")
     found = opened(tmp_path / "index")
     assert found.threshold is None
     assert "the run's own test data could not be opened" in found.facts["threshold_why"]

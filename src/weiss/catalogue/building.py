@@ -89,6 +89,7 @@ def build_index(
     num_workers: int | None = None,
     false_match_rate: float = 0.05,
     threshold: float | None = None,
+    own_items_only: bool = False,
     replace_old: bool = False,
     quiet: bool = False,
     trust: bool = False,
@@ -111,6 +112,7 @@ def build_index(
         num_workers: decoding processes; one for each core by default.
         false_match_rate: the share of impostors that may find a match, for the threshold.
         threshold: the similarity from which on a hit is a match; by default it is measured.
+        own_items_only: measure the threshold on the items alone, never on the run's test data.
         replace_old: replace an index that exists.
         quiet: print nothing.
         trust: as for `weiss.runs.Run`.
@@ -164,8 +166,9 @@ def build_index(
         )
         is_trained = model["loss"] != UNTRAINED
         # A network that has trained on nothing has no test data of its own.
+        tested = source if is_trained and not own_items_only else None
         manifest, num_classes, details = complete(
-            index, manifest, skipped, device, run=source if is_trained else None, trust=trust
+            index, manifest, skipped, device, run=tested, trust=trust
         )
         clear_workspace(index.building)
         sweep(index, *([] if old is None else [old.store["address"]]))

@@ -259,7 +259,7 @@ def index_threshold(
         return found, found["basis"]
     if given is None:
         return None, why
-    unknown = {"false_match_rate": None, "true_match_rate": None, "intervals": {}}
+    unknown: dict[str, Any] = {"false_match_rate": None, "true_match_rate": None, "intervals": {}}
     basis = f"nothing: {why}"
     facts = {"similarity": given, "basis": basis, "wanted": wanted, "source": GIVEN, **unknown}
     return facts, basis

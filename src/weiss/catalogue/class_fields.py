@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from weiss._base.arrays import Array
+from weiss.evaluation.statistics import Interval, independent_count, share_interval
 
 SIMILARITIES_AT_ONCE = 8_000_000
 """Similarities in memory at a time, 64 MB."""
@@ -78,12 +79,22 @@ class ClassFields:
     nearest_other: Array
     level: float | None
 
-    def classify(self, queries: Array, k: int = 3) -> list[list[Guess]]:
-        """Return the k nearest classes of each query ``(q, D)`` of unit length, best first."""
+    def classify(
+        self, queries: Array, k: int = 3, *, rows: Sequence[int | None] | None = None
+    ) -> list[list[Guess]]:
+        """Return the k nearest classes of each query ``(q, D)`` of unit length, best first.
+
+        ``rows`` has for each query the row of the item that it is, or None. Such a query is
+        compared with the field of its class without it; it cannot be of a class that is it alone.
+        """
         guesses = []
-        for query in np.asarray(queries, dtype=np.float64):
+        for number, query in enumerate(np.asarray(queries, dtype=np.float64)):
             similarity = self.vectors @ query
+            row = None if rows is None else rows[number]
+            if row is not None and self.labels[row] >= 0:
+                similarity[self.labels[row]] = self.own[row]  # NaN without another item
             best = np.argsort(-similarity, kind="stable")[:k]
+            best = best[~np.isnan(similarity[best])]
             found = zip(best.tolist(), similarity[best].tolist(), strict=True)
             guesses.append([Guess(self.names[c], s, self._fits(s)) for c, s in found])
         return guesses
@@ -117,12 +128,40 @@ class ClassFields:
             return float("nan")
         return float((self.other[self.measured] >= self.level).mean())
 
+    def accuracy_interval(self, classes: Array | None = None) -> Interval | None:
+        """Return the share of measured items whose own class is the nearest, with its interval.
+
+        Args:
+            classes: ``(C,)`` bool, which count; all by default. None is returned if none of their
+                items is measured.
+        """
+        among = self.measured if classes is None else self.measured & _of_classes(self, classes)
+        return _share(~self.confused[among], self.labels[among])
+
+    def impostor_interval(self) -> Interval | None:
+        """Return `impostor_rate` with its interval; None without a level."""
+        if self.level is None:
+            return None
+        return _share(self.other[self.measured] >= self.level, self.labels[self.measured])
+
     def confusions(self) -> list[tuple[str, str, int]]:
         """Return (class, taken for, how many items), most frequent first."""
         rows = np.flatnonzero(self.confused)
         pairs = zip(self.labels[rows].tolist(), self.nearest_other[rows].tolist(), strict=True)
         counted = sorted(Counter(pairs).items(), key=lambda each: (-each[1], each[0]))
         return [(self.names[a], self.names[b], count) for (a, b), count in counted]
+
+
+def _of_classes(fields: ClassFields, classes: Array) -> Array:
+    """Return whether each item ``(n,)`` is of one of these classes, bool ``(C,)``."""
+    return np.isin(fields.labels, np.flatnonzero(classes))
+
+
+def _share(hits: Array, labels: Array) -> Interval | None:
+    """Return the share of hits; items of one class are not independent of each other."""
+    if not len(hits):
+        return None
+    return share_interval(float(hits.mean()), independent_count(hits, labels))
 
 
 def class_fields(vectors: Array, labels: Array, names: Sequence[str]) -> ClassFields:

@@ -171,14 +171,19 @@ def content_digest(table: Table, row: int) -> bytes:
     """Return a checksum of the content of an item, 16 bytes."""
     source = table.source
     if isinstance(source, Files):
-        refuse_special_file(source.file(row))
-        with source.file(row).open("rb") as file:
-            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
+        return file_digest(source.file(row))
     pixels = np.ascontiguousarray(source.read(row))
     height, width = pixels.shape[:2]
     # The same bytes in another shape are another picture.
     salt = height.to_bytes(4, "little") + width.to_bytes(4, "little")
     return hashlib.blake2b(pixels.data, digest_size=16, salt=salt).digest()
+
+
+def file_digest(path: Path) -> bytes:
+    """Return a checksum of the content of a file, 16 bytes."""
+    refuse_special_file(path)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
 
 
 def _key(collection: Collection, embedder: BatchEmbedder) -> str:

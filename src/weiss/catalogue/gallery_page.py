@@ -7,6 +7,7 @@ from pathlib import Path
 
 from weiss._base.arrays import Array
 from weiss._base.files import replacing
+from weiss._base.images import decode
 from weiss.catalogue.records import Hit, printable, verdict
 from weiss.catalogue.search import Catalogue
 from weiss.catalogue.segments import make_thumbnail, media_type, thumbnail_file
@@ -29,22 +30,69 @@ MORE_CSS = """
 .asked p { margin: 0; flex: 1 1 14rem; }
 .basis { margin-top: 2rem; color: var(--soft); font-size: .9rem; }
 """
-
+MOST_HITS = 6
+"""Neighbours that are shown beside a doubtful item."""
 
 Search = tuple[str, Array, Sequence[Hit]]
 """The name of a picture, the picture, uint8 ``(height, width, 1 or 3)``, and its hits."""
 
 
-def write_gallery(path: str | Path, catalogue: Catalogue, searches: Sequence[Search]) -> None:
-    """Write an HTML page of searches in a catalogue."""
-    sections = "".join(_section(catalogue, *search) for search in searches)
-    title = _text(f"Search in {catalogue.name}")
-    lead = f"{len(catalogue):,} images, nearest first by the cosine of their embeddings."
+def write_doubtful(path: str | Path, catalogue: Catalogue) -> None:
+    """Write an HTML page of the items that are nearer to another class than to their own."""
+    searches, says = [], []
+    doubtful = catalogue.doubtful()
+    for item, nearer, own, other in doubtful:
+        hits = catalogue.search(catalogue.vector(item.id)[None], MOST_HITS, leave_out=[item.id])[0]
+        searches.append((item.name, decode(catalogue.thumbnail(item.id)), hits))
+        says.append(
+            f"Its label is {', '.join(item.class_names)} (similarity {own:.3f} to the others of "
+            f"this class), but it lies nearer to {nearer} ({other:.3f}). Below: the nearest items"
+        )
+    number = len(doubtful)
+    lead = (
+        f"{number:,} of {len(catalogue):,} images {'lies' if number == 1 else 'lie'} nearer to the "
+        "mean of another class than to that of their own, the clearest first. A label may be "
+        "wrong, or the classes look alike."
+    )
+    write_gallery(
+        path,
+        catalogue,
+        searches,
+        title=f"Doubtful labels in {catalogue.name}",
+        lead=lead,
+        says=says,
+    )
+
+
+def write_gallery(
+    path: str | Path,
+    catalogue: Catalogue,
+    searches: Sequence[Search],
+    *,
+    title: str = "",
+    lead: str = "",
+    says: Sequence[str] | None = None,
+) -> None:
+    """Write an HTML page of searches in a catalogue.
+
+    ``says`` has a sentence for each search, without its full stop; by default whether it found a
+    match. Then matches are marked.
+    """
+    if says is None:
+        words = [verdict(hits, catalogue.threshold) for *_, hits in searches]
+    else:
+        words = list(says)
+    is_marked = says is None
+    parts = zip(searches, words, strict=True)
+    sections = "".join(_section(catalogue, *search, word, is_marked) for search, word in parts)
+    title = _text(title or f"Search in {catalogue.name}")
+    usual = f"{len(catalogue):,} images, nearest first by the cosine of their embeddings."
+    lead = _text(lead or usual)
     threshold = catalogue.threshold
     basis = ""
-    if threshold is not None:
-        words = f"✓ marks a match. The threshold was measured on {threshold.basis}."
-        basis = f'<p class="basis">{_text(words)}</p>'
+    if threshold is not None and is_marked:
+        told = f"✓ marks a match. The threshold was measured on {threshold.basis}."
+        basis = f'<p class="basis">{_text(told)}</p>'
     page = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
@@ -57,25 +105,26 @@ def write_gallery(path: str | Path, catalogue: Catalogue, searches: Sequence[Sea
         temporary.write_text(page, encoding="utf-8")
 
 
-def _section(catalogue: Catalogue, name: str, pixels: Array, hits: Sequence[Hit]) -> str:
+def _section(
+    catalogue: Catalogue, name: str, pixels: Array, hits: Sequence[Hit], says: str, is_marked: bool
+) -> str:
     kept, height, width = make_thumbnail(pixels)
     picture = _data(media_type(height), thumbnail_file(kept, height, width))
     name = _text(name)
-    shown = "".join(_hit(catalogue, hit, rank) for rank, hit in enumerate(hits, 1))
+    shown = "".join(_hit(catalogue, hit, rank, is_marked) for rank, hit in enumerate(hits, 1))
     return (
         f'<h2>{name}</h2>\n<div class="asked"><img src="{picture}" alt="the query: {name}">'
-        f"<p>{_text(verdict(hits, catalogue.threshold))}.</p></div>\n"
+        f"<p>{_text(says)}.</p></div>\n"
         f'<ol class="hits">\n{shown}</ol>\n'
     )
 
 
-def _hit(catalogue: Catalogue, hit: Hit, rank: int) -> str:
+def _hit(catalogue: Catalogue, hit: Hit, rank: int, is_marked: bool) -> str:
     kind, content = catalogue.thumbnail_type(hit.item.id), catalogue.thumbnail(hit.item.id)
     classes = _text(", ".join(hit.item.class_names))
     name = _text(hit.item.name)
     look = ' class="small"' if kind == "image/png" else ""
-    match = " match" if hit.is_match else ""
-    sign = "✓ " if hit.is_match else ""
+    match, sign = (" match", "✓ ") if hit.is_match and is_marked else ("", "")
     return (
         f'<li class="hit{match}"><img{look} src="{_data(kind, content)}" '
         f'alt="number {rank}: {classes or name}">{sign}<b>{classes}</b> {hit.similarity:.3f}'

@@ -16,7 +16,9 @@ from weiss._base.arrays import Array
 from weiss._base.checks import UntrustedError
 from weiss._base.checks import count as a_count
 from weiss._base.devices import refuse_absent_device
+from weiss.catalogue.calibration import trained_classes
 from weiss.catalogue.class_fields import ClassFields, Guess, class_fields, grouped
+from weiss.catalogue.embedding import file_digest
 from weiss.catalogue.index_folder import IndexFolder
 from weiss.catalogue.index_store import open_store
 from weiss.catalogue.item_map import Map, read_map
@@ -33,6 +35,8 @@ from weiss.catalogue.records import (
 )
 from weiss.catalogue.segments import Items
 from weiss.catalogue.stores import TOLERANCE
+from weiss.runs.folder import Run
+from weiss.runs.summaries import UNTRAINED
 
 
 class Catalogue:
@@ -73,6 +77,7 @@ class Catalogue:
         self._embedding, self._searching = threading.Lock(), threading.Lock()
         self._measuring = threading.Lock()
         self._class_fields: ClassFields | None = None
+        self._by_digest: dict[bytes, int] | None = None
         self.name = manifest.name
         self.embedding_size = manifest.embedding_size
         self.short_side = network.preprocessing.short_side
@@ -219,13 +224,40 @@ class Catalogue:
                 self._class_fields = class_fields(self._items.vectors(), labels, names)
             return self._class_fields
 
-    def classify(self, vectors: Array, k: int = 3) -> list[list[Guess]]:
+    def classify(
+        self, vectors: Array, k: int = 3, *, leave_out: Sequence[int | None] | None = None
+    ) -> list[list[Guess]]:
         """Return the k classes whose fields are nearest to each vector ``(q, D)``, best first.
 
         Classes that never trained count like any other. Fewer if the index has fewer classes.
+        ``leave_out`` has for each vector the id of the item that it is, or None: the field of its
+        class is then that of the other items.
         """
         a_count("k", k, "classify")
-        return self.class_fields().classify(self._checked(vectors), k)
+        ids = leave_out or [None] * len(vectors)
+        rows = [None if id is None else int(np.searchsorted(self._items.ids, id)) for id in ids]
+        return self.class_fields().classify(self._checked(vectors), k, rows=rows)
+
+    def same_file(self, path: str | Path) -> Item | None:
+        """Return an item that was made from a file of the same content; None without one."""
+        with self._measuring:
+            if self._by_digest is None:
+                self._by_digest = {
+                    segment.digests[row].tobytes(): id for id, segment, row in self._items
+                }
+        id = self._by_digest.get(file_digest(Path(path)))
+        return None if id is None else self.item(id)
+
+    def seen_classes(self) -> Array:
+        """Return whether the network was trained on each class, bool ``(C,)``, in their order.
+
+        A class is known by its name. How well these are told apart says little of other classes.
+        """
+        names = list(self._by_class)
+        if self._manifest.model["loss"] == UNTRAINED:
+            return np.zeros(len(names), dtype=bool)
+        folder = self._folder.path(self._manifest.model["folder"])
+        return np.isin(names, list(trained_classes(Run(folder))))
 
     def doubtful(self) -> list[tuple[Item, str, float, float]]:
         """Return items that are nearer to another class than to their own, the clearest first.

@@ -1,13 +1,26 @@
 """Commands around data sets: list, prepare, check, show."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table as Grid
 
 from weiss.cli import printing
-from weiss.cli.options import AllowMissing, Nested, Root, SharedClasses, SkipBad
+from weiss.cli.classify import class_report, print_class_report
+from weiss.cli.options import (
+    AllowMissing,
+    Device,
+    Json,
+    Nested,
+    Root,
+    SharedClasses,
+    SkipBad,
+    Trust,
+)
+
+if TYPE_CHECKING:
+    from weiss.data import Table
 
 data_app = typer.Typer(help="Data sets: list, get, check and look at them.", no_args_is_help=True)
 Data = Annotated[
@@ -71,8 +84,27 @@ def data_check(
     quick: Annotated[
         bool, typer.Option("--quick", help="Do not decode the images: lists and counts only.")
     ] = False,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="Also list labels that are doubtful by the network of this run: photos that lie "
+            "nearer to the mean of another class than to that of their own.",
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --run: also a page with the doubtful photos."),
+    ] = None,
+    as_json: Json = False,
+    device: Device = "auto",
+    trust: Trust = False,
 ) -> None:
-    """Look at all of a data set: counts, what is left out, broken images, near-duplicates."""
+    """Look at all of a data set: counts, what is left out, broken images, doubtful labels."""
+    if html is not None and run is None:
+        raise ValueError("--html shows the labels that are doubtful by a network. Add --run RUN.")
+    if html is not None and html.is_dir():
+        raise ValueError(f"--html must name a file; {html} is a folder. Add a name: page.html")
     from weiss.data import OFFICIAL, Assembly, check_table, open_table
 
     how = Assembly(
@@ -87,8 +119,52 @@ def data_check(
     official = None if allow_missing or skip_bad else OFFICIAL.get(data)
     remarks = folder_remarks(data, nested)
     found = check_table(table, official, remarks=remarks, images=not quick, skip_bad=skip_bad)
+    labels = None
+    if run is not None:
+        labels = _check_labels(run, found.table, html, device, trust)
+    if as_json:
+        printing.print_json(
+            {
+                "name": found.table.name,
+                "splits": {
+                    part: {"images": images, "classes": classes}
+                    for part, (images, classes) in found.table.sizes().items()
+                },
+                "problems": found.problems,
+                "remarks": found.remarks,
+                "unreadable": found.unreadable,
+                "labels": labels,
+            }
+        )
+        if found.problems:
+            raise typer.Exit(1)
+        return
     printing.print_sizes(found.table, OFFICIAL.get(data))
+    if labels is not None:
+        print_class_report(labels)
+    if html is not None:
+        print(f"Wrote {html}")
     printing.print_findings(found, skip_bad=skip_bad, quick=quick)
+
+
+def _check_labels(
+    run: Path, table: "Table", html: Path | None, device: str, trust: bool
+) -> dict[str, Any]:
+    """Return the `class_report` of a table by the network of a run; write a page of it."""
+    import tempfile
+
+    from weiss.catalogue import Catalogue, build_index
+    from weiss.catalogue.gallery_page import write_doubtful
+
+    printing.print_note(f"embedding {len(table):,} images by {run}")
+    with tempfile.TemporaryDirectory(prefix="weiss-") as folder:
+        # The threshold of an index is of no use here, nor are the data of the run.
+        making: dict[str, Any] = {"device": device, "trust": trust, "quiet": True}
+        build_index(run, table, Path(folder) / "index", own_items_only=True, **making)
+        with Catalogue.open(Path(folder) / "index", device=device, trust=trust) as catalogue:
+            if html is not None:
+                write_doubtful(html, catalogue)
+            return class_report(catalogue)
 
 
 def folder_remarks(data: str, nested: bool) -> list[str]:
