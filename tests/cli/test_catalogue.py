@@ -35,7 +35,7 @@ def test_a_search_prints_ranks_similarities_classes_and_a_verdict(made):
     lines = said("search", made / "index", picture, "-k", 3).splitlines()
     assert lines[0].startswith(f"{picture}: ")
     assert "threshold" in lines[0]
-    assert "% of impostors reach" in lines[0]
+    assert " %) of impostors reach" in lines[0]
     assert lines[1].split() == ["rank", "similarity", "distance", "class", "name"]
     assert lines[2].split() == ["*", "1", "1.0000", "0.0000", "U+0041", "U+0041/2.png"]
     assert sum(line.split()[-1].endswith(".png") for line in lines[2:]) == 3
@@ -87,11 +87,18 @@ def test_a_class_added_after_training_is_named_and_what_is_wrong_is_shown(made, 
     assert "no class" in said("index", "--add", strange, "--out", index)
     line = said("classify", index, query)
     assert line.startswith(f"{query}: kiwi 0.")
+    # A picture of the index does not vote for its own class.
+    again = said("classify", index, wrong, "-k", 1)
+    assert again.startswith(f"{wrong}: U+0041 ")
+    assert "compared with the others" in again
+    (known,) = json.loads(said("classify", index, wrong, "--json"))["answers"]
+    assert known["query"]["item"]["name"] in ("kiwi/wrong.png", "U+0041/1.png")
+    assert known["trained_on"] is False
     (answer,) = json.loads(said("classify", index, query, "-k", 2, "--json"))["answers"]
     assert [len(answer["classes"]), answer["classes"][0]["class"]] == [2, "kiwi"]
     lines = said("classify", index, "--html", tmp_path / "page.html")
-    assert "items (" in lines
-    assert "kiwi/wrong.png: U+0041 " in lines
+    assert "lie nearest to their own class" in lines
+    assert "kiwi/wrong.png: nearer to U+0041 (" in lines
     page = (tmp_path / "page.html").read_text()
     found = json.loads(said("classify", index, "--json"))
     assert page.count("<h2>") == len(found["doubtful"])
