@@ -88,7 +88,8 @@ def test_jitter_moves_every_image_and_changes_nothing_else(both):
 def few(monkeypatch):
     """Draw a few characters only, where it does not matter which: all of them take long."""
     characters = MODULE._characters(MODULE.matplotlib_fonts())
-    chosen = {code: characters[code] for code in list(characters)[:40]}
+    often = [code for code, fonts in characters.items() if len(fonts) >= MODULE.MIN_FONTS]
+    chosen = {code: characters[code] for code in often[:40]}
     monkeypatch.setattr(MODULE, "_characters", lambda fonts: chosen)
 
 
@@ -121,3 +122,28 @@ def test_they_are_drawn_once_and_again_if_the_file_is_damaged_or_the_seed_change
 def test_names_have_character_and_font(both):
     assert both[0].source.name(0) == "U+0021 ! in DejaVuSans"
     assert both[0].source.take(np.array([0])).name(0) == "U+0021 ! in DejaVuSans"
+
+
+def test_many_small_classes_have_six_images_of_at_least_three_fonts(monkeypatch, tmp_path):
+    characters = MODULE._characters(MODULE.matplotlib_fonts())
+    rare = [code for code, fonts in characters.items() if 3 <= len(fonts) < MODULE.MIN_FONTS]
+    chosen = {code: characters[code] for code in [*list(characters)[:40], *rare[:40]]}
+    monkeypatch.setattr(MODULE, "_characters", lambda fonts: chosen)
+    table = glyphs(many=True, cache=tmp_path)
+    assert table.name == "glyphs_many"
+    assert set(table.class_sizes()) == {6}
+    assert table.num_classes > glyphs(cache=tmp_path).num_classes
+    for c in range(table.num_classes):
+        rows = np.flatnonzero(table.labels == c)
+        fonts = {table.source.name(row).partition(" in ")[2] for row in rows}
+        assert 3 <= len(fonts) <= 6
+        assert len(np.unique(table.source.pixels[rows].reshape(6, -1), axis=0)) == 6
+    with pytest.raises(ValueError, match="jitter must be True with many"):
+        glyphs(many=True, jitter=False, cache=tmp_path)
+
+
+@pytest.mark.slow
+def test_there_are_more_than_two_thousand_small_classes(tmp_path):
+    table = glyphs(many=True, cache=tmp_path)
+    assert table.num_classes >= 2000
+    assert table.shared_classes() == []

@@ -17,7 +17,16 @@ BACKBONES = (
     *("bn_inception", "resnet18", "resnet34", "resnet50", "resnet101"),
     *("resnet18_v1", "resnet34_v1", "resnet50_v1", "resnet101_v1", "small", "features"),
 )
-DATASETS = ("glyphs", "glyphs_still", "cub", "cars", "sop", "inshop", "inshop_joined")
+DATASETS = (
+    "glyphs",
+    "glyphs_still",
+    "glyphs_many",
+    "cub",
+    "cars",
+    "sop",
+    "inshop",
+    "inshop_joined",
+)
 
 
 def recipes(incomplete: str) -> list[str]:

@@ -15,6 +15,7 @@ LISTS = (".csv", ".tsv", ".parquet")
 DATASETS: dict[str, str] = {
     "glyphs": "characters drawn by many fonts, moved a little",
     "glyphs_still": "the same characters, not moved",
+    "glyphs_many": "more than 2,000 characters, six images of each",
     **{name: official.title for name, official in OFFICIAL.items()},
 }
 """The title of every data set that has a name."""
@@ -83,7 +84,7 @@ def _named(name: str, root: str | Path | None, how: Assembly | None, allow_missi
             f"To split it otherwise, pass its image folder instead of its name."
         )
     if name not in OFFICIAL:
-        return glyphs(jitter=name == "glyphs")
+        return glyphs(jitter=name != "glyphs_still", many=name == "glyphs_many")
     if root is None:
         raise ValueError(
             f"root must be the folder of {name}; it was not given. Pass root=DIR (on the command "

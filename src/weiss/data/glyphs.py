@@ -30,7 +30,10 @@ EM = 26
 """Pixels of a font's em square; leaves room to move."""
 ROOM = 26
 """Ink wider or higher than this many pixels is scaled down to it."""
-MIN_FONTS = 8
+MIN_FONTS, MIN_FONTS_OF_MANY = 8, 3
+"""Characters that fewer fonts draw are left out; with ``many`` the second number holds."""
+IMAGES_OF_MANY = 6
+"""Images of every class with ``many``: its fonts at random, then the same ones moved otherwise."""
 UNICODE_FONTS = (
     *(f"DejaVuSans{style}" for style in ("", "-Bold", "-Oblique", "-BoldOblique")),
     *(f"DejaVuSansMono{style}" for style in ("", "-Bold", "-Oblique", "-BoldOblique")),
@@ -48,16 +51,24 @@ PATTERNS = (range(0x2500, 0x25A0), range(0x2800, 0x2900))
 ALIKE = 0.07
 """Two characters whose drawings differ by less than this share of their ink, in the median over
 fonts, are look-alikes (Latin, Greek and Cyrillic A; hyphen and minus); the first of them stays."""
+BLOCK = 256
+"""Characters that are compared with all others at a time: a matrix of each font is held."""
 TURN, SHEAR, GROW, SHIFT = math.radians(8), 0.1, 0.1, 1.5
 """Jitter, each uniform between minus and plus: radians, slope, share of the size, pixels."""
 
 
 def glyphs(
-    *, jitter: bool = True, seed: int = 0, fonts: Path | None = None, cache: Path | None = None
+    *,
+    jitter: bool = True,
+    many: bool = False,
+    seed: int = 0,
+    fonts: Path | None = None,
+    cache: Path | None = None,
 ) -> Table:
     """Return the glyphs; half of the characters train, the others test.
 
     Args:
+        many: many small classes: also characters that few fonts have, six images of each.
         jitter: turn, slant, scale and shift every image a little, at random.
         seed: of the jitter; the split and the characters are always the same.
         fonts: the folder of the fonts; matplotlib's by default.
@@ -68,10 +79,15 @@ def glyphs(
     """
     fonts = fonts or matplotlib_fonts()
     folder = (cache or cache_folder()) / "glyphs"
-    path = folder / f"{_fingerprint(fonts, jitter, seed)}.npz"
+    if many and not jitter:
+        raise ValueError(
+            "jitter must be True with many, whose classes repeat a font and move it otherwise; got "
+            "False. Leave out one of the two."
+        )
+    path = folder / f"{_fingerprint(fonts, jitter, many, seed)}.npz"
     drawn = _cached(path)
     if drawn is None:
-        drawn = _draw_all(fonts, jitter, seed)
+        drawn = _draw_all(fonts, jitter, many, seed)
         try:
             with replacing(path) as temporary, temporary.open("wb") as file:
                 np.savez(file, allow_pickle=False, **drawn)
@@ -84,7 +100,9 @@ def glyphs(
     tests = np.zeros(len(codes), dtype=bool)
     tests[draws.permutation(len(codes), 0, draws.SPLITS)[: len(codes) // 2]] = True
     splits = np.where(tests[labels], "test", "train")
-    return Table("glyphs", Pixels(pixels, item_names), labels, class_names, splits)
+    return Table(
+        "glyphs_many" if many else "glyphs", Pixels(pixels, item_names), labels, class_names, splits
+    )
 
 
 def matplotlib_fonts() -> Path:
@@ -107,22 +125,27 @@ def _cached(path: Path) -> dict[str, Array] | None:
         return None
 
 
-def _fingerprint(fonts: Path, jitter: bool, seed: int) -> str:
+def _fingerprint(fonts: Path, jitter: bool, many: bool, seed: int) -> str:
     """Return a name for the drawings; it changes with fonts, Pillow and the code in this file."""
     freetype, unicode = features.version("freetype2"), unicodedata.unidata_version
-    versions = f"{PIL.__version__} {freetype} {unicode} {jitter} {seed}"
+    versions = f"{PIL.__version__} {freetype} {unicode} {jitter} {many} {seed}"
     digest = hashlib.sha256(versions.encode() + Path(__file__).read_bytes())
     for name in (*UNICODE_FONTS, *LETTER_FONTS):
         digest.update((fonts / f"{name}.ttf").read_bytes())
     return digest.hexdigest()[:24]
 
 
-def _draw_all(fonts: Path, jitter: bool, seed: int) -> dict[str, Array]:
-    drawings = _still(fonts)
+def _draw_all(fonts: Path, jitter: bool, many: bool, seed: int) -> dict[str, Array]:
+    drawings = _still(fonts, MIN_FONTS_OF_MANY if many else MIN_FONTS)
     pixels, labels, names = [], [], []
     for c, (code, by_font) in enumerate(drawings.items()):
-        for f, (name, image) in enumerate(by_font.items()):
-            pixels.append(_small(_moved(image, seed, code, f) if jitter else image))
+        drawn = list(by_font.items())
+        if many:
+            # At random: the first fonts of all are styles of one family.
+            order = draws.permutation(len(drawn), 0, draws.FONTS, code)
+            drawn = [drawn[order[i % len(drawn)]] for i in range(IMAGES_OF_MANY)]
+        for i, (name, image) in enumerate(drawn):
+            pixels.append(_small(_moved(image, seed, code, i) if jitter else image))
             labels.append(c)
             names.append(name)
     return {
@@ -133,18 +156,19 @@ def _draw_all(fonts: Path, jitter: bool, seed: int) -> dict[str, Array]:
     }
 
 
-def _still(fonts: Path) -> dict[int, dict[str, Image.Image]]:
-    """Return the drawings of all classes, not moved: by code, then by font."""
+def _still(fonts: Path, fewest: int) -> dict[int, dict[str, Image.Image]]:
+    """Return the drawings of all classes, not moved: by code, then by font, of at least so many."""
     drawings = {
         code: _distinct({name: _draw(font, chr(code)) for name, font in by.items()})
         for code, by in _characters(fonts).items()
+        if len(by) >= fewest
     }
-    drawings = {code: by for code, by in drawings.items() if len(by) >= MIN_FONTS}
+    drawings = {code: by for code, by in drawings.items() if len(by) >= fewest}
     return {code: drawings[code] for code in _without_look_alikes(drawings)}
 
 
 def _characters(fonts: Path) -> dict[int, dict[str, ImageFont.FreeTypeFont]]:
-    """Return the characters that enough fonts have, by code, and those fonts by name."""
+    """Return the characters to draw, by code, and the fonts that have them by name."""
     from fontTools.ttLib import TTFont
 
     found: dict[int, dict[str, ImageFont.FreeTypeFont]] = {}
@@ -162,7 +186,7 @@ def _characters(fonts: Path) -> dict[int, dict[str, ImageFont.FreeTypeFont]]:
                 continue  # text figures: another form of the digits
             if _is_wanted(character):
                 found.setdefault(code, {})[name] = font
-    return {code: found[code] for code in sorted(found) if len(found[code]) >= MIN_FONTS}
+    return {code: found[code] for code in sorted(found)}
 
 
 def _is_wanted(character: str) -> bool:
@@ -189,9 +213,9 @@ def _draw(font: ImageFont.FreeTypeFont, character: str) -> Image.Image:
     return tile
 
 
-def _moved(tile: Image.Image, seed: int, code: int, font: int) -> Image.Image:
+def _moved(tile: Image.Image, seed: int, code: int, image: int) -> Image.Image:
     turn, shear, grow, right, down = (
-        2 * draws.uniform(seed, draws.JITTER, code, font, np.arange(5)) - 1
+        2 * draws.uniform(seed, draws.JITTER, code, image, np.arange(5)) - 1
     )
     scale = 1 / (1 + GROW * grow)
     cos, sin = math.cos(TURN * turn) * scale, math.sin(TURN * turn) * scale
@@ -239,18 +263,29 @@ def _without_look_alikes(still: dict[int, dict[str, Image.Image]]) -> list[int]:
     """Return the codes to keep: of characters that look alike the one with the lowest code."""
     codes = list(still)
     names = (*UNICODE_FONTS, *LETTER_FONTS)
-    differences = np.full((len(names), len(codes), len(codes)), np.nan, dtype=np.float32)
-    for f, name in enumerate(names):
-        rows = [i for i, code in enumerate(codes) if name in still[code]]
-        # Whole numbers in float64: products and sums are exact on every machine.
-        ink = np.stack([_small(still[codes[i]][name]).ravel() for i in rows]).astype(np.float64)
-        square = (ink**2).sum(axis=1)
-        # |a - b|^2 against the ink of both: 0 for the same drawing, 1 for two that share none.
-        gap = square[:, None] + square - 2 * ink @ ink.T
-        differences[f][np.ix_(rows, rows)] = gap / (square[:, None] + square)
+    inks = np.zeros((len(names), len(codes), SIDE * SIDE), dtype=np.uint8)
+    for i, code in enumerate(codes):
+        for name, image in still[code].items():
+            inks[names.index(name), i] = _small(image).ravel()
     kept: list[int] = []
-    for i in range(len(codes)):
-        typical = np.nanmedian(differences[:, i, kept], axis=0)
-        if not len(kept) or not (typical < ALIKE).any():
-            kept.append(i)
+    for start in range(0, len(codes), BLOCK):
+        differences = np.stack([_differences(ink[start : start + BLOCK], ink) for ink in inks])
+        for i in range(start, min(start + BLOCK, len(codes))):
+            against = differences[:, i - start, kept]
+            # Characters that no font has both of are not alike.
+            typical = np.nanmedian(against[:, ~np.isnan(against).all(axis=0)], axis=0)
+            if not (typical < ALIKE).any():
+                kept.append(i)
     return [codes[i] for i in kept]
+
+
+def _differences(some: Array, others: Array) -> Array:
+    """Return |a - b|^2 against the ink of both, float32: 0 if they are the same, 1 if apart.
+
+    A drawing without ink stands for one that the font does not have: NaN.
+    """
+    # Whole numbers in float64: products and sums are exact on every machine.
+    left, right = some.astype(np.float64), others.astype(np.float64)
+    square, squares = (left**2).sum(axis=1), (right**2).sum(axis=1)
+    both = np.where((square > 0)[:, None] & (squares > 0), square[:, None] + squares, np.nan)
+    return ((both - 2 * left @ right.T) / both).astype(np.float32)

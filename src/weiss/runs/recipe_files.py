@@ -15,6 +15,7 @@ MAIN_RECIPES = {
     "inshop_joined": "inshop_bn_inception",
     "glyphs": "glyphs",
     "glyphs_still": "glyphs",
+    "glyphs_many": "glyphs",
 }
 """The recipe that the name of a data set stands for."""
 
