@@ -8,6 +8,7 @@ from weiss.losses.binomial import (
 )
 from weiss.losses.by_name import LOSSES, LossEntry, loss_settings, make_loss
 from weiss.losses.contrastive import Contrastive, ContrastiveLoss, MeanFieldContrastiveLoss
+from weiss.losses.matryoshka import Matryoshka
 from weiss.losses.modules import (
     MeanFieldArgs,
     MeanFieldLoss,
@@ -37,6 +38,7 @@ __all__ = [
     "Contrastive",
     "ContrastiveLoss",
     "LossEntry",
+    "Matryoshka",
     "MeanFieldArgs",
     "MeanFieldBinomialDevianceLoss",
     "MeanFieldClassWiseMultiSimilarityLoss",

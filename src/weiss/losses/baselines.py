@@ -26,6 +26,8 @@ LIBRARIES = ("pytorch_metric_learning.", "weiss.losses.")
 """Where the losses come from whose arguments are checked by name."""
 COUNTS = ("centers_per_class", "sub_centers")
 """Arguments of baselines that are whole numbers: vectors of a class."""
+CLASSES_IN_COLUMNS = ("W", "fc")
+"""Names of PML's parameters ``(D, C)``, with one column per class; others have one row."""
 SAME = 1e-5
 """Added to a squared distance of centres, as in SoftTriple's program: its root has a slope."""
 
@@ -129,8 +131,8 @@ class Baseline(nn.Module):
         vectors: Tensor | None = next(self.loss.parameters(), None)
         if vectors is None:
             return None
-        if hasattr(self.loss, "W") or hasattr(self.loss, "fc"):
-            vectors = vectors.T  # some of PML's losses keep one column per class
+        if any(hasattr(self.loss, name) for name in CLASSES_IN_COLUMNS):
+            vectors = vectors.T
         return vectors if vectors.shape == (self.num_classes, self.embedding_size) else None
 
     def _as_class_vectors(self, embeddings: Tensor) -> Tensor:

@@ -52,6 +52,25 @@ def _score_table(found: dict[str, Any]) -> str:
     return "\n".join([head, f"|---|{'---:|' * len(columns)}", *lines])
 
 
+def _prefix_table(found: dict[str, Any]) -> str:
+    """Return the scores of prefixes of the embedding in per cent, as a table; empty for none."""
+    tested = found.get("test_dimensions")
+    by_size = tested or found.get("dimensions") or {}
+    if not by_size:
+        return ""
+    where = "test set" if tested else found["measured_on"]
+    named = {name: title for name, title in TITLES.items() if name in next(iter(by_size.values()))}
+    rows = [("dimensions", *named.values())]
+    for size, scores in by_size.items():
+        rows.append((size, *(f"{100 * scores[name]:.2f}" for name in named)))
+    head, *lines = (f"| {' | '.join(row)} |" for row in rows)
+    table = "\n".join([head, f"|---:|{'---:|' * len(named)}", *lines])
+    return (
+        "\nThe first numbers of an embedding, at unit length again, can be used alone "
+        f"(`--dimension` of `weiss index` and `weiss export`). Per cent on {where}:\n\n{table}\n"
+    )
+
+
 def card(recipe: Recipe, found: dict[str, Any]) -> str:
     """Return the card of a run from its complete recipe and its result."""
     settings = ", ".join(f"{key} {value}" for key, value in recipe.loss.arguments.items())
@@ -80,7 +99,7 @@ An embedding for image retrieval, {made} by Weiss.
 - {when}: `{RECIPE}`.
 {brought}
 {_score_table(found)}
-{note}
+{note}{_prefix_table(found)}
 
 ```python
 from weiss.runs import Run

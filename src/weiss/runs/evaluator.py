@@ -3,7 +3,7 @@
 Dimensions: n some rows of the table, D embedding size.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,7 @@ from weiss._base.processes import Processes
 from weiss.data import CentreCrop, Pipeline, Table
 from weiss.evaluation.retrieval import Retrieval, evaluate_retrieval
 from weiss.runs.recipe_sections import Evaluate
+from weiss.theory.distances import unit
 
 Precision = Callable[[], AbstractContextManager[Any]]
 
@@ -136,5 +137,22 @@ class Evaluator:
 
     def evaluate(self, model: nn.Module, split: str, **options: Any) -> Retrieval:
         """Evaluate retrieval on a split, query by query; ``options`` are those of `embed`."""
-        found = self.embed_part(model, split, **options)
-        return found.retrieval(clustering=self.settings.clustering, group=self.processes.group)
+        return self.evaluate_prefixes(model, split, (), **options)[0]
+
+    def evaluate_prefixes(
+        self, model: nn.Module, split: str, dimensions: Sequence[int], **options: Any
+    ) -> tuple[Retrieval, dict[str, dict[str, float | int]]]:
+        """Evaluate the whole embedding as `evaluate` does, and the metrics of its prefixes.
+
+        ``dimensions`` are the sizes of prefixes, the whole among them; empty for none. The metrics
+        are by size, as text: they are written to JSON.
+        """
+        embedded = self.embed_part(model, split, **options)
+        how = {"clustering": self.settings.clustering, "group": self.processes.group}
+        found, by_size = embedded.retrieval(**how), {}
+        for size in dimensions:
+            short = embedded.embeddings[:, :size]
+            is_whole = size == embedded.embeddings.shape[1]
+            here = found if is_whole else embedded.retrieval(unit(short), **how)
+            by_size[str(size)] = here.summary()
+        return found, by_size

@@ -345,6 +345,7 @@ def build_backbone(
     """
     wanted = dict(section)
     name = wanted.pop("name")
+    wanted.pop("dimensions", None)  # prefixes of the embedding: the network is the same
     if not weights:
         for key in OF_TRAINING:
             wanted.pop(key, None)

@@ -32,6 +32,7 @@ def without_head(recipe: Recipe) -> Recipe:
     changes = {
         "backbone.head": NO_HEAD,
         "backbone.embedding_size": None,
+        "backbone.dimensions": None,
         "backbone.train": None,
         "train.warmup_epochs": 0,
         "train.warmup_on": None,

@@ -142,6 +142,11 @@ class Recipe(Section):
         if train.shard_classes:
             yield from self._not_for_shards(named)
         yield from self._unused_settings_of_fields(named)
+        if self.backbone.dimensions and self.fields.how == "alternating":
+            yield (
+                "fields.how must not be 'alternating' with backbone.dimensions: fields would be "
+                "solved for the whole embedding alone. Set fields.how='joint'."
+            )
 
     def _unused_settings_of_fields(self, named: str) -> Iterator[str]:
         fields, loss = self.fields, self.loss

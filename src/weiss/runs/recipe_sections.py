@@ -156,6 +156,9 @@ class Backbone(_WithArguments):
     embedding_size: MaybeCount = entry(
         None, f"D; left out: {EMBEDDING_SIZE}, or the network's features without a head"
     )
+    dimensions: Annotated[Counts | None, is_a("a list of whole numbers of at least 1")] = entry(
+        None, "Matryoshka: sizes of prefixes that train too, the whole embedding first"
+    )
     pooling: Annotated[str | None, among((*POOLINGS, "own"), or_none=True)] = entry(
         None, "from maps to a vector; left out: the network's own, or avg without a head"
     )
@@ -173,8 +176,27 @@ class Backbone(_WithArguments):
     @classmethod
     def _a_head_makes_the_usual_size(cls, given: Any) -> Any:
         if isinstance(given, Mapping) and given.get("head") != NO_HEAD:
-            return {"embedding_size": EMBEDDING_SIZE, **plain(given)}
+            sizes = given.get("dimensions")
+            first = sizes[0] if isinstance(sizes, (list, tuple)) and sizes else EMBEDDING_SIZE
+            return {"embedding_size": first, **plain(given)}
         return given
+
+    @model_validator(mode="after")
+    def _dimensions_are_prefixes(self) -> "Backbone":
+        if self.dimensions is None:
+            return self
+        given, size = list(self.dimensions), self.embedding_size
+        if self.head == NO_HEAD:
+            raise ValueError(
+                "dimensions must be left out for backbone.head='none', which has no layer that "
+                f"could be cut; got {given}."
+            )
+        if given[:1] != [size] or any(a <= b for a, b in zip(given, given[1:], strict=False)):
+            raise ValueError(
+                f"dimensions must begin with backbone.embedding_size, {size}, and descend from "
+                f"there; got {given}."
+            )
+        return self
 
     @model_validator(mode="after")
     def _arguments_belong_to_the_network(self) -> "Backbone":

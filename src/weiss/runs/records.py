@@ -16,6 +16,8 @@ Number = Annotated[float, Field(allow_inf_nan=False)] | None
 Whole = Annotated[int, Field(ge=0, lt=2**63)] | None
 Text = str | None
 Numbers = dict[str, Number] | None
+Prefixes = dict[str, Numbers] | None
+"""Metrics of prefixes of the embedding, by their size."""
 Values = dict[str, Any] | None
 Real = float | None
 """May be infinite or NaN: an interval, the result of a test."""
@@ -54,6 +56,8 @@ class _OfARun(Recorded):
     start: Text = None
     before: Numbers = None
     gain: Numbers = None
+    dimensions: Prefixes = None
+    test_dimensions: Prefixes = None
 
 
 Result: type[Recorded] = create_model(
@@ -77,6 +81,7 @@ class Epoch(Recorded):
     evaluation: Numbers = None
     before: Numbers = None
     gain: Numbers = None
+    dimensions: Prefixes = None
 
 
 class ModelFacts(Recorded):

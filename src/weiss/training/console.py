@@ -1,6 +1,6 @@
 """The lines that a run prints."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -110,9 +110,18 @@ def closing(result: dict[str, Any], recipe: Recipe, folder: Path) -> str:
         lines.append(f"best epoch {result['epoch']}: {scores} on {result['measured_on']}")
     if "test" in result:
         lines.append(f"its network on the test set: {_scores(result['test'])}")
+    lines += _prefix_lines(result)
     lines += filter(None, (gain_in_words(result), what_to_try(result, recipe)))
     lines.insert(0, f"{result['seconds']:.0f} s in all. Look at {folder}")
     return "\n".join(lines)
+
+
+def _prefix_lines(result: dict[str, Any]) -> Iterator[str]:
+    """Yield the scores of each prefix of the embedding; on the test set where it was measured."""
+    tested = result.get("test_dimensions")
+    where = "the test set" if tested else result["measured_on"]
+    for size, found in (tested or result.get("dimensions", {})).items():
+        yield f"  at {size} dimensions: {_scores(found)} on {where}"
 
 
 def _scores(found: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ from weiss._base.processes import Processes, is_distributed
 from weiss.backbones import Embedder
 from weiss.data import Table
 from weiss.data.sources import Vectors
-from weiss.losses import Baseline, MeanFieldLoss, PairLoss
+from weiss.losses import Baseline, Matryoshka, MeanFieldLoss, PairLoss
 from weiss.losses.self_consistency import ClassMeans
 from weiss.losses.shards import shard_classes
 from weiss.runs import Recipe, build_backbone, build_loss
@@ -67,7 +67,8 @@ def prepare(
     processes.agree([*model.state_dict().values(), *loss.state_dict().values()])
     if recipe.train.shard_classes and processes.size > 1 and isinstance(loss, MeanFieldLoss):
         shard_classes(loss, processes.group)  # drawn whole: the same fields as with one process
-    _try_once(loss, experiment)
+    sizes = recipe.backbone.dimensions
+    _try_once(loss if sizes is None else Matryoshka(loss, sizes), experiment)
     model = _laid_out(model, recipe, device, processes)
     optimizer = make_optimizer(recipe, model, loss)
     stepper = Stepper(recipe, model, loss, optimizer, processes, device)
@@ -143,10 +144,11 @@ def _try_once(loss: nn.Module, experiment: Experiment) -> None:
 
     Every process must call it, since they may share the classes.
     """
-    if not isinstance(loss, MeanFieldLoss):
+    own = loss.loss if isinstance(loss, Matryoshka) else loss
+    if not isinstance(own, MeanFieldLoss):
         return
     with torch.no_grad():
-        embeddings = loss.fields.new_ones(1, loss.fields.shape[1])  # a shard may be empty
+        embeddings = own.fields.new_ones(1, own.fields.shape[1])  # a shard may be empty
         labels = torch.zeros(1, dtype=torch.int64, device=embeddings.device)
         if experiment.table.is_multi_label:
             labels = one_hot(labels, experiment.num_classes)

@@ -30,6 +30,8 @@ def result_of(experiment: Experiment, at: Position, best: dict[str, Any]) -> dic
         **circumstances(experiment),
         "images_per_second": speeds[len(speeds) // 2],
     }
+    if best["metrics"] and recipe.backbone.dimensions:
+        found["dimensions"] = at.history[best["epoch"] - 1]["dimensions"]
     if best["metrics"] and "before" in at.history[0]:
         found |= {"start": start_word(recipe), "before": at.history[0]["before"]}
         line = at.history[best["epoch"] - 1]

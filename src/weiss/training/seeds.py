@@ -100,7 +100,15 @@ def summarise(runs: Sequence[Run]) -> dict[str, Any]:
     # A network chosen on held-out classes is judged by its score on the test set.
     tested = [{f"test.{k}": v for k, v in result.get("test", {}).items()} for result in results]
     rows = [{**result, **test} for result, test in zip(results, tested, strict=True)]
-    for name in (*SCORES, "epoch", "seconds", *(f"test.{name}" for name in SCORES)):
+    prefixes = []
+    for part in ("dimensions", "test_dimensions"):
+        for size in results[0].get(part, {}):
+            prefixes += [f"{part}.{size}.{name}" for name in SCORES]
+            for row, result in zip(rows, results, strict=True):
+                of_size = result.get(part, {}).get(size, {})
+                row |= {f"{part}.{size}.{name}": value for name, value in of_size.items()}
+    tests = [f"test.{name}" for name in SCORES]
+    for name in (*SCORES, "epoch", "seconds", *tests, *prefixes):
         if all(name in row for row in rows):
             values = [row[name] for row in rows]
             summary[name] = {"values": values, **asdict(t_interval(np.array(values)))}

@@ -22,6 +22,7 @@ from weiss._base.processes import Processes
 from weiss.backbones import Embedder
 from weiss.backbones.embedder import HeadOnly
 from weiss.backbones.trained_part import stages_after
+from weiss.losses import Matryoshka
 from weiss.losses.parameter_groups import parameter_groups
 from weiss.losses.shards import is_sharded
 from weiss.runs import Optim, Recipe
@@ -79,6 +80,8 @@ class Stepper:
     ) -> None:
         self.model, self.loss, self.optimizer = model, loss, optimizer
         self.processes = processes
+        sizes = recipe.backbone.dimensions
+        self._objective: nn.Module = loss if sizes is None else Matryoshka(loss, sizes)
         self.precision = autocast(recipe.train.precision, device)
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.train.precision == "fp16")
         self._recipe, self._device = recipe, device
@@ -158,7 +161,7 @@ class Stepper:
                 own_bD = torch.cat(rows)
         joined_BD = self.processes.join(own_bD.detach()).requires_grad_()
         labels_B = self.processes.join(labels)
-        value = self.loss(joined_BD, labels_B)
+        value = self._objective(joined_BD, labels_B)
         # A loss without a pair to change (no triplet violates its margin) has no gradient.
         if value.requires_grad:
             self.scaler.scale(value).backward()

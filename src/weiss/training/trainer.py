@@ -150,6 +150,7 @@ class Training:
         self.best: dict[str, Any] | None = None
         self._unwritten: Kept | None = None
         self._gain: dict[str, float] | None = None  # of the last evaluation
+        self._prefixes: dict[str, Any] = {}  # of the last evaluation
         self._features: Experiment | None = None
         self._has_tensors = True  # False: a finished run without a state, whose result is lost
         self.watch, self.stop = LossWatch(self.device), stop
@@ -280,6 +281,8 @@ class Training:
             line["evaluation"] = self._evaluate(self.model, self.experiment.measured)
             if self._gain is not None:
                 line["gain"] = self._gain
+            if self._prefixes:
+                line["dimensions"] = self._prefixes
         if number == 1 and self.at.before is not None:
             line["before"] = self.at.before["metrics"]
         self._add_time()
@@ -304,7 +307,9 @@ class Training:
     def _evaluate(self, model: Embedder, split: str) -> dict[str, float | int]:
         try:
             experiment, network, options = self._embedding(model)
-            found = experiment.evaluator.evaluate(network, split, **options)
+            found, self._prefixes = experiment.evaluator.evaluate_prefixes(
+                network, split, self.recipe.backbone.dimensions or (), **options
+            )
             if self.at.before is not None and split == self.experiment.measured:
                 trained = self.experiment.table.part("train").classes()
                 self._gain = gain_between(self.at.before["by_class"], by_class(found), trained)
@@ -529,6 +534,8 @@ class Training:
         if self.recipe.tests_at_the_end and self.experiment.can_be_measured("test"):
             # The test set is used once, for the network that the held-out classes chose.
             result["test"] = self._evaluate(self.run.model(self.device), "test")
+            if self._prefixes:
+                result["test_dimensions"] = self._prefixes
         if self.processes.is_main:
             if pictures:
                 results.draw(self.run, self.recipe, result, self.at.history)
