@@ -62,7 +62,11 @@ SEVERAL = torch.nn.functional.one_hot(Y, CLASSES) | torch.eye(CLASSES).long()[(Y
 
 @pytest.mark.parametrize(
     ("impl", "skip", "all_labels"),
-    [("reference", "auto", (Y, SEVERAL)), ("streaming", "auto", (Y, SEVERAL)), ("auto", "on", (Y,))],
+    [
+        ("reference", "auto", (Y, SEVERAL)),
+        ("streaming", "auto", (Y, SEVERAL)),
+        ("auto", "on", (Y,)),
+    ],
 )
 def test_kernels_take_prefixes_of_fields(impl, skip, all_labels):
     for labels in all_labels:
@@ -86,7 +90,9 @@ def test_the_whole_embedding_alone_is_the_plain_loss_to_the_last_bit(name):
 
 def test_a_pair_loss_takes_any_distance_and_embeddings_of_the_largest_dimension():
     loss = Matryoshka(weiss.make_loss("contrastive", 0, 0, distance="euclidean"), DIMENSIONS)
-    expected, by_x, _ = loop("contrastive", loss.loss, batch(), Y, {"distance": "euclidean"}, [4, 2])
+    expected, by_x, _ = loop(
+        "contrastive", loss.loss, batch(), Y, {"distance": "euclidean"}, [4, 2]
+    )
     whole = loss.loss(batch(), Y)
     torch.testing.assert_close(loss(batch(), Y), (whole + 2 * expected) / 3)
     with pytest.raises(ValueError, match=r"embeddings must .*6.*Matryoshka"):

@@ -40,6 +40,7 @@ from weiss.catalogue.store_table import store_at
 from weiss.data import DATASETS, Table
 from weiss.runs import recipe_from_dict, to_toml
 from weiss.runs.card import card
+from weiss.runs.dimension import at_dimension
 from weiss.runs.folder import CARD, MODEL, RECIPE, RESULT, Run
 from weiss.runs.summaries import UNTRAINED
 
@@ -215,7 +216,8 @@ def add_items(
         model = Run(index.path(manifest.model["folder"]), trust=trust)
         network = network_of_run(model, device)
         if run is not None:
-            given = network_of_run(run, "cpu", trust=trust)
+            with _as_in(manifest, Run(run, trust=trust)) as same:
+                given = network_of_run(same, "cpu")
             if not given.is_model_of(manifest.model):
                 raise OtherModelError(
                     f"an index must have vectors of one model; {Path(run).name} is another than "
@@ -312,6 +314,15 @@ def compact_index(folder: str | Path, *, quiet: bool = False) -> Change:
             manifest, _, details = complete(index, manifest, skipped, "cpu", before=items)
     line = f"{manifest.name}: {len(items.ids):,} images in {len(manifest.files):,} files"
     return _report(Change(len(items.ids), 0, 0, (), (), (line, *details)), index, quiet)
+
+
+@contextmanager
+def _as_in(manifest: Manifest, run: Run) -> Iterator[Run]:
+    """Give a run at the dimension of an index, if it has trained that."""
+    size = manifest.embedding_size
+    is_trained = size in (run.recipe()["backbone"].get("dimensions") or ())
+    with at_dimension(run, size if is_trained else None) as same:
+        yield same
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import typer
 from weiss.cli import printing
 from weiss.cli.options import (
     Device,
+    Dimension,
     Json,
     Nested,
     NetworkName,
@@ -54,14 +55,15 @@ Onnx = Annotated[
 ]
 USED = {
     "RUN IMAGES": {"run", "images", "replace", "root", "split", "nested", "class_name", "store"}
-    | {"kind", "false_match_rate", "threshold", "batch_size", "device", "quiet", "trust"},
+    | {"kind", "false_match_rate", "threshold", "batch_size", "device", "quiet", "trust"}
+    | {"dimension"},
     "--add": {"run", "add", "root", "split", "nested", "class_name", "batch_size", "device"}
     | {"quiet", "trust"},
     "--remove": {"remove", "device", "quiet"},
     "--check": {"check", "quiet"},
     "--compact": {"compact", "quiet"},
 }
-USED["IMAGES"] = USED["RUN IMAGES"] | {"backbone", "weights", "pooling"}
+USED["IMAGES"] = USED["RUN IMAGES"] - {"dimension"} | {"backbone", "weights", "pooling"}
 """What each way to make or change an index looks at, beside --out."""
 IndexFolderArgument = Annotated[Path, typer.Argument(metavar="INDEX", help="An index folder.")]
 
@@ -122,6 +124,7 @@ def index(
             metavar="SIMILARITY", help="From where on a hit is a match. By default it is measured."
         ),
     ] = None,
+    dimension: Dimension = None,
     batch_size: Annotated[
         int | None, typer.Option(help="Images a forward pass. By default the recipe's.")
     ] = None,
@@ -180,7 +183,7 @@ def index(
                 **{"threshold": threshold, "replace_old": replace, **embedding},
             }
             if images is not None:
-                build_index(run, images, out, **making)
+                _index_by(run, dimension, images, out, making)
             else:
                 network = (backbone, weights, pooling)
                 _index_alone(str(run), out, network, {**making, "trust": True})
@@ -191,6 +194,25 @@ def index(
         raise StoppedError(
             f"{out} is whole. {kept}Start the same command again to finish the change."
         ) from None
+
+
+def _index_by(
+    run: Path, dimension: int | None, images: str, out: Path, making: dict[str, Any]
+) -> None:
+    """Make an index by the network of a run, with the first numbers of its embedding if asked."""
+    from weiss.catalogue import build_index
+
+    if dimension is None:
+        build_index(run, images, out, **making)
+        return
+    from weiss.catalogue.building import refuse_folder
+    from weiss.catalogue.index_folder import IndexFolder
+    from weiss.runs import Run
+    from weiss.runs.dimension import at_dimension
+
+    refuse_folder(IndexFolder(out), {"RUN": run}, making["replace_old"])
+    with at_dimension(Run(run, trust=making["trust"]), dimension) as short:
+        build_index(short.folder, images, out, **making)
 
 
 def _index_alone(
@@ -362,12 +384,16 @@ def export(
     fields: Annotated[
         bool, typer.Option("--fields", help="With the mean fields; for .safetensors.")
     ] = False,
+    dimension: Dimension = None,
     trust: Trust = False,
 ) -> None:
     """Write the network of a run to a file for others: ONNX, or safetensors; and a model card."""
     from weiss.catalogue.export import export_run
+    from weiss.runs import Run
+    from weiss.runs.dimension import at_dimension
 
-    print(export_run(run, out, check=check, fields=fields, trust=trust).describe())
+    with at_dimension(Run(run, trust=trust), dimension) as short:
+        print(export_run(short, out, check=check, fields=fields).describe())
 
 
 def _print_hits(name: str, hits: Sequence["Hit"], catalogue: "Catalogue") -> None:

@@ -19,6 +19,7 @@ from weiss.cli.classify import classify
 from weiss.cli.options import (
     AllowMissing,
     Device,
+    Dimension,
     Json,
     MovedData,
     Nested,
@@ -143,6 +144,14 @@ def train(
     embedding_size: Annotated[
         int | None, typer.Option(help="The setting backbone.embedding_size.")
     ] = None,
+    dimensions: Annotated[
+        str | None,
+        typer.Option(
+            metavar="128,32,8",
+            help="The setting backbone.dimensions: Matryoshka training, for embeddings that can be "
+            "cut to these sizes.",
+        ),
+    ] = None,
     epochs: Annotated[int | None, typer.Option(help="The setting train.epochs.")] = None,
     batch_size: Annotated[
         str | None, typer.Option(metavar="NUMBER", help="The setting train.batch_size, or auto.")
@@ -217,6 +226,7 @@ def train(
     }
     options = {
         **{key: short[name] for name, key in SHORT.items()},
+        "backbone.dimensions": _sizes(dimensions),
         "data.split": split,
         "data.min_images": min_images,
         "data.skip_bad": skip_bad or None,
@@ -311,6 +321,7 @@ def evaluate(
             help="test, valid or train. Default: valid if classes were held out, or test."
         ),
     ] = None,
+    dimension: Dimension = None,
     device: Device = "auto",
     clustering: Annotated[
         bool, typer.Option("--clustering", help="Also cluster, for NMI and AMI.")
@@ -332,6 +343,7 @@ def evaluate(
     from weiss.data import DATASETS
     from weiss.runs import Run, overrides_from, pretrained_run, recipe_from_dict
     from weiss.runs.card import not_trained
+    from weiss.runs.dimension import at_dimension
     from weiss.training import evaluate_run
 
     changes = overrides_from(overrides or ())
@@ -362,7 +374,7 @@ def evaluate(
             own = opened.recipe().get("data", {}).get("nested", False)
             data_commands.print_remarks(data, nested or own)
         found = evaluate_run(
-            opened,
+            stack.enter_context(at_dimension(opened, dimension)),
             data=data,
             root=None if root is None else str(root),
             split=split,
@@ -410,6 +422,19 @@ def _refuse_two_parts(
         raise ValueError(
             f"{names[0]} must be left out to resume a run, which keeps its own recipe."
         )
+
+
+def _sizes(given: str | None) -> list[int] | None:
+    """Return the sizes of --dimensions."""
+    if given is None:
+        return None
+    words = [word.strip() for word in given.split(",")]
+    if not all(word.isdecimal() for word in words):
+        raise ValueError(
+            f"--dimensions must be whole numbers with commas between them, such as 128,32,8; got "
+            f"{given!r}."
+        )
+    return [int(word) for word in words]
 
 
 def _begun(out: Path) -> list[str]:

@@ -70,6 +70,13 @@ NetworkWeights = Annotated[
         "downloaded once.",
     ),
 ]
+Dimension = Annotated[
+    int | None,
+    typer.Option(
+        metavar="SIZE",
+        help="Only the first numbers of the embedding; a size of backbone.dimensions of the run.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 Trust = Annotated[
     bool,
