@@ -90,7 +90,7 @@ def test_the_whole_embedding_alone_is_the_plain_loss_to_the_last_bit(name):
 
 def test_a_pair_loss_takes_any_distance_and_embeddings_of_the_largest_dimension():
     loss = Matryoshka(weiss.make_loss("contrastive", 0, 0, distance="euclidean"), DIMENSIONS)
-    expected, by_x, _ = loop(
+    expected, _by_x, _ = loop(
         "contrastive", loss.loss, batch(), Y, {"distance": "euclidean"}, [4, 2]
     )
     whole = loss.loss(batch(), Y)

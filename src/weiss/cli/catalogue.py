@@ -164,7 +164,7 @@ def index(
             print(f"{out}: {found}")
         return
     from weiss._base.interrupts import StoppedError
-    from weiss.catalogue import add_items, build_index, compact_index, remove_items
+    from weiss.catalogue import add_items, compact_index, remove_items
 
     common: dict[str, Any] = {"device": device, "quiet": quiet}
     embedding: dict[str, Any] = {"root": root, "split": split, "batch_size": batch_size}

@@ -224,9 +224,12 @@ def train(
         "batch_size": int(batch_size) if batch_size and batch_size.isdecimal() else batch_size,
         "lr": lr,
     }
+    sizes = _sizes(dimensions)
+    if sizes and embedding_size is None and not any("embedding_size" in o for o in overrides or ()):
+        short["embedding_size"] = sizes[0]  # the whole embedding comes first
     options = {
         **{key: short[name] for name, key in SHORT.items()},
-        "backbone.dimensions": _sizes(dimensions),
+        "backbone.dimensions": sizes,
         "data.split": split,
         "data.min_images": min_images,
         "data.skip_bad": skip_bad or None,

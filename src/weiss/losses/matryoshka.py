@@ -9,6 +9,7 @@ place of the whole (Kusupati et al., *Matryoshka Representation Learning*, NeurI
 Dimensions: B batch, C classes, D embedding size, d size of a prefix.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -128,7 +129,7 @@ def checked_dimensions(dimensions: Sequence[int], owner: str) -> tuple[int, ...]
     given = list(dimensions)
     for size in given:
         checks.count("dimensions", size, owner)
-    if not given or any(a <= b for a, b in zip(given, given[1:], strict=False)):
+    if not given or any(a <= b for a, b in itertools.pairwise(given)):
         raise ValueError(
             f"dimensions must be sizes that descend for {owner}, the whole embedding first, such "
             f"as [128, 32, 8]; got {given}."

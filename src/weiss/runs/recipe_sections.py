@@ -1,5 +1,6 @@
 """The sections of a recipe: their keys, the kinds of values, defaults, and what is refused."""
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -191,7 +192,7 @@ class Backbone(_WithArguments):
                 "dimensions must be left out for backbone.head='none', which has no layer that "
                 f"could be cut; got {given}."
             )
-        if given[:1] != [size] or any(a <= b for a, b in zip(given, given[1:], strict=False)):
+        if given[:1] != [size] or any(a <= b for a, b in itertools.pairwise(given)):
             raise ValueError(
                 f"dimensions must begin with backbone.embedding_size, {size}, and descend from "
                 f"there; got {given}."
