@@ -97,7 +97,8 @@ def embed_images(
     num_workers: int | None = None,
     quiet: bool = False,
     trust: bool = False,
-    work: Callable[[Mapping[str, Any]], None] | None = None,
+    rank: Rank | None = None,
+    work: Callable[[int], None] | None = None,
 ) -> Embedded:
     """Embed a collection into a folder of Parquet shards, or continue where it was interrupted.
 
@@ -117,18 +118,20 @@ def embed_images(
         num_workers: decoding processes; one for each core by default.
         quiet: print nothing.
         trust: as for `weiss.runs.Run`.
-        work: embeds the missing shards in the place of this process: called with the arguments of
-            `embed_shards`.
+        rank: which of several workers this is; torchrun's by default.
+        work: embeds the missing shards in the place of this process: it is called with their
+            number.
 
     Raises:
         ValueError: the data, the run or the folder cannot be used, or the folder holds embeddings
             of other images or of another network.
     """
-    begun, rank, out = time.monotonic(), Rank.of_torchrun(), EmbeddingsFolder(folder)
+    begun, rank, out = time.monotonic(), rank or Rank.of_torchrun(), EmbeddingsFolder(folder)
     check_batch_size(batch_size)
     if shard_items is not None:
         a_count("--shard-items", shard_items, "embedding")
-    named = {"RUN": Path(run)}
+    # Workers on other machines embed by the folder's own copy of the model.
+    named = {} if Path(run) == out.model else {"RUN": Path(run)}
     if str(data) not in DATASETS:
         named["IMAGES"] = Path(data)
     refuse_overlap(out.folder, named)
@@ -155,8 +158,8 @@ def embed_images(
     out.remove_damaged(contents)
     before = contents.num_items - sum(len(contents.rows(n)) for n in out.missing(contents))
     if work is not None:
-        if out.missing(contents):
-            work({"folder": out.folder.absolute(), "data": data, "opening": opening})
+        if missing := out.missing(contents):
+            work(len(missing))
     else:
         cores = max(1, usable_cores() // rank.of_here)
         workers = num_workers if num_workers is not None or rank.of_here == 1 else cores

@@ -145,14 +145,11 @@ def embedded_blocks(
     The next range is asked for when the last piece of the one before is decoded, so that decoding
     never waits for the network. The other arguments are those of `embed_collection`.
     """
+    size = embedder.piece_size
     pieces = (
-        (
-            number,
-            rows[start : start + embedder.piece_size],
-            start + embedder.piece_size >= len(rows),
-        )
+        (number, rows[start : start + size], start + size >= len(rows))
         for number, rows in wanted
-        for start in range(0, len(rows), embedder.piece_size)
+        for start in range(0, len(rows), size)
     )
     parts: list[Block] = []
     with ExitStack() as stack:

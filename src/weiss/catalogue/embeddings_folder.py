@@ -138,15 +138,15 @@ class EmbeddingsFolder:
         path = self.folder / MANIFEST
         try:
             found = Contents.model_validate_json(read_text(path))
-            found.key, found.model["backbone"]  # noqa: B018 - what they need must be there
+            _ = found.key, found.model["backbone"], found.model["embedding_size"]
         except ValidationError as error:
             raise ValueError(f"{path} is damaged: {first_error(error)}. {REMEDY}") from error
         except KeyError as error:
             raise ValueError(f"{path} is damaged: model must have {error}. {REMEDY}") from error
         if found.format != FORMAT:
             raise ValueError(
-                f"{path} must have the format {FORMAT}; it has {found.format}. It may be of a newer "
-                "Weiss: update this one."
+                f"{path} must have the format {FORMAT}; it has {found.format}. It may be of a "
+                "newer Weiss: update this one."
             )
         return found
 
