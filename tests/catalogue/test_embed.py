@@ -91,6 +91,13 @@ def test_other_images_or_another_network_are_refused(lost_run, glyph_folder, tmp
         EmbeddingsFolder(out).contents()
 
 
+def test_without_pyarrow_nothing_is_begun(lost_run, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(ImportError, match=r"weiss\[parquet\]"):
+        embed(lost_run, photos(tmp_path / "photos"), tmp_path / "vectors")
+    assert not (tmp_path / "vectors").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.dist
 def test_killed_and_several_commands_give_the_shards_of_one(lost_run, glyph_folder, tmp_path):

@@ -29,6 +29,7 @@ from weiss.catalogue.embeddings_folder import (
     Claims,
     Contents,
     EmbeddingsFolder,
+    imported_pyarrow,
     own_columns,
 )
 from weiss.catalogue.networks import network_of_run
@@ -127,6 +128,7 @@ def embed_images(
             of other images or of another network.
     """
     begun, rank, out = time.monotonic(), rank or Rank.of_torchrun(), EmbeddingsFolder(folder)
+    imported_pyarrow()  # now, not when the first shard is embedded
     check_batch_size(batch_size)
     if shard_items is not None:
         a_count("--shard-items", shard_items, "embedding")

@@ -199,7 +199,10 @@ class EmbeddingsFolder:
         for number in range(contents.num_shards):
             path = self.shard(number)
             if path.is_file() and self._wrong(path, contents, number):
-                path.unlink(missing_ok=True)
+                # Another command may have replaced it meanwhile: look again under its lock.
+                with alone(path):
+                    if path.is_file() and self._wrong(path, contents, number):
+                        path.unlink()
 
     def _wrong(self, path: Path, contents: Contents, number: int) -> str:
         parquet = imported_pyarrow().parquet
