@@ -49,7 +49,7 @@ LAZY = {
     "sklearn": {"evaluation", "training"},
     "scipy": {"data", "evaluation", "magnet"},
     "fontTools": {"data"},
-    "pyarrow": {"data"},
+    "pyarrow": {"catalogue", "data"},
     "datasets": {"data"},
     "timm": {"backbones"},
     "peft": {"backbones"},

@@ -2,6 +2,7 @@
 
 from weiss.catalogue.building import Change, add_items, build_index, compact_index, remove_items
 from weiss.catalogue.class_fields import ClassFields, Guess
+from weiss.catalogue.embed import Embedded, embed_images
 from weiss.catalogue.item_map import Map
 from weiss.catalogue.records import (
     DamagedIndexError,
@@ -19,6 +20,7 @@ __all__ = [
     "Change",
     "ClassFields",
     "DamagedIndexError",
+    "Embedded",
     "Guess",
     "Hit",
     "Item",
@@ -29,6 +31,7 @@ __all__ = [
     "add_items",
     "build_index",
     "compact_index",
+    "embed_images",
     "remove_items",
     "search_answer",
 ]

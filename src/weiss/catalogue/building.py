@@ -28,6 +28,7 @@ from weiss._base.progress import Bar
 from weiss.catalogue.calibration import index_threshold
 from weiss.catalogue.collection import Collection, open_collection
 from weiss.catalogue.embedding import BatchEmbedder, content_digest, embed_collection
+from weiss.catalogue.embeddings_folder import Contents, EmbeddingsFolder
 from weiss.catalogue.export import score_table
 from weiss.catalogue.index_folder import SKIPPED, IndexFolder, clear_workspace
 from weiss.catalogue.index_store import open_store, sweep, update_store
@@ -100,7 +101,8 @@ def build_index(
     Args:
         run: the run folder whose network embeds.
         data: a folder of images, or with one subfolder for each class; a list of files; the name of
-            a data set; or a table.
+            a data set; a table; or a folder of `weiss.catalogue.embed_images`, whose vectors are
+            taken if the run is that which made them.
         folder: the index folder. Embeddings of an earlier call with the same data are used.
         root: the folder of a named data set, or the folder that the paths of a list start from.
         split: ``"all"``, or a part of the data.
@@ -124,7 +126,7 @@ def build_index(
     index = IndexFolder(folder)
     _refuse_folder(index, run, data, replace_old)
     address = store_at(store).checked_address(store, index.folder, kind)
-    _check_batch_size(batch_size)
+    check_batch_size(batch_size)
     if not 0 < false_match_rate < 1:
         raise ValueError(f"--false-match-rate must lie between 0 and 1; got {false_match_rate}.")
     if threshold is not None and not -1 <= threshold <= 1:
@@ -135,7 +137,25 @@ def build_index(
     source = Run(run, trust=trust)
     network = network_of_run(source, device)
     refuse_facts(network.manifest_facts("model-00000000"), dict(network.facts["scores"]))
-    collection = open_collection(data, root=root, split=split, nested=nested, class_name=class_name)
+    embeddings, collection = None, None
+    if not isinstance(data, Table) and EmbeddingsFolder(data).exists():
+        embeddings = EmbeddingsFolder(data)
+        name, split = _check_embeddings(
+            embeddings,
+            network,
+            {
+                "--root": root is not None,
+                "--split": split != "all",
+                "--nested": nested,
+                "--class": class_name is not None,
+                "--batch-size": batch_size is not None,
+            },
+        )
+    else:
+        collection = open_collection(
+            data, root=root, split=split, nested=nested, class_name=class_name
+        )
+        name = collection.name
     with index.writing():
         _refuse_folder(index, run, data, replace_old)  # another process may have written meanwhile
         sweep(index, address)
@@ -146,16 +166,20 @@ def build_index(
         # From here on the copy counts: a run that trains may replace its network.
         network = network_of_run(index.path(model_folder), device, trust=trust)
         model, scores = network.manifest_facts(model_folder), dict(network.facts["scores"])
-        embedder = _embedder(network, source, batch_size)
-        segment, skipped, speed = _embed_segment(
-            index, collection, embedder, next_id, num_workers, quiet
-        )
+        if collection is not None:
+            embedder = embedder_of(network, source, batch_size)
+            segment, skipped, speed = _embed_segment(
+                index, collection, embedder, next_id, num_workers, quiet
+            )
+        else:
+            assert embeddings is not None
+            segment, skipped, speed = _copy_segment(index, embeddings, next_id)
         manifest = Manifest(
-            name=collection.name,
+            name=name,
             next_id=next_id + segment.count,
             segments=(segment,),
             model=model,
-            data={"name": collection.name, "split": split},
+            data={"name": name, "split": split},
             scores=scores,
             settings={
                 **{"kind": kind, "false_match_rate": false_match_rate},
@@ -175,11 +199,11 @@ def build_index(
         sweep(index, *([] if old is None else [old.store["address"]]))
     classes = f" of {num_classes:,} classes" if num_classes else ", without classes"
     made = (
-        f"{collection.name}: {segment.count:,} images{classes}, {network.embedding_size} "
-        f"dimensions, {speed}"
+        f"{name}: {segment.count:,} images{classes}, {network.embedding_size} dimensions, {speed}"
     )
     by = () if is_trained else (f"embedded by {model['protocol']}",)
-    lines = (made, *by, *collection.remarks, *details)
+    remarks = () if collection is None else collection.remarks
+    lines = (made, *by, *remarks, *details)
     change = Change(segment.count, segment.count, 0, _in_lines(skipped), (), lines)
     return _report(change, index, quiet)
 
@@ -210,7 +234,7 @@ def add_items(
     """
     index = IndexFolder(folder)
     index.manifest()  # raises if there is no index, before the collection is opened
-    _check_batch_size(batch_size)
+    check_batch_size(batch_size)
     collection = open_collection(data, root=root, split=split, nested=nested, class_name=class_name)
     with _changing(index) as (manifest, items):
         model = Run(index.path(manifest.model["folder"]), trust=trust)
@@ -230,7 +254,7 @@ def add_items(
                 f"there must be something to add; all {len(already):,} items of {collection.name} "
                 "are in the index already, with the same content."
             )
-        embedder = _embedder(network, model, batch_size)
+        embedder = embedder_of(network, model, batch_size)
         segment, skipped, speed = _embed_segment(
             index, collection.take(new), embedder, manifest.next_id, num_workers, quiet
         )
@@ -434,9 +458,10 @@ def without_places(recipe: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _check_batch_size(batch_size: int | None) -> None:
+def check_batch_size(batch_size: int | None) -> None:
+    """Refuse a size of batches that is no positive number."""
     if batch_size is not None:
-        a_count("--batch-size", batch_size, "weiss index")
+        a_count("--batch-size", batch_size, "embedding")
 
 
 def _now() -> str:
@@ -454,18 +479,23 @@ def _refuse_folder(
 
 def refuse_folder(index: IndexFolder, named: Mapping[str, Path], replace_old: bool) -> None:
     """Refuse a folder that holds other files, or that overlaps with the run or the images."""
-    for word, path in named.items():
-        if how := _overlap(index.folder, path):
-            raise ValueError(
-                f"--out must be a folder of its own; {index.folder} would {how} {word}, {path}. "
-                "Choose another name beside it."
-            )
+    refuse_overlap(index.folder, named)
     index.refuse_foreign()
     if index.exists() and not replace_old:
         raise ValueError(
             f"{index.folder} must not hold an index yet; it does. Add to it with --add, choose "
             "another --out, or replace it with --replace."
         )
+
+
+def refuse_overlap(folder: Path, named: Mapping[str, Path]) -> None:
+    """Refuse a folder to write to that is, holds or lies in one that is read."""
+    for word, path in named.items():
+        if how := _overlap(folder, path):
+            raise ValueError(
+                f"--out must be a folder of its own; {folder} would {how} {word}, {path}. "
+                "Choose another name beside it."
+            )
 
 
 def _overlap(one: Path, other: Path) -> str:
@@ -478,7 +508,8 @@ def _overlap(one: Path, other: Path) -> str:
     return "hold" if one in other.parents else ""
 
 
-def _embedder(network: Network, run: Run, batch_size: int | None) -> BatchEmbedder:
+def embedder_of(network: Network, run: Run, batch_size: int | None) -> BatchEmbedder:
+    """Return a network with the size of its batches: the given one, or that of the run's recipe."""
     size = batch_size or run.recipe().get("evaluate", {}).get("batch_size") or BATCH
     return BatchEmbedder(network, int(size))
 
@@ -529,6 +560,52 @@ def _embed_segment(
         map(Block.read, paths),
     )
     return segment, skipped, speed
+
+
+def _check_embeddings(
+    embeddings: EmbeddingsFolder, network: Network, given: Mapping[str, bool]
+) -> tuple[str, str]:
+    """Return the name and the split of finished embeddings by this network; refuse others."""
+    for option, is_given in given.items():
+        if is_given:
+            raise ValueError(
+                f"{option} must be left out for {embeddings.folder}, which is embedded already."
+            )
+    contents = embeddings.contents()
+    if not network.is_model_of(contents.model):
+        raise OtherModelError(
+            f"an index must have vectors of one model; {embeddings.folder} was embedded by another "
+            f"than RUN. Leave RUN out to use that one, or embed the images again."
+        )
+    if missing := embeddings.missing(contents):
+        raise ValueError(
+            f"{embeddings.folder} must be finished; {len(missing):,} of {contents.num_shards:,} "
+            "shards are missing. Start `weiss embed` again: it continues."
+        )
+    return contents.name, contents.split
+
+
+def _copy_segment(
+    index: IndexFolder, embeddings: EmbeddingsFolder, first: int
+) -> tuple[Segment, Skipped, str]:
+    """Copy embeddings into a segment; return it, the skipped images, and a remark."""
+    contents: Contents = embeddings.contents()
+    names, classes = embeddings.read_items(contents)
+    skipped = embeddings.skipped(contents)
+    if not names:
+        raise ValueError(
+            f"at least one image of {contents.name} must have a vector; none of "
+            f"{contents.num_items:,} has:\n  " + "\n  ".join(_in_lines(skipped[:10]))
+        )
+    segment = write_segment(
+        index,
+        first + np.arange(len(names)),
+        contents.model["embedding_size"],
+        names,
+        classes,
+        embeddings.read_blocks(contents),
+    )
+    return segment, skipped, "embedded earlier"
 
 
 def _find_ids(what: Sequence[str | int], items: Items) -> Array:

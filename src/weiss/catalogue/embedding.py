@@ -13,13 +13,12 @@ Dimensions: B items of a batch, D embedding size.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -45,6 +44,7 @@ Decode = Callable[[Table], tuple[Store, dict[int, str]]]
 """From images to their pixels, and the errors of those that cannot be read."""
 PIECE_ITEMS, BLOCK_ITEMS = 512, 2048
 """Items that are decoded together; items in one file."""
+T = TypeVar("T")
 IN_MEMORY = Storage("memory", "a piece at a time")
 
 
@@ -120,30 +120,52 @@ def embed_collection(
     count, size = len(collection.table), embedder.block_size
     blocks = [range(start, min(start + size, count)) for start in range(0, count, size)]
     paths = [workspace / f"block-{number:06d}.npz" for number in range(len(blocks))]
-    _prepare_workspace(workspace, _key(collection, embedder), paths)
+    _prepare_workspace(workspace, collection_key(collection, embedder), paths)
     missing = [number for number, path in enumerate(paths) if not path.is_file()]
     before = count - sum(len(blocks[number]) for number in missing)
     advance(before)
-    pieces = [
-        (number, rows[start : start + embedder.piece_size])
-        for number in missing
-        for rows in [blocks[number]]
-        for start in range(0, len(rows), embedder.piece_size)
-    ]
+    wanted = ((number, blocks[number]) for number in missing)
+    for number, block in embedded_blocks(
+        collection, embedder, wanted, num_workers=num_workers, advance=advance
+    ):
+        block.write(paths[number])
+    return paths, before
+
+
+def embedded_blocks(
+    collection: Collection,
+    embedder: BatchEmbedder,
+    wanted: Iterable[tuple[int, range]],
+    *,
+    num_workers: int | None = None,
+    advance: Callable[[int], None] = lambda worth: None,
+) -> Iterator[tuple[int, Block]]:
+    """Embed ranges of rows; yield the number of each range and its block, in the given order.
+
+    The next range is asked for when the last piece of the one before is decoded, so that decoding
+    never waits for the network. The other arguments are those of `embed_collection`.
+    """
+    size = embedder.piece_size
+    pieces = (
+        (number, rows[start : start + size], start + size >= len(rows))
+        for number, rows in wanted
+        for start in range(0, len(rows), size)
+    )
     parts: list[Block] = []
     with ExitStack() as stack:
         decode = _decoder_of(collection.table, embedder, num_workers, stack)
-        make = partial(_piece, collection, embedder, decode)
+
+        def make(piece: tuple[int, range, bool]) -> tuple[int, range, bool, Block, Store]:
+            return *piece, *_piece(collection, embedder, decode, piece[1])
+
         # A thread helps only if it waits for files while the network computes, or for a GPU.
         waits = isinstance(collection.table.source, Files) or embedder.device.type != "cpu"
-        made = (_one_ahead if waits else map)(make, [rows for _, rows in pieces])
-        for (number, rows), (piece, store) in zip(pieces, made, strict=True):
+        for number, rows, is_last, piece, store in (_one_ahead if waits else map)(make, pieces):
             parts.append(_with_vectors(piece, store, embedder))
             advance(len(rows))
-            if rows.stop == blocks[number].stop:
-                _joined(parts).write(paths[number])
+            if is_last:
+                yield number, _joined(parts)
                 parts = []
-    return paths, before
 
 
 def _prepare_workspace(workspace: Path, key: str, paths: Sequence[Path]) -> None:
@@ -186,12 +208,18 @@ def file_digest(path: Path) -> bytes:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
 
 
-def _key(collection: Collection, embedder: BatchEmbedder) -> str:
+def collection_key(collection: Collection, embedder: BatchEmbedder) -> str:
     """Return a checksum of the network, the items and the sizes of blocks."""
     shape = embedder.network.preprocessing
     state = hashlib.sha256(embedder.network.fingerprint.encode())
     state.update(f"{shape} {embedder.batch_size} {PIECE_ITEMS} {BLOCK_ITEMS}".encode())
-    state.update(json.dumps([collection.names, collection.classes]).encode())
+    state.update(data_digest(collection).encode())
+    return state.hexdigest()
+
+
+def data_digest(collection: Collection) -> str:
+    """Return a checksum of the items: names, classes, and the size and time of every file."""
+    state = hashlib.sha256(json.dumps([collection.names, collection.classes]).encode())
     source = collection.table.source
     if isinstance(source, Files):
         for each in file_states(source):
@@ -205,15 +233,17 @@ def _key(collection: Collection, embedder: BatchEmbedder) -> str:
     return state.hexdigest()
 
 
-def _one_ahead(make: Callable[[range], Any], given: Sequence[range]) -> Iterator[Any]:
-    """Yield ``make`` of each range, while a thread makes the next one."""
+def _one_ahead(make: Callable[[T], Any], given: Iterable[T]) -> Iterator[Any]:
+    """Yield ``make`` of each, while a thread makes the next one."""
     with ThreadPoolExecutor(1, "weiss-index") as thread:
-        coming = [thread.submit(make, each) for each in given[:1]]
+        coming = None
         try:
-            for number in range(len(given)):
-                ready = coming.pop().result()
-                coming += [thread.submit(make, each) for each in given[number + 1 : number + 2]]
-                yield ready
+            for each in given:
+                ready, coming = coming, thread.submit(make, each)
+                if ready is not None:
+                    yield ready.result()
+            if coming is not None:
+                yield coming.result()
         finally:
             thread.shutdown(cancel_futures=True)
 

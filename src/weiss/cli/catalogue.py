@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 RECIPE = "recipe.toml"
 """By which a run folder is known, as in `weiss.runs.folder`, which takes long to import."""
+EMBEDDINGS, MODEL_FOLDER = "embeddings.json", "model"
+"""By which a folder of embeddings is known, as in `weiss.catalogue.embeddings_folder`."""
 
 INDEX_HELP = "\n\n".join(
     (
@@ -37,9 +39,11 @@ INDEX_HELP = "\n\n".join(
         "IMAGES is a folder of images, or one with a subfolder for each class; a CSV, TSV or "
         "Parquet list with the columns path and label; or the name of a data set. Images that "
         "cannot be read are left out and listed. If it is interrupted, the same command continues.",
+        "A folder of `weiss embed` in the place of IMAGES has the vectors already.",
         "Examples:",
         "weiss index runs/photos photos/ --out photos.index",
         "weiss index photos/ --out photos.index",
+        "weiss index photos.vectors --out photos.index   (a folder of `weiss embed`)",
         "weiss index photos/ --out photos.index --backbone resnet50_v1 --weights FILE",
         "weiss index --add more/ --out photos.index",
         "weiss index --add new/kiwi --class kiwi --out photos.index",
@@ -63,6 +67,8 @@ USED = {
     "--check": {"check", "quiet"},
     "--compact": {"compact", "quiet"},
 }
+USED["EMBEDDINGS"] = USED["RUN IMAGES"] - {"root", "split", "nested", "class_name", "batch_size"}
+USED["EMBEDDINGS"] -= {"dimension"}
 USED["IMAGES"] = USED["RUN IMAGES"] - {"dimension"} | {"backbone", "weights", "pooling"}
 """What each way to make or change an index looks at, beside --out."""
 IndexFolderArgument = Annotated[Path, typer.Argument(metavar="INDEX", help="An index folder.")]
@@ -154,7 +160,8 @@ def index(
             "RUN and IMAGES must both be given to make an index, or IMAGES alone for a pretrained "
             f"network. For example: weiss index runs/photos photos/ --out {out}"
         )
-    made = "IMAGES" if is_alone else "RUN IMAGES"
+    has_vectors = is_alone and run is not None and (run / EMBEDDINGS).is_file()
+    made = "EMBEDDINGS" if has_vectors else "IMAGES" if is_alone else "RUN IMAGES"
     _refuse_unused(context, changes[0] if changes else made)
     if check:
         from weiss.catalogue.index_folder import IndexFolder
@@ -182,7 +189,9 @@ def index(
                 **{"store": store, "kind": kind, "false_match_rate": false_match_rate},
                 **{"threshold": threshold, "replace_old": replace, **embedding},
             }
-            if images is not None:
+            if has_vectors:
+                build_index(run / MODEL_FOLDER, run, out, **making)
+            elif images is not None:
                 _index_by(run, dimension, images, out, making)
             else:
                 network = (backbone, weights, pooling)

@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 from weiss.cli import catalogue, comparing, completion, data_commands, magnet, printing
 from weiss.cli.classify import classify
+from weiss.cli.embed import EMBED_HELP, embed
 from weiss.cli.options import (
     AllowMissing,
     Device,
@@ -36,7 +37,7 @@ from weiss.cli.options import (
 
 PANELS = {
     "Train and measure": ("train", "evaluate", "recipes"),
-    "Search photos": ("index", "search", "classify", "serve", "export"),
+    "Search photos": ("embed", "index", "search", "classify", "serve", "export"),
     "Compare losses": ("bench", "study", "report"),
     "Data sets": ("data",),
     "Physics": ("magnet",),
@@ -72,6 +73,7 @@ app.add_typer(comparing.bench_app, name="bench")
 app.command("study", help=comparing.STUDY_HELP)(comparing.study)
 app.command("report")(comparing.report)
 app.command("magnet", help=magnet.MAGNET_HELP)(magnet.magnet)
+app.command("embed", help=EMBED_HELP)(embed)
 app.command("index", help=catalogue.INDEX_HELP)(catalogue.index)
 app.command("search")(catalogue.search)
 app.command("classify")(classify)

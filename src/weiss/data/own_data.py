@@ -392,6 +392,35 @@ def from_list(
     return how.table(path.stem, source, labels, splits, rows=np.flatnonzero(there).tolist())
 
 
+def further_columns(path: str | Path, table: Table) -> Any:
+    """Return the columns of a list that `from_list` does not use, for the items of its table.
+
+    It is a table of pyarrow with a row for each item; columns of a CSV or TSV file are text. None
+    if there are no such columns.
+    """
+    path = Path(path)
+    if path.suffix.lower() == ".parquet":
+        import pyarrow.parquet
+
+        found = pyarrow.parquet.read_table(path)
+        found = found.rename_columns([name.lower() for name in found.column_names])
+    else:
+        columns = _csv(path)
+        if set(columns) <= {"path", "label", "labels"}:
+            return None  # also without pyarrow
+        import pyarrow
+
+        found = pyarrow.table({"path": columns["path"], **columns})
+    first: dict[str, int] = {}
+    for row, name in enumerate(found.column("path").to_pylist()):
+        first.setdefault(str(name), row)
+    further = [name for name in found.column_names if name not in ("path", "label", "labels")]
+    if not further:
+        return None
+    rows = [first[table.source.name(row)] for row in range(len(table))]
+    return found.select(further).take(rows).combine_chunks()
+
+
 def from_arrays(
     items: Any,
     labels: Any,

@@ -1,0 +1,244 @@
+"""Embed a collection into a folder of Parquet shards, by any number of processes at once.
+
+    folder.begin -> workers: claim a shard, embed, write -> no shard is missing -> folder.finish
+
+Every worker does the same: it begins at its share of the shards, embeds each that is missing and
+that no other worker holds, and ends when none is missing. So the same command can be started again
+after a kill, on another GPU, by torchrun or as tasks of Ray, and nothing is divided beforehand.
+"""
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from weiss._base.checks import count as a_count
+from weiss._base.checks import some
+from weiss._base.decoding import usable_cores
+from weiss._base.progress import Bar
+from weiss._version import __version__
+from weiss.catalogue.building import check_batch_size, copy_model, embedder_of, refuse_overlap
+from weiss.catalogue.collection import Collection, open_collection
+from weiss.catalogue.embedding import data_digest, embedded_blocks
+from weiss.catalogue.embeddings_folder import (
+    FORMAT,
+    SKIPPED,
+    Claims,
+    Contents,
+    EmbeddingsFolder,
+    imported_pyarrow,
+    own_columns,
+)
+from weiss.catalogue.networks import network_of_run
+from weiss.data import DATASETS
+from weiss.data.datasets import LISTS
+from weiss.data.own_data import further_columns
+from weiss.runs.folder import Run
+
+WAIT_SECONDS = 0.5
+"""Between two looks at shards that other workers hold."""
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """The result of `embed_images`.
+
+    Attributes:
+        num_items: rows of all shards.
+        skipped: images without a vector: name and reason.
+        seconds: that this call took.
+        lines: a summary for people.
+    """
+
+    num_items: int
+    skipped: tuple[tuple[str, str], ...]
+    seconds: float
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Which of several workers this is; torchrun says it by the environment."""
+
+    number: int = 0
+    of: int = 1
+    here: int = 0
+    of_here: int = 1
+
+    @classmethod
+    def of_torchrun(cls) -> "Rank":
+        """Return the rank that torchrun has given; alone without it."""
+        names = (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0), ("LOCAL_WORLD_SIZE", 1))
+        return cls(*(int(os.environ.get(name, usual)) for name, usual in names))
+
+    def device(self, asked: str) -> str:
+        """Return the device of this worker: with several GPUs each has its own."""
+        import torch
+
+        if asked not in ("auto", "cuda") or self.of_here == 1 or not torch.cuda.is_available():
+            return asked
+        return f"cuda:{self.here % torch.cuda.device_count()}"
+
+
+def embed_images(
+    run: str | Path,
+    data: str | Path,
+    folder: str | Path,
+    *,
+    root: str | Path | None = None,
+    split: str = "all",
+    nested: bool = False,
+    class_name: str | None = None,
+    shard_items: int | None = None,
+    batch_size: int | None = None,
+    device: str = "auto",
+    num_workers: int | None = None,
+    quiet: bool = False,
+    trust: bool = False,
+    rank: Rank | None = None,
+    work: Callable[[int], None] | None = None,
+) -> Embedded:
+    """Embed a collection into a folder of Parquet shards, or continue where it was interrupted.
+
+    Args:
+        run: the run folder whose network embeds.
+        data: what `weiss.catalogue.build_index` takes, but no table.
+        folder: where to write. The same call may run there several times at once, also on several
+            machines that share the folder.
+        root: as for `build_index`, as ``split``, ``nested`` and ``class_name``.
+        split: see ``root``.
+        nested: see ``root``.
+        class_name: see ``root``.
+        shard_items: rows of a shard; 2048 or a little more by default. A killed worker loses the
+            shard that it was at.
+        batch_size: pictures of a forward pass; the recipe's by default.
+        device: where to embed.
+        num_workers: decoding processes; one for each core by default.
+        quiet: print nothing.
+        trust: as for `weiss.runs.Run`.
+        rank: which of several workers this is; torchrun's by default.
+        work: embeds the missing shards in the place of this process: it is called with their
+            number.
+
+    Raises:
+        ValueError: the data, the run or the folder cannot be used, or the folder holds embeddings
+            of other images or of another network.
+    """
+    begun, rank, out = time.monotonic(), rank or Rank.of_torchrun(), EmbeddingsFolder(folder)
+    imported_pyarrow()  # now, not when the first shard is embedded
+    check_batch_size(batch_size)
+    if shard_items is not None:
+        a_count("--shard-items", shard_items, "embedding")
+    # Workers on other machines embed by the folder's own copy of the model.
+    named = {} if Path(run) == out.model else {"RUN": Path(run)}
+    if str(data) not in DATASETS:
+        named["IMAGES"] = Path(data)
+    refuse_overlap(out.folder, named)
+    source = Run(run, trust=trust)
+    network = network_of_run(source, rank.device(device) if work is None else "cpu")
+    opening = {"root": root, "split": split, "nested": nested, "class_name": class_name}
+    collection, further, digest = _opened(data, opening)
+    embedder = embedder_of(network, source, batch_size)
+    wanted = Contents(
+        format=FORMAT,
+        weiss_version=__version__,
+        name=collection.name,
+        split=split,
+        num_items=len(collection.table),
+        several_labels=any(len(each) > 1 for each in collection.classes),
+        shard_items=shard_items or embedder.block_size,
+        batch_size=embedder.batch_size,
+        data_digest=digest,
+        left_out=[list(each) for each in collection.left_out],
+        model=network.manifest_facts("model"),
+        scores=dict(network.facts["scores"]),
+    )
+    contents = out.begin(wanted, lambda path: copy_model(source, path))
+    out.remove_damaged(contents)
+    before = contents.num_items - sum(len(contents.rows(n)) for n in out.missing(contents))
+    if work is not None:
+        if missing := out.missing(contents):
+            work(len(missing))
+    else:
+        cores = max(1, usable_cores() // rank.of_here)
+        workers = num_workers if num_workers is not None or rank.of_here == 1 else cores
+        total = contents.num_items
+        with Bar(total, f"embedding {collection.name}", unit="images", delay=1.0) as bar:
+            advance = (lambda worth: None) if quiet or rank.number else bar.advance
+            advance(before)
+            for shards in _until_done(out, contents, rank):
+                blocks = embedded_blocks(
+                    collection,
+                    embedder,
+                    ((number, contents.rows(number)) for number in shards),
+                    num_workers=workers,
+                    advance=advance,
+                )
+                for number, block in blocks:
+                    out.write_shard(contents, number, collection, block, further)
+                    shards.release(number)
+    skipped = out.finish(contents)
+    seconds = time.monotonic() - begun
+    lines = _lines(collection, contents, before, seconds, skipped, out.folder)
+    if not quiet and not rank.number:
+        print("\n".join(lines), flush=True)
+    return Embedded(contents.num_items, tuple(skipped), seconds, lines)
+
+
+def _opened(data: str | Path, opening: Mapping[str, Any]) -> tuple[Collection, Any, str]:
+    """Return the collection, the further columns of a list or None, and a digest of both."""
+    collection = open_collection(data, **opening)
+    digest, further = data_digest(collection), None
+    path = Path(data)
+    if str(data) not in DATASETS and path.suffix.lower() in LISTS and path.is_file():
+        further = further_columns(path, collection.table)
+        digest += hashlib.sha256(path.read_bytes()).hexdigest()
+    if further is not None and (taken := sorted({*own_columns()} & {*further.column_names})):
+        raise ValueError(
+            f"further columns of {path} must have names of their own; {some(taken)} would be those "
+            "of the embeddings. Rename them."
+        )
+    return collection, further, digest
+
+
+def _until_done(out: EmbeddingsFolder, contents: Contents, rank: Rank) -> Iterator[Claims]:
+    """Yield claims on missing shards, own share first, until none is missing.
+
+    What another worker holds is waited for: if it dies, its shard is taken.
+    """
+    while missing := out.missing(contents):
+        start = len(missing) * rank.number // rank.of
+        with Claims(out, missing[start:] + missing[:start]) as claims:
+            yield claims
+            has_worked = claims.num_taken > 0
+        if not has_worked:
+            time.sleep(WAIT_SECONDS)
+
+
+def _lines(
+    collection: Collection,
+    contents: Contents,
+    before: int,
+    seconds: float,
+    skipped: list[tuple[str, str]],
+    folder: Path,
+) -> tuple[str, ...]:
+    new = contents.num_items - before
+    speed = f"embedded at {new / max(seconds, 1e-9):,.0f} images/s" if new else "embedded earlier"
+    speed += f", {before:,} earlier" if before and new else ""
+    lines = [
+        f"{contents.name}: {contents.num_items:,} images in {contents.num_shards:,} shards, "
+        f"{contents.model['embedding_size']} dimensions, {speed}",
+        *collection.remarks,
+    ]
+    if skipped:
+        lines.append(
+            f"{len(skipped):,} could not be read, without a vector ({SKIPPED} lists them):"
+        )
+        lines += [f"  {name}: {why}" for name, why in skipped[:10]]
+        lines += [f"  and {len(skipped) - 10:,} more"] if len(skipped) > 10 else []
+    lines.append(f"Wrote {folder}. Index it: weiss index {folder} --out INDEX")
+    return tuple(lines)
