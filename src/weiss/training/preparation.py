@@ -146,7 +146,7 @@ def _try_once(loss: nn.Module, experiment: Experiment) -> None:
     if not isinstance(loss, MeanFieldLoss):
         return
     with torch.no_grad():
-        embeddings = loss.fields.new_ones(1, loss.fields.shape[1])  # a shard may be empty
+        embeddings = loss.fields.new_ones(1, loss.fields.shape[-1])  # a shard may be empty
         labels = torch.zeros(1, dtype=torch.int64, device=embeddings.device)
         if experiment.table.is_multi_label:
             labels = one_hot(labels, experiment.num_classes)
