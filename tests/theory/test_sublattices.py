@@ -117,7 +117,9 @@ def test_one_field_a_class_is_the_loss_without_the_option_to_the_last_bit(name):
         torch.manual_seed(1)
         one = weiss.make_loss(name, 30, 16, impl=impl, reg_weight=0.1, fields_per_class=1)
         assert one.fields.shape == (30, 16)
-        for a, b in zip(found(one, embeddings, labels), found(plain, embeddings, labels), strict=True):
+        for a, b in zip(
+            found(one, embeddings, labels), found(plain, embeddings, labels), strict=True
+        ):
             assert torch.equal(a, b)
 
 
