@@ -1,4 +1,4 @@
-"""Several fields a class: every loss against nested loops, its limits, its kernels, its refusals."""
+"""Several fields a class: losses against nested loops, limits, kernels, refusals."""
 
 import loops
 import pytest
