@@ -17,7 +17,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MASK = 2**64 - 1
 # The first index is the use of the numbers, so that two uses never share any.
 ORDER, CLASSES, SMALL, LARGE, CROPS, SPLITS, FOLDS, JITTER, SHEET, QUERIES, STEPS = range(1, 12)
-TRIALS, VIEWS, FONTS = 12, 13, 14
+TRIALS, VIEWS, FONTS, SPREAD = 12, 13, 14, 15
 
 
 def uniform(seed: int, *where: int | Array) -> Array:

@@ -21,6 +21,7 @@ from weiss.catalogue.records import damaged, printable
 from weiss.runs import recipe_from_dict
 from weiss.runs.folder import Run
 from weiss.theory.distances import unit
+from weiss.theory.sublattices import each_of, rows_of
 
 SAMPLE = 20_000
 """Items that the projection is fitted to; all items are projected."""
@@ -67,13 +68,17 @@ def make_map(vectors: Array, ids: Array, fields: Array, field_names: tuple[str, 
 
 
 def mean_fields(run: Run) -> tuple[Array, tuple[str, ...]]:
-    """Return the mean fields ``(m, D)`` of unit length and their classes; m is 0 without any."""
+    """Return the mean fields ``(m, D)`` of unit length and their classes; m is 0 without any.
+
+    A class with several fields is there with each of them.
+    """
     recipe, names = recipe_from_dict(run.recipe()), (run.model_facts() or {})["class_names"]
     if not recipe.loss.has_fields or not names:  # without classes it has not trained
         return np.zeros((0, recipe.backbone.embedding_size or 0), dtype=np.float32), ()
     fields = run.loss().fields
     assert isinstance(fields, nn.Parameter)
-    return unit(fields.detach().float()).numpy(), tuple(printable(str(name)) for name in names)
+    shown = [printable(str(name)) for name in names for _ in range(each_of(fields))]
+    return unit(rows_of(fields.detach().float())).numpy(), tuple(shown)
 
 
 def principal_axes(vectors: Array) -> tuple[Array, Array, float]:

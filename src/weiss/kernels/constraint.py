@@ -4,7 +4,8 @@
 
 Every ordered pair is computed with its first field, whose gradient is then twice that of the
 pairs it is first in, since both orders count. So the second field may lie in another process: only
-its vector is needed.
+its vector is needed. With several fields a class, ``(C, S, D)``, the distance of two classes is the
+soft minimum over all pairs of their fields.
 
 Dimensions: C fields of this process, b and c rows of two blocks, D embedding size.
 """
@@ -15,6 +16,7 @@ from torch import Tensor
 from weiss.kernels.geometry import GEOMETRIES
 from weiss.kernels.problem import Problem, Shard
 from weiss.theory.interactions import LogLink
+from weiss.theory.sublattices import by_pair, each_of, from_pairs, rows_of, shares, soft_minimum
 
 WIDTH = {"cpu": 1024, "cuda": 8192}
 """Fields in a block."""
@@ -32,15 +34,19 @@ def constraint(
     link = problem.interactions.repulsion_link
     divides = link.rate if isinstance(link, LogLink) and problem.reg_scale == "released" else 1.0
     value = torch.zeros((), dtype=dtype, device=fields_CD.device)
-    width = WIDTH.get(fields_CD.device.type, WIDTH["cuda"])
+    each, gamma = each_of(fields_CD), problem.gamma
+    width = max(WIDTH.get(fields_CD.device.type, WIDTH["cuda"]) // each, 1)
     sums_CD = torch.zeros_like(fields_CD, dtype=dtype) if gradient_CD is not None else None
     for first, other_cD in shard.all_blocks(fields_CD.detach(), width):
         other_cD = other_cD.to(dtype)
         for low in range(0, len(fields_CD), width):
             rows_bD = fields_CD[low : low + width].detach().to(dtype)
             # These rows are the batch of this geometry, so their gradient is added up.
-            geometry = GEOMETRIES[problem.distance](rows_bD, sums_CD is not None, False)
-            dist_bc, pull_back = geometry.measure(other_cD)
+            geometry = GEOMETRIES[problem.distance](rows_of(rows_bD), sums_CD is not None, False)
+            dist_bc, pull_back = geometry.measure(rows_of(other_cD))
+            if gamma is not None:
+                dist_bcS = by_pair(dist_bc, each)
+                dist_bc = soft_minimum(dist_bcS, gamma)
             energy_bc, slope_bc = problem.repulsion_and_slope(dist_bc)
             if isinstance(link, LogLink):
                 slope_bc = slope_bc * energy_bc.sigmoid() / divides
@@ -50,10 +56,14 @@ def constraint(
                 psi_bc.diagonal(offset).zero_()  # a field does not meet itself
             value += psi_bc.square().sum() * factor
             if sums_CD is not None:
-                pull_back(psi_bc * slope_bc * (4 * factor))
+                by_dist_bc = psi_bc * slope_bc * (4 * factor)
+                if gamma is not None:
+                    by_dist_bcS = shares(dist_bcS, gamma).mul_(by_dist_bc[:, :, None])
+                    by_dist_bc = from_pairs(by_dist_bcS, each)
+                pull_back(by_dist_bc)
                 part_bD = geometry.gradient()
                 assert part_bD is not None
-                sums_CD[low : low + width] += part_bD
+                sums_CD[low : low + width] += part_bD.view_as(rows_bD)
     if gradient_CD is not None and sums_CD is not None:
         gradient_CD += sums_CD.to(gradient_CD.dtype)
     return value

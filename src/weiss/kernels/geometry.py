@@ -10,7 +10,10 @@ fields. Normalisation is part of it: no normalised copy of the fields is ever ma
 and the same h gives the batch's gradient, ``sum_c h_ic M_c``, up to the projection that belongs to
 the normalisation of x.
 
-Dimensions: B batch, c classes of a block, D embedding size.
+With several fields a class (`JoinedGeometry`) a block has the rows of all fields of its classes,
+and the distances to the fields of a class are joined.
+
+Dimensions: B batch, c classes of a block, S fields of a class, D embedding size.
 """
 
 from abc import ABC, abstractmethod
@@ -20,6 +23,7 @@ import torch
 from torch import Tensor
 
 from weiss.theory.distances import euclidean_distance, inverse_length
+from weiss.theory.sublattices import by_class, rows_of, shares, soft_minimum
 
 PullBack = Callable[[Tensor], Tensor | None]
 
@@ -120,6 +124,34 @@ class EuclideanGeometry(Geometry):
         return self.total_BD
 
 
+class JoinedGeometry(Geometry):
+    """The soft minimum of the distances to the S fields of a class, given as ``(c, S, D)``.
+
+    The distances to all fields of a block, ``(B, c S)``, live as long as the block.
+    """
+
+    def __init__(self, inner: Geometry, gamma: float) -> None:
+        self.inner, self.gamma = inner, gamma
+        self.x_BD, self.wants_x, self.wants_fields = inner.x_BD, inner.wants_x, inner.wants_fields
+
+    def measure(self, fields_cD: Tensor) -> tuple[Tensor, PullBack]:
+        """See `Geometry`; the fields are ``(c, S, D)``, and so is their gradient."""
+        each, gamma = fields_cD.shape[1], self.gamma
+        dist_BF, pull_back = self.inner.measure(rows_of(fields_cD))
+        dist_BcS = by_class(dist_BF, each)
+
+        def pull_back_all(slope_Bc: Tensor) -> Tensor | None:
+            slope_BcS = shares(dist_BcS, gamma).mul_(slope_Bc[:, :, None])
+            rows_FD = pull_back(slope_BcS.flatten(1))
+            return None if rows_FD is None else rows_FD.view_as(fields_cD)
+
+        return soft_minimum(dist_BcS, gamma), pull_back_all
+
+    def gradient(self) -> Tensor | None:
+        """See `Geometry`."""
+        return self.inner.gradient()
+
+
 def _add_rows(
     total_ND: Tensor, into_N: Tensor, vectors_ND: Tensor, from_N: Tensor, weight_N: Tensor
 ) -> None:
@@ -134,3 +166,11 @@ def _add_rows(
 
 
 GEOMETRIES: dict[str, type[Geometry]] = {"cosine": CosineGeometry, "euclidean": EuclideanGeometry}
+
+
+def geometry_of(
+    distance: str, gamma: float | None, x_BD: Tensor, wants_x: bool, wants_fields: bool
+) -> Geometry:
+    """Return the geometry of a loss; ``gamma`` is None for one field a class."""
+    inner = GEOMETRIES[distance](x_BD, wants_x, wants_fields)
+    return inner if gamma is None else JoinedGeometry(inner, gamma)

@@ -27,12 +27,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from weiss.kernels.geometry import GEOMETRIES, Geometry, PullBack
+from weiss.kernels.geometry import Geometry, PullBack, geometry_of
 from weiss.kernels.problem import Found, Problem, Shard, Task
 from weiss.kernels.streaming import BatchWeights, attraction_of, blocks, columns_of
 from weiss.theory.distances import working_dtype
 from weiss.theory.interactions import Link, LogLink
 from weiss.theory.membership import Membership
+from weiss.theory.sublattices import each_of
 
 
 def stream_rest(task: Task) -> Found:
@@ -43,7 +44,9 @@ def stream_rest(task: Task) -> Found:
     assert sharing is not None
     dtype, num_here = working_dtype(embeddings_BD, fields_CD), len(fields_CD)
     x_BD = embeddings_BD.detach().to(dtype)
-    geometry = GEOMETRIES[problem.distance](x_BD, wants_embeddings, wants_fields)
+    wanted = wants_embeddings, wants_fields
+    geometry = geometry_of(problem.distance, problem.gamma, x_BD, *wanted)
+    rows = len(x_BD) * each_of(fields_CD)  # of a column: distances to all fields of a class
     batch = BatchWeights(problem, members, dtype)
     scale = batch.scale if sharing.divides_by == "present" else 1 / shard.num_classes
     is_full, wants = sharing.keeps == "full", wants_embeddings or wants_fields
@@ -53,7 +56,7 @@ def stream_rest(task: Task) -> Found:
     rows_P = x_BD.new_full((len(members.slot_P),), link.empty(dtype))
     only = None
 
-    for low, high in blocks(len(x_BD), num_here, fields_CD.device):
+    for low, high in blocks(rows, num_here, fields_CD.device):
         block = _measured(problem, geometry, batch, fields_CD[low:high], shard.first + low)
         total_C[low:high] = link.sum(link.times(block.energy_Pc, batch_weights(batch)), dim=0)
         if is_full:
@@ -74,7 +77,7 @@ def stream_rest(task: Task) -> Found:
         total_C = torch.cat([total_C, total_C.new_zeros(1)])
         total_C[column_K.masked_fill(~is_here_K, num_here)] = total_K
         total_C = total_C[:num_here]
-        for low, high in blocks(len(x_BD), num_here, fields_CD.device) if wants else ():
+        for low, high in blocks(rows, num_here, fields_CD.device) if wants else ():
             fields_cD, first = fields_CD[low:high], shard.first + low
             block = only or _measured(problem, geometry, batch, fields_cD, first)
             rows_cD = _pulled_back(block, link, batch, total_C[low:high], total_K, scale)

@@ -134,6 +134,8 @@ def _implementation(task: Task, owner: str, impl: str, matmul_dtype: str) -> str
             )
         return impl
     num_classes = fields_CD.shape[0]  # len() is slower, which small problems notice
+    if fields_CD.ndim == 3:
+        num_classes *= fields_CD.shape[1]  # several fields a class are as many distances
     # With the soft constraint the plain formula has distances of all fields among each other.
     size = max(task.embeddings_BD.shape[0], num_classes if problem.reg_weight else 0) * num_classes
     compiles = size <= COMPILED_DISTANCES and torch.compiler.is_compiling()
@@ -181,6 +183,8 @@ def _why_not_triton(task: Task, matmul_dtype: str) -> str | None:
     if problem.distance != "cosine":
         return f"its kernels know the cosine distance, not {problem.distance!r}"
     form = problem.form
+    if problem.gamma is not None:
+        return "its kernels know one field a class (fields_per_class=1)"
     if problem.interactions.sharing is not None:
         return "its kernels give every pair of classes a link of its own"
     if form is None:
@@ -261,6 +265,8 @@ def _why_not_skip(problem: Problem, chosen: str, labels: Tensor, parts: int) -> 
         return "impl='reference' is the plain formula over all pairs"
     if problem.distance != "cosine":
         return f"it knows the cosine distance, not {problem.distance!r}"
+    if problem.gamma is not None:
+        return "it knows one field a class (fields_per_class=1)"
     if problem.form is None:
         return "the interactions have no closed form, so their range is not known"
     if not problem.is_hinge:

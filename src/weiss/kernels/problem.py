@@ -68,6 +68,7 @@ class Problem:
         average: ``"classes"``, ``"samples"`` or ``"none"``.
         reg_weight: lambda of the soft constraint.
         reg_scale: ``"paper"`` or ``"released"``.
+        gamma: of the soft minimum over the fields of a class; None for one field a class.
     """
 
     interactions: Interactions
@@ -75,11 +76,12 @@ class Problem:
     average: str
     reg_weight: float = 0.0
     reg_scale: str = "paper"
+    gamma: float | None = None
 
     @property
     def rest(self) -> tuple[object, ...]:
         """All settings except the interactions, which may not compare by value."""
-        return self.distance, self.average, self.reg_weight, self.reg_scale
+        return self.distance, self.average, self.reg_weight, self.reg_scale, self.gamma
 
     @cached_property
     def form(self) -> ClosedForm | None:
@@ -146,7 +148,7 @@ class Task(NamedTuple):
     Attributes:
         problem: the loss.
         embeddings_BD: the whole batch.
-        fields_CD: the fields, or a shard of them.
+        fields_CD: the fields, or a shard of them; ``(C, S, D)`` with several fields a class.
         classes: of the batch, counted over all shards: labels, or grouped; fused kernels, which
             group the batch themselves, take class indices ``(B,)``.
         shard: which classes the fields belong to.

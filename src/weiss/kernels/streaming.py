@@ -21,6 +21,7 @@ gradient is zero may be in it or not, and no bit changes.
 
 A shard of the fields (`Shard`) does the same for its own columns. The present classes of other
 shards enter through one table of ``N_cc'``, ``(K, K)``, that the shards add up between them.
+Several fields a class, ``(C, S, D)``, change the geometry alone: a block then has fewer classes.
 
 Dimensions: B batch, C classes (of the shard), c classes of a block, K slots, P memberships.
 """
@@ -31,11 +32,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from weiss.kernels.geometry import GEOMETRIES, CosineGeometry, Geometry, PullBack
+from weiss.kernels.geometry import CosineGeometry, Geometry, PullBack, geometry_of
 from weiss.kernels.problem import Found, Problem, Shard, Task
 from weiss.theory.distances import working_dtype
 from weiss.theory.interactions import LinearLink, Link, LogLink
 from weiss.theory.membership import Membership
+from weiss.theory.sublattices import each_of
 
 ELEMENTS = {"cpu": 2**20, "cuda": 2**25}
 """Distances in a block: a block and its few companions fit the cache, or fill a GPU."""
@@ -60,7 +62,8 @@ def stream(task: Task, *, skips: bool = False) -> Found:
     assert isinstance(members, Membership)
     dtype = working_dtype(embeddings_BD, fields_CD)
     x_BD = embeddings_BD.detach().to(dtype)
-    geometry = GEOMETRIES[problem.distance](x_BD, wants_embeddings, wants_fields)
+    wanted = wants_embeddings, wants_fields
+    geometry = geometry_of(problem.distance, problem.gamma, x_BD, *wanted)
     batch = BatchWeights(problem, members, dtype)
     gradient_CD = torch.empty_like(fields_CD) if wants_fields else None
     column_K, is_here_K = columns_of(members, shard, len(fields_CD))
@@ -69,7 +72,7 @@ def stream(task: Task, *, skips: bool = False) -> Found:
     is_absent_C.index_fill_(0, column_K.masked_fill(~is_here_K, len(fields_CD)), False)
     value = torch.zeros((), dtype=dtype, device=fields_CD.device)
     visited = torch.zeros((), dtype=torch.long, device=fields_CD.device)
-    for low, high in blocks(len(x_BD), len(fields_CD), fields_CD.device):
+    for low, high in blocks(len(x_BD) * each_of(fields_CD), len(fields_CD), fields_CD.device):
         fields_cD = fields_CD[low:high].detach().to(dtype)
         absent_c = is_absent_C[low:high]
         measured = geometry.measure(fields_cD)

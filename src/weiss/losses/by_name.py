@@ -21,6 +21,7 @@ from weiss.losses.rest_multi_similarity import (
     MeanFieldRestMultiSimilarityLoss,
     RestMultiSimilarityLoss,
 )
+from weiss.theory.sublattices import DEFAULT_GAMMA
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,10 @@ def loss_settings(name: str, given: dict[str, Any]) -> dict[str, Any]:
         0.02
     """
     entry = LOSSES[checks.one_of("name", name, LOSSES, "loss_settings")]
-    return entry.settings() | given
+    settings = entry.settings() | given
+    if settings.get("fields_per_class", 1) != 1 and entry.class_lr_scale == FIELD_LR_SCALE:
+        settings.setdefault("fields_gamma", DEFAULT_GAMMA)  # refused for one field a class
+    return settings
 
 
 def make_loss(name: str, num_classes: int, embedding_size: int, **arguments: Any) -> nn.Module:

@@ -24,7 +24,7 @@ from weiss.losses.modules import MeanFieldLoss, PairLoss
 from weiss.theory.distances import unit, working_dtype
 
 CLASSES_IN_ROWS = ("fields", "proxies")
-"""Names of parameters ``(C, D)``; those of `CLASSES_IN_COLUMNS` are ``(D, C)``."""
+"""Names of parameters ``(C, D)`` or ``(C, S, D)``; those of `CLASSES_IN_COLUMNS` are ``(D, C)``."""
 
 
 def prefix_of_class_vectors(name: str, vectors: Tensor, size: int) -> Tensor:
@@ -32,13 +32,13 @@ def prefix_of_class_vectors(name: str, vectors: Tensor, size: int) -> Tensor:
 
     Args:
         name: of the parameter, also with those of modules before a dot.
-        vectors: ``(C, D)``, or ``(D, C)`` for a name of `CLASSES_IN_COLUMNS`.
+        vectors: ``(C, D)`` or ``(C, S, D)``, or ``(D, C)`` for a name of `CLASSES_IN_COLUMNS`.
         size: d.
 
     Returns:
-        ``(C, d)``, or ``(d, C)``.
+        ``(C, d)`` or ``(C, S, d)``, or ``(d, C)``.
     """
-    return vectors[:size] if _last(name) in CLASSES_IN_COLUMNS else vectors[:, :size]
+    return vectors[:size] if _last(name) in CLASSES_IN_COLUMNS else vectors[..., :size]
 
 
 class Matryoshka(nn.Module):

@@ -27,6 +27,14 @@ from weiss.theory.derivation import AVERAGES, mean_field_loss, pair_loss, soft_c
 from weiss.theory.distances import DISTANCES, working_dtype
 from weiss.theory.interactions import Interactions
 from weiss.theory.membership import Membership, members_of_a_batch
+from weiss.theory.sublattices import (
+    DEFAULT_GAMMA,
+    by_class,
+    by_pair,
+    each_of,
+    rows_of,
+    soft_minimum,
+)
 
 REG_SCALES = ("paper", "released")
 FIELDS_AT_A_TIME = 8192
@@ -69,12 +77,19 @@ class MeanFieldOptions(PairOptions):
             CUDA device, with sums in float32; gradients have two or three digits. Never by
             autocast.
         fluctuations: ``"second"`` adds what spread costs, see `weiss.theory.fluctuations`.
+        fields_per_class: S, how many fields a class has. The distance to a class is the soft
+            minimum of those to its fields, see `weiss.theory.sublattices`; in plain PyTorch on
+            every device.
+        fields_gamma: inverse temperature of that soft minimum, greater than 0; 80 by default. Must
+            be left out for one field a class.
     """
 
     reg_scale: NotRequired[str]
     skip: NotRequired[str]
     matmul_dtype: NotRequired[str]
     fluctuations: NotRequired[str]
+    fields_per_class: NotRequired[int]
+    fields_gamma: NotRequired[float | None]
     max_labels_per_sample: NotRequired[int | None]
 
 
@@ -249,12 +264,16 @@ class MeanFieldLoss(_DerivedLoss):
         skip: see `MeanFieldOptions`.
         matmul_dtype: see `MeanFieldOptions`.
         fluctuations: see `MeanFieldOptions`.
+        fields_per_class: see `MeanFieldOptions`.
+        fields_gamma: see `MeanFieldOptions`.
         **options: see `PairOptions`.
 
     Attributes:
         fields: ``(num_classes, embedding_size)`` parameter, one mean field a class, drawn from
             N(0, 1). Under cosine only the direction of a field matters. With fewer rows where
-            processes share the classes (`weiss.losses.shards`).
+            processes share the classes (`weiss.losses.shards`). ``(num_classes, S,
+            embedding_size)`` with S > 1 fields a class.
+        fields_gamma: None for one field a class.
         shard: which classes these are.
     """
 
@@ -276,6 +295,8 @@ class MeanFieldLoss(_DerivedLoss):
         skip: str = "auto",
         matmul_dtype: str = "float32",
         fluctuations: str = "none",
+        fields_per_class: int = 1,
+        fields_gamma: float | None = None,
         **options: Unpack[PairOptions],
     ) -> None:
         super().__init__(interactions, distance, **options)
@@ -289,7 +310,10 @@ class MeanFieldLoss(_DerivedLoss):
         self.max_labels_per_sample = max_labels_per_sample
         self.skip = checks.one_of("skip", skip, SKIPS, self._owner)
         self.matmul_dtype = checks.one_of("matmul_dtype", matmul_dtype, MATMUL_DTYPES, self._owner)
-        fields = torch.empty(num_classes, embedding_size)
+        each = checks.count("fields_per_class", fields_per_class, self._owner)
+        self.fields_gamma = self._checked_gamma(fields_gamma, each)
+        shape = (num_classes, embedding_size)
+        fields = torch.empty(shape if each == 1 else (num_classes, each, embedding_size))
         # On "meta" there are no values to draw, and torch would load sympy for it.
         self.fields = nn.Parameter(fields if fields.is_meta else fields.normal_())
         self.shard = Shard(0, num_classes)
@@ -297,6 +321,22 @@ class MeanFieldLoss(_DerivedLoss):
         self._visits: dict[str, Any] = {}
         self._problem: Problem | None = None
         self._graphs = CudaGraphs()
+
+    def _checked_gamma(self, given: float | None, each: int) -> float | None:
+        if each > 1:
+            gamma = DEFAULT_GAMMA if given is None else given
+            return checks.number("fields_gamma", gamma, self._owner, above=0.0)
+        if given is not None:
+            raise ValueError(
+                f"fields_gamma must be left out for {self._owner} with one field a class, which "
+                f"leaves nothing to join; got {given!r}. Or set fields_per_class."
+            )
+        return None
+
+    @property
+    def fields_per_class(self) -> int:
+        """S, the number of fields of a class."""
+        return each_of(self.fields)
 
     def _value(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         if torch.is_grad_enabled():  # without a gradient there is nothing to skip
@@ -329,7 +369,8 @@ class MeanFieldLoss(_DerivedLoss):
 
     def _described(self) -> Problem:
         """Describe the loss to the kernels; a new description only if a setting has changed."""
-        known, rest = self._problem, (self.distance, self.average, self.reg_weight, self.reg_scale)
+        known = self._problem
+        rest = (self.distance, self.average, self.reg_weight, self.reg_scale, self.fields_gamma)
         if known is None or known.interactions is not self.interactions or known.rest != rest:
             known = self._problem = Problem(self.interactions, *rest)
         return known
@@ -346,20 +387,30 @@ class MeanFieldLoss(_DerivedLoss):
 
     def _reference(self, embeddings: Tensor, members: Membership) -> Tensor:
         """Compute the formula as it stands."""
-        dist_BC = self._distance(embeddings, self.fields)
+        dist_BC = self._to_classes(embeddings, self.fields)
         loss = mean_field_loss(self.interactions, dist_BC, members, self.average)
         if self.reg_weight:
-            dist_CC = self._distance(self.fields, self.fields)
+            rows_FD = rows_of(self.fields)
+            dist_CC = self._distance(rows_FD, rows_FD)
+            if self.fields_gamma is not None:
+                dist_CC = soft_minimum(by_pair(dist_CC, self.fields_per_class), self.fields_gamma)
             soft = soft_constraint(self.interactions, dist_CC, self.reg_scale)
             loss = loss + self.reg_weight * soft
         if self.fluctuations == "second":
             loss = loss + beyond.correction(self.interactions, embeddings, self.fields, members)
         return loss
 
+    def _to_classes(self, embeddings: Tensor, fields: Tensor) -> Tensor:
+        """Return the distances ``(B, C)`` of samples to classes with these fields."""
+        dist_BF = self._distance(embeddings, rows_of(fields))
+        if self.fields_gamma is None:
+            return dist_BF
+        return soft_minimum(by_class(dist_BF, each_of(fields)), self.fields_gamma)
+
     @property
-    def class_vectors(self) -> Tensor:
-        """The fields ``(C, D)``, under the name that other losses' class vectors have too."""
-        return self.fields
+    def class_vectors(self) -> Tensor | None:
+        """The fields ``(C, D)``, as other losses call their class vectors; None with several."""
+        return self.fields if self.fields_gamma is None else None
 
     def get_logits(self, embeddings: Tensor) -> Tensor:
         """Return how close each sample is to each class: the cosine, or minus the distance.
@@ -374,11 +425,11 @@ class MeanFieldLoss(_DerivedLoss):
         embeddings = self._checked(embeddings)
         with torch.autocast(embeddings.device.type, enabled=False):
             if self.shard.parts == 1:
-                dist_BC = self._distance(embeddings, self.fields)
+                dist_BC = self._to_classes(embeddings, self.fields)
             else:
                 with torch.no_grad():
                     shown = self.shard.all_blocks(self.fields.detach(), FIELDS_AT_A_TIME)
-                    dist_BC = torch.cat([self._distance(embeddings, x) for _, x in shown], dim=1)
+                    dist_BC = torch.cat([self._to_classes(embeddings, x) for _, x in shown], dim=1)
         return 1.0 - dist_BC if self.distance == "cosine" else -dist_BC
 
     def _apply(self, *given: Any, **options: Any) -> Any:
@@ -402,5 +453,8 @@ class MeanFieldLoss(_DerivedLoss):
         sizes = f"num_classes={self.num_classes}, embedding_size={self.embedding_size}"
         if self.shard.parts > 1:
             sizes += f", classes_here={self.shard.first}:{self.shard.first + len(self.fields)}"
+        if self.fields_gamma is not None:
+            joined = f"fields_per_class={self.fields_per_class}, fields_gamma={self.fields_gamma:g}"
+            sizes += f", {joined}"
         more = "" if self.fluctuations == "none" else f", fluctuations={self.fluctuations!r}"
         return f"{sizes}, {super().extra_repr()}, reg_weight={self.reg_weight:g}{more}"

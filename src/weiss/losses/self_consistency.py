@@ -130,7 +130,15 @@ def follow_class_means(
         embeddings: ``(B, D)``.
         labels: ``(B,)`` classes or ``(B, C)`` multi-hot.
         momentum: the share of the old field that stays.
+
+    Raises:
+        ValueError: the classes have several fields.
     """
+    if loss.fields_per_class > 1:
+        raise ValueError(
+            "fields_per_class must be 1 to follow class means: one mean cannot place several "
+            f"fields; got {loss.fields_per_class}. Train the fields, or use solve_fields."
+        )
     batch = ClassMeans(loss.shard.num_classes, embeddings.shape[1], embeddings.device)
     batch.add(embeddings, labels)
     here = slice(loss.shard.first, loss.shard.first + len(loss.fields))

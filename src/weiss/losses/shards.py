@@ -99,7 +99,7 @@ def even_sizes(total: int, number: int) -> list[int]:
 
 
 def whole_fields(loss: MeanFieldLoss) -> Tensor:
-    """Return the fields ``(C, D)`` of all classes, a copy; all processes must call it together.
+    """Return the fields ``(C, ...)`` of all classes, a copy; all processes must call it together.
 
     ``loss.load_state_dict`` takes whole fields in any number of processes.
     """
@@ -147,7 +147,7 @@ def _refuse_different(loss: MeanFieldLoss, counts: list[int], group: Any) -> Non
     """Refuse fields that differ between processes, by comparing weighted sums."""
     fields = loss.fields.detach()
     place_C = torch.arange(1, len(fields) + 1, dtype=torch.float64, device=fields.device)
-    sums_C = fields.sum(dim=1, dtype=torch.float64)
+    sums_C = fields.flatten(1).sum(dim=1, dtype=torch.float64)
     facts = torch.stack([sums_C.sum(), sums_C @ place_C, place_C[-1]])
     facts = torch.cat([facts, facts.new_tensor(counts)])
     others = facts.clone()

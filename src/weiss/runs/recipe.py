@@ -163,6 +163,13 @@ class Recipe(Section):
                 f"to class means by itself; got {fields.start!r}."
             )
 
+        each = loss.arguments.get("fields_per_class", 1)
+        if fields.how == "class_mean" and each != 1:
+            yield (
+                "fields.how must be 'joint' or 'alternating' for several fields a class, which one "
+                f"class mean cannot track; got 'class_mean' with loss.fields_per_class={each}."
+            )
+
     def _not_on_features(self) -> Iterator[str]:
         """Yield what contradicts a training on kept features, or needs one."""
         train, is_frozen = self.train, self.backbone.train == FROZEN

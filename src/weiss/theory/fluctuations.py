@@ -52,6 +52,7 @@ NEEDED = {
     "impl": ("auto", "reference"),
     "skip": ("auto", "off"),
     "matmul_dtype": ("float32",),
+    "fields_per_class": (1,),
 }
 """Settings that the correction allows: it is a plain formula over all pairs."""
 
@@ -59,7 +60,7 @@ NEEDED = {
 def checked(
     fluctuations: str,
     interactions: Interactions,
-    settings: Mapping[str, str],
+    settings: Mapping[str, object],
     parts: int,
     owner: str,
 ) -> str:
@@ -91,7 +92,8 @@ def checked(
         if given not in allowed:
             raise ValueError(
                 f"{name} must be {' or '.join(map(repr, allowed))} {asked}; got {given!r}. "
-                "The correction exists only for cosine distance and the plain formula."
+                "The correction exists only for cosine distance, the plain formula and one field a "
+                "class."
             )
     return fluctuations
 

@@ -6,11 +6,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from weiss._base import draws
 from weiss.losses import MeanFieldLoss
 from weiss.losses.self_consistency import class_means_of, solve_fields
 from weiss.runs import Fields
 from weiss.runs.experiment import Experiment
 from weiss.theory.distances import unit
+
+SPREAD = 0.3
+"""How far the fields of a class begin from the class mean, over its length, if there are several:
+far enough that a sample has a nearest one, near enough that all are nearest to their own class."""
 
 
 def place_fields(
@@ -36,7 +41,8 @@ def place_fields(
         if epoch == 0:
             # A solution is close to the class means.
             with torch.no_grad():
-                loss.fields.copy_(class_means_of(embeddings, labels, len(loss.fields)))
+                means_CD = class_means_of(embeddings, labels, len(loss.fields))
+                loss.fields.copy_(_spread(means_CD, loss, experiment))
         if solves:
             passes = range(epoch * settings.passes, (epoch + 1) * settings.passes)
             batches = [rows for p in passes for rows in experiment.sampler.batches(p)]
@@ -56,4 +62,21 @@ def _start_at_class_means(loss: MeanFieldLoss, embeddings: Tensor, experiment: E
     experiment.processes.agree([means_CD])  # on a GPU sums may differ in their last bits
     if loss.distance == "cosine":
         means_CD = unit(means_CD) * math.sqrt(means_CD.shape[1])
-    loss.fields.copy_(means_CD[loss.shard.first :][: len(loss.fields)])
+    means = _spread(means_CD, loss, experiment)
+    loss.fields.copy_(means[loss.shard.first :][: len(loss.fields)])
+
+
+def _spread(means_CD: Tensor, loss: MeanFieldLoss, experiment: Experiment) -> Tensor:
+    """Return class means as they are, or ``(C, S, D)`` fields around them for S > 1 a class.
+
+    Equal fields have equal gradients and would stay equal: each gets a random part of its own, of
+    `SPREAD` times the length of its mean, from the seed of the recipe alone.
+    """
+    each = loss.fields_per_class
+    if each == 1:
+        return means_CD
+    generator = torch.Generator().manual_seed(draws.seed_at(experiment.recipe.seed, draws.SPREAD))
+    shape = (len(means_CD), each, means_CD.shape[1])
+    random_CSD = torch.randn(shape, generator=generator).to(means_CD)
+    length_C = means_CD.norm(dim=1) / math.sqrt(means_CD.shape[1])
+    return means_CD[:, None] + SPREAD * length_C[:, None, None] * random_CSD

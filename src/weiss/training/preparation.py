@@ -148,7 +148,7 @@ def _try_once(loss: nn.Module, experiment: Experiment) -> None:
     if not isinstance(own, MeanFieldLoss):
         return
     with torch.no_grad():
-        embeddings = own.fields.new_ones(1, own.fields.shape[1])  # a shard may be empty
+        embeddings = own.fields.new_ones(1, own.fields.shape[-1])  # a shard may be empty
         labels = torch.zeros(1, dtype=torch.int64, device=embeddings.device)
         if experiment.table.is_multi_label:
             labels = one_hot(labels, experiment.num_classes)
