@@ -190,7 +190,7 @@ def index(
                 **{"threshold": threshold, "replace_old": replace, **embedding},
             }
             if has_vectors:
-                build_index(run / MODEL_FOLDER, run, out, **making)
+                _index_by(run / MODEL_FOLDER, None, str(run), out, making)
             elif images is not None:
                 _index_by(run, dimension, images, out, making)
             else:

@@ -52,15 +52,17 @@ def shares(dist: Tensor, gamma: float) -> Tensor:
 
 def by_class(dist_NF: Tensor, each: int) -> Tensor:
     """Return distances ``(N, C S)`` to all fields as ``(N, C, S)``."""
-    return dist_NF.unflatten(1, (-1, each))
+    return dist_NF.reshape(len(dist_NF), dist_NF.shape[1] // each, each)
 
 
 def by_pair(dist_FF: Tensor, each: int) -> Tensor:
     """Return distances ``(B S, C S)`` between fields as ``(B, C, S S)``, by pairs of classes."""
-    pairs = dist_FF.unflatten(1, (-1, each)).unflatten(0, (-1, each))
-    return pairs.permute(0, 2, 1, 3).flatten(2)
+    left, right = (size // each for size in dist_FF.shape)
+    return dist_FF.reshape(left, each, right, each).permute(0, 2, 1, 3).flatten(2)
 
 
 def from_pairs(pairs: Tensor, each: int) -> Tensor:
     """Return ``(B, C, S S)`` as `by_pair` found it, ``(B S, C S)``."""
-    return pairs.unflatten(2, (each, each)).permute(0, 2, 1, 3).flatten(2).flatten(0, 1)
+    left, right, _ = pairs.shape
+    rows = pairs.reshape(left, right, each, each).permute(0, 2, 1, 3)
+    return rows.reshape(left * each, right * each)

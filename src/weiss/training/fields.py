@@ -79,4 +79,5 @@ def _spread(means_CD: Tensor, loss: MeanFieldLoss, experiment: Experiment) -> Te
     shape = (len(means_CD), each, means_CD.shape[1])
     random_CSD = torch.randn(shape, generator=generator).to(means_CD)
     length_C = means_CD.norm(dim=1) / math.sqrt(means_CD.shape[1])
-    return means_CD[:, None] + SPREAD * length_C[:, None, None] * random_CSD
+    spread_CSD: Tensor = SPREAD * length_C[:, None, None] * random_CSD
+    return means_CD[:, None] + spread_CSD
