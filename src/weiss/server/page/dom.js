@@ -17,6 +17,9 @@ export function make(tag, {text, on = {}, ...attributes} = {}, ...children) {
 
 const kept = new Map();
 
+/** Forget all answers: the server has opened another state of the index. */
+export const forgetAnswers = () => kept.clear();
+
 /** Ask the server; answers to GET are cached, so that the back button is instant. */
 export async function ask(address, options) {
   if (!options && kept.has(address)) return kept.get(address);
@@ -65,6 +68,11 @@ export function picture(source, alt = "") {
   const image = make("img", {src: source, alt, loading: "lazy", decoding: "async", draggable: "false"});
   image.addEventListener("load", () => image.classList.toggle("coarse", image.naturalWidth < 64));
   return image;
+}
+
+/** A name that can break after its signs: names of files have no spaces. */
+export function breakable(name) {
+  return name.split(/(?<=[_/.\-])/).flatMap((part, at) => (at ? [make("wbr"), part] : [part]));
 }
 
 /** The title of an item: its classes, or its name if it has none. */
