@@ -114,7 +114,7 @@ class FieldsAnswer(BaseModel):
 class MapAnswer(BaseModel):
     """All items in two dimensions; lists of n."""
 
-    method: str = Field(description="PCA or UMAP.")
+    method: str = Field(description="PCA, PCA of class means, or UMAP.")
     explained: float | None = Field(
         description="The share of the variance that two dimensions hold; null for UMAP."
     )

@@ -88,16 +88,17 @@ class Follower:
 
         Whatever is wrong with the new one, the old one is kept, and the log gets one line.
         """
-        assert self._folder is not None and self._reopen is not None
+        assert self._folder is not None
+        assert self._reopen is not None
         found = _identity(Path(self._folder) / MANIFEST)
         if found == self._seen and time.monotonic() < self._again:
             return None
         self._seen, self._again = found, float("inf")
         current = self.state.catalogue
-        if not current.is_outdated():
-            self._told = ""
-            return None
         try:
+            if not current.is_outdated():
+                self._told = ""
+                return None
             opened = self._reopen()
             if opened.short_side != current.short_side:
                 raise ValueError(
