@@ -72,7 +72,7 @@ def test_a_request_under_way_finishes_on_the_old_index(index, tmp_path, monkeypa
     folder = shutil.copytree(index, tmp_path / "index")
     old, is_free = opened(folder), threading.Event()
     read, asked = old.vector, threading.Event()
-    monkeypatch.setattr(old, "vector", lambda id: asked.set() or is_free.wait(60) and read(id))
+    monkeypatch.setattr(old, "vector", lambda id: asked.set() or (is_free.wait(60) and read(id)))
     with serving(old, folder=folder, reopen=lambda: opened(folder)) as site:
         answers = []
         request = threading.Thread(

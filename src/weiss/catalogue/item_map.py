@@ -125,7 +125,7 @@ def _class_means(sample: Array, labels: Array | None) -> Array:
     return means_CD
 
 
-def _share(sample: Array, axes_2D: Array) -> float:  # noqa: N803 - shapes
+def _share(sample: Array, axes_2D: Array) -> float:
     """Return the share of the variance of the items that lies along two axes."""
     centred = sample - sample.mean(axis=0, dtype=np.float64)
     total = float((centred**2).sum())
