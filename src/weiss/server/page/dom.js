@@ -78,6 +78,9 @@ export function breakable(name) {
 /** The title of an item: its classes, or its name if it has none. */
 export const titleOf = (item) => (item.classes.length ? item.classes.join(", ") : item.name);
 
+/** The address of the photo of an item; only a server that was given the photos has it. */
+export const originalOf = (item) => `/items/${item.id}/original`;
+
 /** Set the title of the window. */
 export function entitle(...parts) {
   document.title = parts.filter(Boolean).join(" · ");

@@ -1,6 +1,6 @@
 // Search with a photo that is dropped, pasted or chosen, or with an item.
 
-import {$, address, ask, breakable, count, entitle, make, picture, plural, rateOf, say, titleOf} from "./dom.js";
+import {$, address, ask, breakable, count, entitle, make, originalOf, picture, plural, rateOf, say, titleOf} from "./dom.js";
 import {showPictures} from "./viewer.js";
 
 const photos = new Map(); // number -> {file, url, answer, k}, for the back button
@@ -121,8 +121,12 @@ async function examples() {
   return some.map(({first, name, thumbnail}) => ({id: first, name: "", classes: [name], thumbnail}));
 }
 
-/** The name of an item, for the line below its classes; nothing if it is the title. */
-const nameBelow = (item) => (item.name && item.classes.length ? make("span", {class: "soft small name", title: item.name}, ...breakable(item.name)) : "");
+/** The name of an item, for the line below its classes, without a folder that is one of them; nothing if it is the title. */
+function nameBelow(item) {
+  if (!item.name || !item.classes.length) return "";
+  const own = item.classes.find((name) => item.name.startsWith(`${name}/`));
+  return make("span", {class: "soft small name", title: item.name}, ...breakable(own === undefined ? item.name : item.name.slice(own.length + 1)));
+}
 
 /** Picture, class and name of an item, with a link to search with it. */
 export function itemLink(item) {
@@ -168,7 +172,7 @@ export async function showItem(id) {
     if (mine !== turn) return;
     const {item} = answer.query;
     entitle(titleOf(item), about.name);
-    showQuery(item.thumbnail, item.name, item.classes);
+    showQuery(item.thumbnail, item.name, item.classes, about.originals && originalOf(item));
     showAnswer(answer);
   } catch (error) {
     if (mine === turn) showFailure(error);
@@ -186,7 +190,7 @@ function showFailure(error) {
   return showStart();
 }
 
-function showQuery(source, name, classes) {
+function showQuery(source, name, classes, original) {
   $("asked").hidden = false;
   $("asked-picture").src = source;
   $("asked-picture").alt = `The query: ${name}`;
@@ -194,6 +198,7 @@ function showQuery(source, name, classes) {
   $("asked-picture").onload = () => $("asked-picture").classList.toggle("coarse", $("asked-picture").naturalWidth < 64);
   $("asked-picture").onerror = () => ($("asked-picture").hidden = true); // the server reads formats that a browser cannot show
   const links = classes.map((own) => make("a", {class: "chip", href: address({class: own}), text: own}));
+  if (original) links.push(make("a", {class: "chip", href: original, target: "_blank", rel: "noopener", text: "Open the original"}));
   $("asked-words").replaceChildren(
     make("span", {class: "soft small", text: "Searching with"}),
     make("strong", {}, ...breakable(name)),

@@ -1,6 +1,6 @@
 // A larger picture of a hit, in a dialog; arrows go to the next one, and Escape closes it.
 
-import {$, address, breakable, make, titleOf} from "./dom.js";
+import {$, address, breakable, make, originalOf, titleOf} from "./dom.js";
 
 let hits = [];
 let at = 0;
@@ -25,7 +25,7 @@ export function showPictures(links, results, originals) {
 function show(place) {
   at = place;
   const hit = hits[at];
-  const original = `/items/${hit.id}/original`;
+  const original = originalOf(hit);
   const image = make("img", {alt: titleOf(hit)});
   const small = () => {
     image.className = "small-picture";
