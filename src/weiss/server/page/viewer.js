@@ -27,10 +27,7 @@ function show(place) {
   const hit = hits[at];
   const original = originalOf(hit);
   const image = make("img", {alt: titleOf(hit)});
-  const small = () => {
-    image.className = "small-picture";
-    image.src = hit.thumbnail;
-  };
+  const small = () => (image.src = hit.thumbnail);
   if (hasOriginals) {
     image.addEventListener("error", small, {once: true}); // the file has gone, or no browser shows its format
     image.src = original;
