@@ -20,6 +20,7 @@ def test_who_goes_on_begins_at_the_top_and_who_comes_back_is_where_they_were(loo
     wait_for(page, "scrollY > 500")
     before = page.evaluate("scrollY")
     card.click()
+    page.locator("#viewer-search").click()
     wait_for(page, "location.hash !== '#item=3' && scrollY === 0")
     page.wait_for_selector("#results:not([aria-busy]) ol.cards a")
     assert page.evaluate("scrollY") == 0
