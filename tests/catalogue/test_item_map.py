@@ -42,6 +42,38 @@ def test_a_field_lies_where_an_item_of_the_same_vector_lies_and_the_map_is_the_s
     assert (one.method, one.field_names, len(one.points)) == ("PCA", ("five", "nine"), 200)
 
 
+def own_neighbours(points, labels):
+    """The share of points whose nearest point has the same label."""
+    apart = np.linalg.norm(points[:, None] - points[None], axis=2)
+    np.fill_diagonal(apart, np.inf)
+    return (labels[apart.argmin(1)] == labels).mean()
+
+
+def test_the_axes_of_class_means_show_classes_that_most_of_the_variance_hides():
+    random = np.random.default_rng(1)
+    labels = np.repeat(np.arange(4), 30)
+    vectors = random.normal(size=(120, 12)) * 0.1
+    vectors[:, 0:4] += random.normal(size=(120, 4)) * 2  # says nothing of the class
+    vectors[:, 10:] += np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]])[labels]
+    vectors = vectors.astype(np.float32)
+    ids, none = np.arange(120), vectors[:0]
+    plain, apart = make_map(vectors, ids, none, ()), make_map(vectors, ids, none, (), labels)
+    assert (plain.method, apart.method) == ("PCA", "PCA of class means")
+    assert own_neighbours(plain.points, labels) < 0.5
+    assert own_neighbours(apart.points, labels) > 0.9
+    assert 0 < apart.explained < plain.explained
+    np.testing.assert_array_equal(make_map(vectors, ids, none, (), labels).points, apart.points)
+
+
+def test_without_three_classes_the_axes_are_those_of_the_items():
+    vectors = vectors_of(30)
+    plain = make_map(vectors, np.arange(30), vectors[:0], ())
+    for labels in (np.full(30, -1), np.arange(30) % 2, np.arange(30) % 2 - 1):
+        made = make_map(vectors, np.arange(30), vectors[:0], (), labels)
+        assert made.method == "PCA"
+        np.testing.assert_array_equal(made.points, plain.points)
+
+
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_handful_of_items_has_a_map_too(count):
     vectors = vectors_of(count)

@@ -98,10 +98,17 @@ def read_answer(line):
 
 @contextmanager
 def serving(
-    catalogue, limits=None, *, hosts=LOOPBACK, allowed=(), token=None, change=lambda app: None
+    catalogue,
+    limits=None,
+    *,
+    hosts=LOOPBACK,
+    allowed=(),
+    token=None,
+    change=lambda app: None,
+    **options,
 ):
     """Serve a catalogue; yield its site."""
-    app = make_app(catalogue, limits, hosts=hosts, allowed=allowed, token=token)
+    app = make_app(catalogue, limits, hosts=hosts, allowed=allowed, token=token, **options)
     change(app)
     with bind("127.0.0.1", 0) as listener:
         server = uvicorn.Server(settings(app, limits))

@@ -28,13 +28,13 @@ def photos(pictures):
 
 
 @pytest.fixture
-def batcher_of(catalogue):
+def batcher_of():
     """A function that makes a batcher, and a list of the sizes of its forward passes."""
     with ExitStack() as ending:
 
         def make(**limits):
             sizes = []
-            batcher = Batcher(catalogue, Limits(**limits), sizes.append)
+            batcher = Batcher(Limits(**limits), sizes.append)
             ending.callback(batcher.close)
             return batcher, sizes
 
@@ -59,7 +59,8 @@ def test_searches_under_way_share_one_forward_pass_and_each_gets_its_own_answer(
     with ExitStack() as ending:
         hold(ending, batcher, len(photos))
         answers = [
-            batcher.picture(pixels, k) for k, (_, pixels) in zip(wanted, photos, strict=True)
+            batcher.picture(catalogue, pixels, k)
+            for k, (_, pixels) in zip(wanted, photos, strict=True)
         ]
         found = [answer.result(LONG) for answer in answers]
     assert sizes == [len(photos)]
@@ -72,22 +73,22 @@ def test_searches_under_way_share_one_forward_pass_and_each_gets_its_own_answer(
 
 
 def test_a_visitor_alone_does_not_wait_and_a_pass_goes_without_those_who_take_too_long(
-    batcher_of, photos
+    batcher_of, photos, catalogue
 ):
     batcher, _ = batcher_of(gather_seconds=100 * LONG)
     with batcher.searches.take():
-        batcher.picture(photos[0][1], 1).result(LONG)  # which raises if it waits
+        batcher.picture(catalogue, photos[0][1], 1).result(LONG)  # which raises if it waits
     batcher, sizes = batcher_of(gather_seconds=0.05)
     with batcher.searches.take(), batcher.searches.take():  # one of them uploads for ever
-        assert names(batcher.picture(photos[0][1], 1)) == [photos[0][0]]
+        assert names(batcher.picture(catalogue, photos[0][1], 1)) == [photos[0][0]]
     assert sizes == [1]
 
 
-def test_no_pass_is_larger_than_the_limit(batcher_of, photos):
+def test_no_pass_is_larger_than_the_limit(batcher_of, photos, catalogue):
     batcher, sizes = batcher_of(gather_seconds=LONG, max_batch=5)
     with ExitStack() as ending:
         hold(ending, batcher, 10)
-        answers = [batcher.picture(pixels, 1) for _, pixels in photos[:10]]
+        answers = [batcher.picture(catalogue, pixels, 1) for _, pixels in photos[:10]]
         assert [names(answer) for answer in answers] == [[name] for name, _ in photos[:10]]
     assert sizes == [5, 5]
 
@@ -97,8 +98,8 @@ def test_items_and_pictures_are_searched_for_together(batcher_of, photos, catalo
     (item,) = catalogue.items_of(None, 50, 1)
     with ExitStack() as ending:
         hold(ending, batcher, 2)
-        known = batcher.item(item.id, 4)
-        seen = batcher.picture(photos[0][1], 4)
+        known = batcher.item(catalogue, item.id, 4)
+        seen = batcher.picture(catalogue, photos[0][1], 4)
         assert names(seen)[0] == photos[0][0]
         assert item.name not in names(known)
         assert len(names(known)) == 4
@@ -108,13 +109,13 @@ def test_items_and_pictures_are_searched_for_together(batcher_of, photos, catalo
 @pytest.mark.parametrize(
     "broken", [np.zeros((0, 5, 3), np.uint8), np.zeros((4, 4, 7), np.uint8), np.zeros(3)]
 )
-def test_a_picture_that_breaks_does_not_break_the_others(batcher_of, photos, broken):
+def test_a_picture_that_breaks_does_not_break_the_others(batcher_of, photos, catalogue, broken):
     batcher, _ = batcher_of(gather_seconds=LONG)
     with ExitStack() as ending:
         hold(ending, batcher, 3)
-        first = batcher.picture(photos[0][1], 1)
-        bad = batcher.picture(broken, 1)
-        last = batcher.picture(photos[1][1], 1)
+        first = batcher.picture(catalogue, photos[0][1], 1)
+        bad = batcher.picture(catalogue, broken, 1)
+        last = batcher.picture(catalogue, photos[1][1], 1)
         assert names(first) == [photos[0][0]]
         assert names(last) == [photos[1][0]]
         with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the network says of it
@@ -122,12 +123,12 @@ def test_a_picture_that_breaks_does_not_break_the_others(batcher_of, photos, bro
     assert batcher.is_alive
 
 
-def test_who_has_gone_away_is_not_embedded(batcher_of, photos):
+def test_who_has_gone_away_is_not_embedded(batcher_of, photos, catalogue):
     batcher, sizes = batcher_of(gather_seconds=LONG)
     with batcher.searches.take(), batcher.searches.take():
-        gone = batcher.picture(photos[0][1], 1)
+        gone = batcher.picture(catalogue, photos[0][1], 1)
         assert gone.cancel()
-        assert names(batcher.picture(photos[1][1], 1)) == [photos[1][0]]
+        assert names(batcher.picture(catalogue, photos[1][1], 1)) == [photos[1][0]]
     assert sizes == [1]
     with pytest.raises(CancelledError):
         gone.result(LONG)
@@ -145,25 +146,27 @@ def test_a_search_that_waits_too_long_is_told_to_those_who_ask_for_health(catalo
         wait_until(lambda: site.get("/healthz").status == 200)
 
 
-def test_pictures_on_their_way_are_waited_for_and_take_no_place_of_a_search(batcher_of, photos):
+def test_pictures_on_their_way_are_waited_for_and_take_no_place_of_a_search(
+    batcher_of, photos, catalogue
+):
     batcher, sizes = batcher_of(gather_seconds=LONG, max_waiting=2)
     with batcher.announced.take(), batcher.announced.take():
         assert batcher.searches.taken == 0
-        answers = [batcher.picture(pixels, 1) for _, pixels in photos[:2]]
+        answers = [batcher.picture(catalogue, pixels, 1) for _, pixels in photos[:2]]
         assert [names(answer) for answer in answers] == [[name] for name, _ in photos[:2]]
     assert sizes == [2]
 
 
-def test_closing_answers_what_was_asked_and_takes_no_more(batcher_of, photos):
+def test_closing_answers_what_was_asked_and_takes_no_more(batcher_of, photos, catalogue):
     batcher, _ = batcher_of(gather_seconds=0.2)
     with ExitStack() as ending:
         hold(ending, batcher, 5)
-        answers = [batcher.picture(pixels, 1) for _, pixels in photos[:4]]
+        answers = [batcher.picture(catalogue, pixels, 1) for _, pixels in photos[:4]]
         batcher.close()
         assert [names(answer) for answer in answers] == [[name] for name, _ in photos[:4]]
     assert not batcher.is_alive
     with pytest.raises(UnavailableError):
-        batcher.picture(photos[0][1], 1)
+        batcher.picture(catalogue, photos[0][1], 1)
 
 
 def test_visitors_at_once_are_answered_in_fewer_passes_each_its_own(catalogue, pictures):

@@ -36,6 +36,7 @@ def test_a_click_searches_on_and_back_comes_back_without_asking_again(look, pict
     to = first.get_attribute("href")
     with counting(page, "POST") as posts:
         first.click()
+        page.locator("#viewer-search").click()
         page.locator("#asked-words", has_text=".png").wait_for()
         assert page.url.endswith(to)
         page.go_back()

@@ -20,6 +20,7 @@ def test_who_goes_on_begins_at_the_top_and_who_comes_back_is_where_they_were(loo
     wait_for(page, "scrollY > 500")
     before = page.evaluate("scrollY")
     card.click()
+    page.locator("#viewer-search").click()
     wait_for(page, "location.hash !== '#item=3' && scrollY === 0")
     page.wait_for_selector("#results:not([aria-busy]) ol.cards a")
     assert page.evaluate("scrollY") == 0
@@ -100,7 +101,9 @@ def test_the_name_of_an_item_stands_below_its_class(look, site):
     card = page.locator("#results .card a").first
     found = site.get("/items/12/neighbours").json["results"][0]
     assert card.locator("strong").inner_text() == found["classes"][0]
-    assert card.locator(".name").inner_text() == found["name"]
+    # The folder that is its class is not repeated; pointing at the card shows the whole name.
+    assert f"{found['classes'][0]}/{card.locator('.name').inner_text()}" == found["name"]
+    assert card.get_attribute("title") == found["name"]
     assert found["name"] in card.get_attribute("aria-label")
 
 
@@ -220,3 +223,44 @@ def test_nothing_moves_for_those_who_want_it_still(look, pictures, motion):
     assert page.evaluate(name) == ("none" if is_still else "breathe")
     held[0].continue_()
     page.wait_for_selector("#results:not([aria-busy]) ol.cards a")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_tiles_of_tall_photos_are_equal_and_a_click_shows_the_photo_itself(
+    look, run, tmp_path, width
+):
+    from PIL import Image
+
+    from weiss.catalogue import Catalogue, build_index
+
+    for number in range(6):
+        size = (300, 400) if number % 2 else (400, 300)
+        path = tmp_path / "photos" / f"class_{number // 3}" / f"a_long_name_of_a_photo_{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.effect_noise(size, 20 + 30 * number).convert("RGB").save(path)
+    build_index(run, tmp_path / "photos", tmp_path / "index", device="cpu", quiet=True)
+    catalogue = Catalogue.open(tmp_path / "index", device="cpu")
+    with serving(catalogue, originals=[tmp_path / "photos"]) as site:
+        viewport = {"width": width, "height": 860}
+        page = look("#item=0", address=site.address, viewport=viewport)
+        page.wait_for_selector("#results ol.cards a")
+        plates = page.evaluate(
+            "[...document.querySelectorAll('#results .plate')].map(p => p.getBoundingClientRect())"
+            ".map(b => [Math.round(b.width), Math.round(b.height)].join('x'))"
+        )
+        assert len(set(plates)) == 1
+        assert len(plates) == 5
+        bars = page.evaluate(
+            "[...document.querySelectorAll('#results .fill')].map(f => f.offsetWidth)"
+        )
+        assert len(set(bars)) > 1
+        page.locator("#results .card a").first.click()
+        loaded = "document.querySelector('#viewer[open] img')?.naturalWidth"
+        wait_for(page, f"[300, 400].includes({loaded})")
+        address = page.locator("#viewer-original").get_attribute("href")
+        assert site.get(address).headers["content-type"] == "image/jpeg"
+        page.keyboard.press("ArrowRight")
+        page.locator("#viewer-rank", has_text="2 of 5").wait_for()
+        page.keyboard.press("Escape")
+        wait_for(page, "!document.getElementById('viewer').open")
+        page.context.close()

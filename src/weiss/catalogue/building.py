@@ -386,11 +386,11 @@ def complete(
     model = Run(
         index.path(manifest.model["folder"]), trust=trust or (run is not None and run.trust)
     )
-    map_name = index.new_name("map")
-    with replacing(index.path(map_name)) as path:
-        write_map(path, make_map(vectors, ids, *mean_fields(model)))
     names = list(items.by_class())
     labels = items.labels(names)
+    map_name = index.new_name("map")
+    with replacing(index.path(map_name)) as path:
+        write_map(path, make_map(vectors, ids, *mean_fields(model), labels=labels))
     threshold, why = index_threshold(manifest, vectors, names, labels, model, run, device)
     facts, store = update_store(index, manifest, ids, vectors, ids_before)
     with closing(store):

@@ -1,7 +1,10 @@
-"""All items of an index in two dimensions: principal components, or UMAP where it is installed.
+"""All items of an index in two dimensions: UMAP where it is installed, or else two straight axes.
 
-Principal components keep as much of the variance as two axes can. UMAP keeps neighbours together;
-distances between groups mean little there. Mean fields are projected like items. umap is imported
+UMAP keeps neighbours together; distances between groups mean little there. Without it, and with at
+least three classes, the axes are the principal components of the class means, which keep the
+classes apart as far as two axes can; with fewer classes they are those of the items. They are not
+scaled by the scatter within classes, as in discriminant analysis: with more dimensions than items
+that separates any labels, also wrong ones. Mean fields are projected like items. umap is imported
 only here, when it is used.
 
 Dimensions: n items, D embedding size, m fields.
@@ -27,6 +30,8 @@ SAMPLE = 20_000
 """Items that the projection is fitted to; all items are projected."""
 UMAP_ABOVE, UMAP_UP_TO = 100, 20_000
 """UMAP needs more than a few items, and takes long for many: a map is made with every change."""
+LEAST_CLASSES = 3
+"""The means of two classes lie on one line, and give one axis."""
 PROJECTED_AT_ONCE = 65_536
 SEED = 0
 
@@ -36,7 +41,7 @@ class Map:
     """All items of an index in two dimensions.
 
     Attributes:
-        method: ``"PCA"`` or ``"UMAP"``.
+        method: ``"PCA"``, ``"UMAP"`` or ``"PCA of class means"``.
         explained: the share of the variance that the two dimensions hold; None for UMAP.
         ids: ``(n,)`` int64, the items.
         points: ``(n, 2)`` float32, their positions.
@@ -52,19 +57,33 @@ class Map:
     field_points: Array
 
 
-def make_map(vectors: Array, ids: Array, fields: Array, field_names: tuple[str, ...]) -> Map:
+def make_map(
+    vectors: Array,
+    ids: Array,
+    fields: Array,
+    field_names: tuple[str, ...],
+    labels: Array | None = None,
+) -> Map:
     """Project items ``(n, D)`` and fields ``(m, D)`` to two dimensions, always in the same way.
 
-    The method is UMAP if it is installed, for 101 to 20,000 items, and else principal components.
+    The method is UMAP if it is installed, for 101 to 20,000 items. Else it is that of the module's
+    first lines: ``labels`` are the classes of the items, ``(n,)``, -1 for none; None if unknown.
     """
     chosen = draws.permutation(len(vectors), SEED, draws.QUERIES)[:SAMPLE]
-    sample = np.asarray(vectors[np.sort(chosen)], dtype=np.float32)
+    rows = np.sort(chosen)
+    sample = np.asarray(vectors[rows], dtype=np.float32)
     if UMAP_ABOVE < len(vectors) <= UMAP_UP_TO and find_spec("umap") is not None:
         return _umap(sample, vectors, ids, fields, field_names)
-    mean_D, axes_2D, explained = principal_axes(sample)
+    method, means_CD = "PCA", _class_means(sample, None if labels is None else labels[rows])
+    if len(means_CD) >= LEAST_CLASSES:
+        method = "PCA of class means"
+        mean_D, axes_2D, _ = principal_axes(means_CD)
+        explained = _share(sample, axes_2D)
+    else:
+        mean_D, axes_2D, explained = principal_axes(sample)
     points = _in_blocks(lambda part: (part - mean_D) @ axes_2D.T, vectors)
     field_points = _in_blocks(lambda part: (part - mean_D) @ axes_2D.T, fields)
-    return Map("PCA", explained, ids, points, field_names, field_points)
+    return Map(method, explained, ids, points, field_names, field_points)
 
 
 def mean_fields(run: Run) -> tuple[Array, tuple[str, ...]]:
@@ -98,6 +117,25 @@ def principal_axes(vectors: Array) -> tuple[Array, Array, float]:
             axes_2D[place] = axis * np.sign(axis[np.abs(axis).argmax()])
     share = float(variance_D[order[:2]].clip(min=0).sum()) / total if total > 0 else 1.0
     return mean_D.astype(np.float32), axes_2D.astype(np.float32), min(share, 1.0)
+
+
+def _class_means(sample: Array, labels: Array | None) -> Array:
+    """Return the mean of each class that has items in the sample, ``(C, D)``."""
+    known = np.zeros(len(sample), bool) if labels is None else labels >= 0
+    names, place_n = np.unique([] if labels is None else labels[known], return_inverse=True)
+    sums_CD = np.zeros((len(names), sample.shape[1]))
+    np.add.at(sums_CD, place_n, sample[known])
+    counts_C = np.bincount(place_n, minlength=len(names))
+    means_CD: Array = (sums_CD / counts_C[:, None]).astype(np.float32)
+    return means_CD
+
+
+def _share(sample: Array, axes_2D: Array) -> float:
+    """Return the share of the variance of the items that lies along two axes."""
+    centred = sample - sample.mean(axis=0, dtype=np.float64)
+    total = float((centred**2).sum())
+    kept = float(((centred @ axes_2D.T) ** 2).sum())
+    return min(kept / total, 1.0) if total > 0 else 1.0
 
 
 def _umap(

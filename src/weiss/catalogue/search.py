@@ -312,6 +312,11 @@ class Catalogue:
         segment, row = self._items.find(id)
         return segment.thumbnail(row)
 
+    def digest(self, id: int) -> bytes:
+        """Return the checksum of an item's content: of a file BLAKE2b with 16 bytes."""
+        segment, row = self._items.find(id)
+        return bytes(segment.digests[row].tobytes())
+
     def thumbnail_type(self, id: int) -> str:
         """Return the media type of an item's small picture: image/png or image/jpeg."""
         segment, row = self._items.find(id)

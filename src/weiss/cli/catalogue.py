@@ -353,6 +353,13 @@ def serve(
     public: Annotated[
         bool, typer.Option("--public", help="Show every item to anybody who reaches the address.")
     ] = False,
+    originals: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Show the photos themselves: the folder that was indexed. Repeat.",
+        ),
+    ] = None,
     onnx: Onnx = None,
     device: Device = "auto",
     trust: Trust = False,
@@ -370,6 +377,7 @@ def serve(
         device=device,
         onnx=onnx,
         trust=trust,
+        originals=originals or (),
     )
 
 

@@ -5,14 +5,13 @@ embeds and searches.
 """
 
 import asyncio
-import gzip
 import hashlib
 import logging
-import secrets
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from importlib.resources import files
+from pathlib import Path as FilePath
 from typing import Annotated, Any, cast
 
 from fastapi import FastAPI, HTTPException, Path, Query, Request, Response
@@ -31,10 +30,11 @@ from weiss.server.limits import LOOPBACK, MAX_K, Limits, UnavailableError
 from weiss.server.login import Login
 from weiss.server.metrics import CONTENT_TYPE, Metrics
 from weiss.server.middleware import Guard
-from weiss.server.overview import classes_json, map_json
+from weiss.server.originals import OTHER, checked_folders, original
+from weiss.server.state import Follower, State
 from weiss.server.uploads import UPLOAD_BODY, client_of, decode_picture, read_file
 
-SCRIPTS = ("script.js", "dom.js", "search.js", "classes.js", "map.js", "view.js")
+SCRIPTS = ("script.js", "dom.js", "search.js", "classes.js", "map.js", "view.js", "viewer.js")
 PAGE = {
     "style.css": "text/css",
     "icon.svg": "image/svg+xml",
@@ -60,6 +60,9 @@ def make_app(
     hosts: Collection[str] | None = LOOPBACK,
     allowed: Collection[str] = (),
     token: str | None = None,
+    folder: str | FilePath | None = None,
+    reopen: Callable[[], Catalogue] | None = None,
+    originals: Sequence[str | FilePath] = (),
 ) -> FastAPI:
     """Return an application that serves a catalogue.
 
@@ -71,32 +74,25 @@ def make_app(
         allowed: names of a proxy in front of this server: a Host header may have them too, and
             uploads may come from its pages.
         token: a secret that requests must have, at least 16 characters; None for no login.
+        folder: the folder of the index, if the application is to follow its changes.
+        reopen: opens the index of that folder again; given together with ``folder``.
+        originals: folders with the photos of the index, which are served too.
 
     Raises:
-        ValueError: the token is too short.
+        ValueError: the token is too short, or a folder of photos does not exist.
     """
     limits = limits or Limits()
     login = None if token is None else Login(token)
-    # Browsers keep thumbnails by their address; another index may use the same ids later.
-    version = secrets.token_hex(4)
-
-    def thumbnail_of(id: int) -> str:
-        return f"/items/{id}/thumbnail?v={version}"
-
-    def with_thumbnail(item: dict[str, Any]) -> dict[str, Any]:
-        return {**item, "thumbnail": thumbnail_of(item["id"])}
-
-    sizes, classes_answer = dict(catalogue.classes()), classes_json(catalogue, thumbnail_of)
-    map_answer = map_json(catalogue)
-    packed_map = gzip.compress(map_answer, 6)
+    photo_folders = checked_folders(originals)
+    current = Follower(catalogue, folder, reopen)
     metrics = Metrics(
         {
             "weiss_uploads": ("Pictures that are sent or decoded.", lambda: uploads.taken),
             "weiss_waiting": ("Searches under way.", lambda: batcher.searches.taken),
-            "weiss_items": ("Items in the index.", lambda: len(catalogue)),
+            "weiss_items": ("Items in the index.", lambda: len(current.state.catalogue)),
         }
     )
-    batcher = Batcher(catalogue, limits, metrics.batch)
+    batcher = Batcher(limits, metrics.batch)
     uploads = Slots(limits.max_uploads, "uploads")
     settings = UploadSettings(
         channels=catalogue.channels,
@@ -111,7 +107,11 @@ def make_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         decoders.warm()
+        following = asyncio.create_task(current.follow())
         yield
+        following.cancel()
+        with suppress(asyncio.CancelledError):
+            await following
         await asyncio.to_thread(decoders.close)
         await asyncio.to_thread(batcher.close)
 
@@ -131,14 +131,16 @@ def make_app(
     app.add_middleware(Guard, metrics=metrics, hosts=hosts, allowed=allowed, login=login)
     _handle_errors(app)
 
-    async def answered(query: dict[str, Any], future: "Future[list[Hit]]") -> schemas.SearchAnswer:
+    async def answered(
+        state: State, query: dict[str, Any], future: "Future[list[Hit]]"
+    ) -> schemas.SearchAnswer:
         try:
             hits = await asyncio.wait_for(asyncio.wrap_future(future), limits.seconds)
         except TimeoutError:
             why = f"an answer must come within {limits.seconds:g} seconds"
             raise UnavailableError(why) from None
-        answer = search_answer(hits, catalogue.threshold)
-        answer["results"] = list(map(with_thumbnail, answer["results"]))
+        answer = search_answer(hits, state.catalogue.threshold)
+        answer["results"] = list(map(state.with_thumbnail, answer["results"]))
         return schemas.SearchAnswer.model_validate({"query": query, **answer})
 
     @app.post("/search", summary="Search with a picture", openapi_extra=UPLOAD_BODY)
@@ -151,13 +153,15 @@ def make_app(
                 pixels, (width, height) = await decode_picture(content, decoders, limits, client)
             del content  # it may be large
         with batcher.searches.take(client):
-            query = {"width": width, "height": height}
-            return await answered(query, batcher.picture(pixels, k))
+            state, query = current.state, {"width": width, "height": height}
+            return await answered(state, query, batcher.picture(state.catalogue, pixels, k))
 
     @app.get("/items/{id}", summary="An item")
     async def item(id: Id) -> schemas.ItemAnswer:
         """Return name and classes of an item."""
-        return schemas.ItemAnswer.model_validate(with_thumbnail(catalogue.item(id).as_dict()))
+        state = current.state
+        found = state.catalogue.item(id).as_dict()
+        return schemas.ItemAnswer.model_validate(state.with_thumbnail(found))
 
     @app.get(
         "/items/{id}/thumbnail",
@@ -167,21 +171,23 @@ def make_app(
     )
     def thumbnail(id: Id, v: Annotated[str, Query(include_in_schema=False)] = "") -> Response:
         """Return a PNG or JPEG file."""
-        content, kind = catalogue.thumbnail(id), catalogue.thumbnail_type(id)
-        cached = "private, max-age=86400, immutable" if v == version else "no-store"
+        state = current.state
+        content, kind = state.catalogue.thumbnail(id), state.catalogue.thumbnail_type(id)
+        cached = "private, max-age=86400, immutable" if v == state.version else "no-store"
         return Response(content, media_type=kind, headers={"Cache-Control": cached})
 
     @app.get("/items/{id}/neighbours", summary="Search with an item")
     async def neighbours(request: Request, id: Id, k: K = 10) -> schemas.SearchAnswer:
         """Return the items that are most similar to an item, without itself."""
-        query = {"item": with_thumbnail(catalogue.item(id).as_dict())}
+        state = current.state
+        query = {"item": state.with_thumbnail(state.catalogue.item(id).as_dict())}
         with batcher.searches.take(client_of(request)):
-            return await answered(query, batcher.item(id, k))
+            return await answered(state, query, batcher.item(state.catalogue, id, k))
 
     @app.get("/classes", summary="All classes", responses={200: {"model": schemas.ClassesAnswer}})
     async def classes() -> Response:
         """Return every class, the number of its items, and one thumbnail."""
-        return Response(classes_answer, media_type="application/json")
+        return Response(current.state.classes, media_type="application/json")
 
     @app.get("/classes/items", summary="The items of a class")
     def class_items(
@@ -192,12 +198,14 @@ def make_app(
         ] = 24,
     ) -> schemas.PageAnswer:
         """Return some items of a class, or of the whole catalogue, by their ids."""
-        if name is not None and name not in sizes:
+        state = current.state
+        if name is not None and name not in state.sizes:
             raise HTTPException(
                 404, "name must be a class of this catalogue; it is not. See /classes."
             )
-        total = len(catalogue) if name is None else sizes[name]
-        items = [with_thumbnail(item.as_dict()) for item in catalogue.items_of(name, start, count)]
+        total = len(state.catalogue) if name is None else state.sizes[name]
+        some = state.catalogue.items_of(name, start, count)
+        items = [state.with_thumbnail(item.as_dict()) for item in some]
         answer = {"name": name, "total": total, "start": start, "items": items}
         return schemas.PageAnswer.model_validate(answer)
 
@@ -207,20 +215,24 @@ def make_app(
     async def map_(request: Request) -> Response:
         """Return a point for every item, and the mean fields of the model's classes."""
         if "gzip" not in request.headers.get("accept-encoding", ""):
-            return Response(map_answer, media_type="application/json")
+            return Response(current.state.map, media_type="application/json")
         headers = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
-        return Response(packed_map, media_type="application/json", headers=headers)
+        return Response(current.state.packed_map, media_type="application/json", headers=headers)
 
     @app.get("/about", summary="The catalogue and its model")
     def about() -> schemas.AboutAnswer:
         """Return facts about the catalogue and its model, and what the server accepts."""
+        state = current.state
+        shown = state.catalogue
         return schemas.AboutAnswer(
-            name=catalogue.name,
-            items=len(catalogue),
-            classes=len(sizes),
-            embedding_size=catalogue.embedding_size,
-            threshold=catalogue.facts["threshold"],
-            outdated=catalogue.is_outdated(),
+            name=shown.name,
+            version=state.version,
+            items=len(shown),
+            classes=len(state.sizes),
+            embedding_size=shown.embedding_size,
+            threshold=shown.facts["threshold"],
+            outdated=shown.is_outdated(),
+            originals=bool(photo_folders),
             limits=schemas.LimitsAnswer(
                 bytes=limits.max_bytes,
                 pixels=limits.max_pixels,
@@ -228,7 +240,7 @@ def make_app(
                 seconds=limits.seconds,
                 k=MAX_K,
             ),
-            facts=catalogue.facts,
+            facts=shown.facts,
         )
 
     @app.get("/healthz", summary="Whether searches are answered")
@@ -239,12 +251,35 @@ def make_app(
         if (oldest := batcher.oldest) > limits.seconds:
             why = f"searches must be answered; one has waited for {oldest:.0f} seconds"
             raise UnavailableError(why)
-        return schemas.HealthAnswer(status="ok", items=len(catalogue))
+        return schemas.HealthAnswer(status="ok", items=len(current.state.catalogue))
 
     @app.get("/metrics", summary="Counts for Prometheus", response_class=Response)
     async def counts() -> Response:
         """Return the text format of Prometheus."""
         return Response(metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    if photo_folders:
+
+        @app.get(
+            "/items/{id}/original",
+            summary="The photo of an item",
+            response_class=Response,
+            responses={200: {"content": {"image/*": {}}}},
+        )
+        def photo(id: Id) -> Response:
+            """Return the file that was indexed, if its content is still the same."""
+            found = original(current.state.catalogue, id, photo_folders, limits.max_bytes)
+            if found is None:
+                raise HTTPException(
+                    404,
+                    "the photo of an item must lie below a folder of --originals, unchanged, with "
+                    f"at most {limits.max_bytes / 1e6:g} MB; this one does not. See its thumbnail.",
+                )
+            content, kind = found
+            headers = {"Cache-Control": "no-store"}
+            if kind == OTHER:
+                headers["Content-Disposition"] = "attachment"
+            return Response(content, media_type=kind, headers=headers)
 
     if login is not None:
 

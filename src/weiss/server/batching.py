@@ -60,8 +60,9 @@ class Slots:
 
 @dataclass
 class _Job:
-    """A search with a picture, or with an item."""
+    """A search with a picture, or with an item, in the catalogue of its request."""
 
+    catalogue: Catalogue
     k: int
     picture: Array | None = None
     item: int | None = None
@@ -73,7 +74,6 @@ class Batcher:
     """One thread that answers searches, several at a time.
 
     Args:
-        catalogue: where to search. Only this thread embeds and searches with it.
         limits: of the number of searches, the size of a batch, and the time to gather it.
         count: called with the number of pictures of each forward pass.
 
@@ -84,11 +84,10 @@ class Batcher:
 
     def __init__(
         self,
-        catalogue: Catalogue,
         limits: Limits,
         count: Callable[[int], None] = lambda size: None,
     ) -> None:
-        self._catalogue, self._limits, self._count = catalogue, limits, count
+        self._limits, self._count = limits, count
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self.searches = Slots(limits.max_waiting, "searches")
@@ -108,13 +107,13 @@ class Batcher:
         oldest = self._oldest
         return 0.0 if oldest is None else time.monotonic() - oldest.since
 
-    def picture(self, pixels: Array, k: int) -> "Future[list[Hit]]":
+    def picture(self, catalogue: Catalogue, pixels: Array, k: int) -> "Future[list[Hit]]":
         """Search with a picture, uint8 ``(height, width, channels)``."""
-        return self._submit(_Job(k, picture=pixels))
+        return self._submit(_Job(catalogue, k, picture=pixels))
 
-    def item(self, id: int, k: int) -> "Future[list[Hit]]":
+    def item(self, catalogue: Catalogue, id: int, k: int) -> "Future[list[Hit]]":
         """Search with an item, which is not found itself."""
-        return self._submit(_Job(k, item=id))
+        return self._submit(_Job(catalogue, k, item=id))
 
     def close(self) -> None:
         """Answer the jobs that were submitted, then end the thread."""
@@ -140,9 +139,11 @@ class Batcher:
             # Requests that were cancelled meanwhile need no answer.
             gathered = self._gather(first)
             jobs = [job for job in gathered if job.answer.set_running_or_notify_cancel()]
-            if jobs:
-                self._answer(jobs)
+            # After a change of the index two catalogues may have jobs.
+            for own in {id(job.catalogue): job.catalogue for job in jobs}.values():
+                self._answer([job for job in jobs if job.catalogue is own])
             self._oldest = None
+            del first, gathered, jobs  # an idle thread must not keep an old catalogue
 
     def _gather(self, first: _Job) -> list[_Job]:
         """Return a job and those that follow soon."""
@@ -176,14 +177,15 @@ class Batcher:
             job.answer.set_result(hits[: job.k])
 
     def _find(self, jobs: list[_Job]) -> list[list[Hit]]:
-        """Return the hits of every job, as many as the largest k."""
-        vectors = np.empty((len(jobs), self._catalogue.embedding_size), np.float32)
+        """Return the hits of every job of one catalogue, as many as the largest k."""
+        catalogue = jobs[0].catalogue
+        vectors = np.empty((len(jobs), catalogue.embedding_size), np.float32)
         pictures = {at: job.picture for at, job in enumerate(jobs) if job.picture is not None}
         if pictures:
             self._count(len(pictures))
-            vectors[list(pictures)] = self._catalogue.embed(list(pictures.values()))
+            vectors[list(pictures)] = catalogue.embed(list(pictures.values()))
         for at, job in enumerate(jobs):
             if job.item is not None:
-                vectors[at] = self._catalogue.vector(job.item)
+                vectors[at] = catalogue.vector(job.item)
         items = [job.item for job in jobs]
-        return self._catalogue.search(vectors, max(job.k for job in jobs), leave_out=items)
+        return catalogue.search(vectors, max(job.k for job in jobs), leave_out=items)

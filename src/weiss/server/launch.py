@@ -8,7 +8,7 @@ import os
 import re
 import socket
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -42,8 +42,9 @@ def serve(
     device: str = "auto",
     onnx: str | Path | None = None,
     trust: bool = False,
+    originals: Sequence[str | Path] = (),
 ) -> None:
-    """Serve an index until Ctrl-C.
+    """Serve an index until Ctrl-C. When it changes, the server opens it again.
 
     Args:
         folder: the index.
@@ -58,10 +59,11 @@ def serve(
         device: where to embed pictures.
         onnx: embed with this ONNX export of the index's model.
         trust: as for `weiss.catalogue.Catalogue.open`.
+        originals: folders with the photos of the index, to be shown too.
 
     Raises:
         ValueError: the address cannot be used or is open to others without `token` and `public`,
-            or a name or the token is invalid.
+            or a name, the token or a folder of photos is invalid.
         DamagedIndexError: a file of the index does not match its checksum.
         ImportError: fastapi or uvicorn is missing.
     """
@@ -70,6 +72,7 @@ def serve(
 
         from weiss.server.app import make_app
         from weiss.server.login import Login
+        from weiss.server.originals import checked_folders
     except ModuleNotFoundError as error:
         raise ImportError(
             "fastapi, uvicorn, python-multipart and prometheus-client must be installed to serve; "
@@ -92,6 +95,11 @@ def serve(
         )
     if token is not None:
         Login(token)  # refuses a bad one before the index is opened, which can take long
+    checked_folders(originals)
+
+    def opened() -> Catalogue:
+        return Catalogue.open(folder, device=device, onnx=onnx, trust=trust, verify=True)
+
     with bind(host, port) as listener:
         address, port = listener.getsockname()[:2]
         if not (ipaddress.ip_address(address).is_loopback or public or token is not None):
@@ -100,11 +108,20 @@ def serve(
                 "reached by others. Ask them for a secret with --token FILE, or show every item to "
                 "anybody with --public."
             )
-        catalogue = Catalogue.open(folder, device=device, onnx=onnx, trust=trust, verify=True)
+        catalogue = opened()
         # A server at all addresses does not know its names, unless somebody lists them.
         is_any = ipaddress.ip_address(address).is_unspecified and not allow_hosts
         hosts = None if is_any else own_names(host, address)
-        app = make_app(catalogue, limits, hosts=hosts, allowed=allow_hosts, token=token)
+        app = make_app(
+            catalogue,
+            limits,
+            hosts=hosts,
+            allowed=allow_hosts,
+            token=token,
+            folder=folder,
+            reopen=opened,
+            originals=originals,
+        )
         noun = "item" if len(catalogue) == 1 else "items"
         print(f"Serving {catalogue.name}: {len(catalogue):,} {noun}.")
         print(greeting(host, port, address, has_login=token is not None), flush=True)

@@ -114,7 +114,7 @@ class FieldsAnswer(BaseModel):
 class MapAnswer(BaseModel):
     """All items in two dimensions; lists of n."""
 
-    method: str = Field(description="PCA or UMAP.")
+    method: str = Field(description="PCA, PCA of class means, or UMAP.")
     explained: float | None = Field(
         description="The share of the variance that two dimensions hold; null for UMAP."
     )
@@ -141,11 +141,13 @@ class AboutAnswer(BaseModel):
     """Facts about the catalogue and its model."""
 
     name: str
+    version: str = Field(description="Another one after every change of what is served.")
     items: int
     classes: int
     embedding_size: int
     threshold: ThresholdAnswer | None
     outdated: bool = Field(description="Whether the index has changed since it was opened.")
+    originals: bool = Field(description="Whether /items/{id}/original shows photos.")
     limits: LimitsAnswer
     facts: dict[str, Any] = Field(description="The model card: model, data, scores, store.")
 

@@ -1,6 +1,6 @@
 // Classes: all of them with a filter, or the items of one, page by page.
 
-import {$, address, ask, count, entitle, make, picture, plural} from "./dom.js";
+import {$, address, ask, breakable, count, entitle, make, picture, plural} from "./dom.js";
 import {itemLink} from "./search.js";
 
 const PER_PAGE = 24;
@@ -39,7 +39,7 @@ function list({items, classes}) {
         "a",
         {href: address({class: name})},
         make("span", {class: "plate"}, picture(thumbnail)),
-        make("span", {class: "words row"}, make("strong", {text: name}), make("span", {class: "soft small", text: plural(size, "item", "items")})),
+        make("span", {class: "words row"}, make("strong", {}, ...breakable(name)), make("span", {class: "soft small", text: plural(size, "item", "items")})),
       ),
     ),
   );

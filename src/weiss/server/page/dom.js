@@ -17,6 +17,9 @@ export function make(tag, {text, on = {}, ...attributes} = {}, ...children) {
 
 const kept = new Map();
 
+/** Forget all answers: the server has opened another state of the index. */
+export const forgetAnswers = () => kept.clear();
+
 /** Ask the server; answers to GET are cached, so that the back button is instant. */
 export async function ask(address, options) {
   if (!options && kept.has(address)) return kept.get(address);
@@ -67,8 +70,16 @@ export function picture(source, alt = "") {
   return image;
 }
 
+/** A name that can break after its signs: names of files have no spaces. */
+export function breakable(name) {
+  return name.split(/(?<=[_/.\-])/).flatMap((part, at) => (at ? [make("wbr"), part] : [part]));
+}
+
 /** The title of an item: its classes, or its name if it has none. */
 export const titleOf = (item) => (item.classes.length ? item.classes.join(", ") : item.name);
+
+/** The address of the photo of an item; only a server that was given the photos has it. */
+export const originalOf = (item) => `/items/${item.id}/original`;
 
 /** Set the title of the window. */
 export function entitle(...parts) {

@@ -6,6 +6,7 @@ import {View} from "./view.js";
 const STEP = 60; // CSS pixels that Shift and an arrow move
 const STILL = 6; // a pointer that moved less is a click
 let view = null;
+let isListening = false;
 let known = new Map(); // item id -> the server's answer
 
 /** Show the map; it is fetched the first time. */
@@ -22,8 +23,17 @@ export async function showMap() {
   if (view) return;
   view = new View($("canvas"), data);
   describe(data);
+  if (isListening) return view.resize();
+  isListening = true;
   listen();
-  new ResizeObserver(() => view.resize()).observe($("map-frame"));
+  new ResizeObserver(() => view?.resize()).observe($("map-frame"));
+}
+
+/** Forget the map: the index has changed. */
+export function forgetMap() {
+  if (view) hide();
+  view = null;
+  known = new Map();
 }
 
 function describe(data) {

@@ -1,9 +1,10 @@
 // The entry point of the page: the hash of the address selects the view.
 
-import {$, ask, count, entitle, make, plural, rateOf, say, sentence} from "./dom.js";
+import {$, ask, count, entitle, forgetAnswers, make, plural, rateOf, say, sentence} from "./dom.js";
 import {showClass, showClasses} from "./classes.js";
-import {showMap} from "./map.js";
-import {showItem, showPhoto, showStart, startSearching} from "./search.js";
+import {forgetMap, showMap} from "./map.js";
+import {showItem, showPhoto, showStart, startAgain, startSearching} from "./search.js";
+import {startViewing} from "./viewer.js";
 
 const VIEWS = ["search", "classes", "map", "about"];
 let about = null;
@@ -49,10 +50,24 @@ async function route(isAgain = false) {
   if (!isFirst) lookAgain();
 }
 
-/** Check whether the index has changed on disk. */
+/** Check whether the index has changed on disk, and show the view again if the server has opened the new one. */
 async function lookAgain() {
   const now = await ask("/about", {}).catch(() => about); // the search itself reports a server that does not answer
   $("outdated").hidden = !now.outdated;
+  if (now.version === about.version) return;
+  about = now;
+  forgetAnswers();
+  forgetMap();
+  startAgain(about);
+  showHead();
+  await route(true);
+}
+
+/** Show name and size of the catalogue. */
+function showHead() {
+  $("name").textContent = about.name;
+  const classes = about.classes ? ` · ${plural(about.classes, "class", "classes")}` : "";
+  $("counts").textContent = plural(about.items, "item", "items") + classes;
 }
 
 function rows(facts, before = "") {
@@ -133,10 +148,9 @@ async function begin() {
     $("problem").textContent = error.message;
     return;
   }
-  $("name").textContent = about.name;
-  const classes = about.classes ? ` · ${plural(about.classes, "class", "classes")}` : "";
-  $("counts").textContent = plural(about.items, "item", "items") + classes;
+  showHead();
   $("outdated").hidden = !about.outdated;
+  startViewing();
   startSearching(about, () => route(true));
   history.scrollRestoration = "manual"; // the content arrives after the browser would scroll
   addEventListener("scroll", () => heights.set(entry, scrollY), {passive: true});

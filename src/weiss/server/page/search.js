@@ -1,6 +1,7 @@
 // Search with a photo that is dropped, pasted or chosen, or with an item.
 
-import {$, address, ask, count, entitle, make, picture, plural, rateOf, say, titleOf} from "./dom.js";
+import {$, address, ask, breakable, count, entitle, make, originalOf, picture, plural, rateOf, say, titleOf} from "./dom.js";
+import {showPictures} from "./viewer.js";
 
 const photos = new Map(); // number -> {file, url, answer, k}, for the back button
 const MOST_PHOTOS = 20;
@@ -74,6 +75,12 @@ function showProblem(message) {
   $("problem").hidden = !message;
 }
 
+/** Use other facts about the catalogue: its index has changed. */
+export function startAgain(known) {
+  about = known;
+  for (const photo of photos.values()) photo.k = 0; // its answer is of the old index
+}
+
 /** Start a request: its number, and the page before the answer. */
 function begin(title) {
   showProblem("");
@@ -114,8 +121,12 @@ async function examples() {
   return some.map(({first, name, thumbnail}) => ({id: first, name: "", classes: [name], thumbnail}));
 }
 
-/** The name of an item, for the line below its classes; nothing if it is the title. */
-const nameBelow = (item) => (item.name && item.classes.length ? make("span", {class: "soft small name", text: item.name, title: item.name}) : "");
+/** The name of an item, for the line below its classes, without a folder that is one of them; nothing if it is the title. */
+function nameBelow(item) {
+  if (!item.name || !item.classes.length) return "";
+  const own = item.classes.find((name) => item.name.startsWith(`${name}/`));
+  return make("span", {class: "soft small name", title: item.name}, ...breakable(own === undefined ? item.name : item.name.slice(own.length + 1)));
+}
 
 /** Picture, class and name of an item, with a link to search with it. */
 export function itemLink(item) {
@@ -124,7 +135,7 @@ export function itemLink(item) {
     "a",
     {href: address({item: item.id}), "aria-label": `${label}: search with it`},
     make("span", {class: "plate"}, picture(item.thumbnail)),
-    make("span", {class: "words"}, make("strong", {text: titleOf(item)}), nameBelow(item)),
+    make("span", {class: "words"}, make("strong", {}, ...breakable(titleOf(item))), nameBelow(item)),
   );
 }
 
@@ -161,7 +172,7 @@ export async function showItem(id) {
     if (mine !== turn) return;
     const {item} = answer.query;
     entitle(titleOf(item), about.name);
-    showQuery(item.thumbnail, item.name, item.classes);
+    showQuery(item.thumbnail, item.name, item.classes, about.originals && originalOf(item));
     showAnswer(answer);
   } catch (error) {
     if (mine === turn) showFailure(error);
@@ -179,7 +190,7 @@ function showFailure(error) {
   return showStart();
 }
 
-function showQuery(source, name, classes) {
+function showQuery(source, name, classes, original) {
   $("asked").hidden = false;
   $("asked-picture").src = source;
   $("asked-picture").alt = `The query: ${name}`;
@@ -187,9 +198,10 @@ function showQuery(source, name, classes) {
   $("asked-picture").onload = () => $("asked-picture").classList.toggle("coarse", $("asked-picture").naturalWidth < 64);
   $("asked-picture").onerror = () => ($("asked-picture").hidden = true); // the server reads formats that a browser cannot show
   const links = classes.map((own) => make("a", {class: "chip", href: address({class: own}), text: own}));
+  if (original) links.push(make("a", {class: "chip", href: original, target: "_blank", rel: "noopener", text: "Open the original"}));
   $("asked-words").replaceChildren(
     make("span", {class: "soft small", text: "Searching with"}),
-    make("strong", {text: name}),
+    make("strong", {}, ...breakable(name)),
     make("span", {class: "chips"}, ...links),
   );
 }
@@ -205,13 +217,18 @@ function showAnswer(answer) {
   showVerdict(answer);
   $("results").classList.toggle("plain", !threshold);
   const near = results.filter((hit) => hit.match);
-  const parts = [];
+  const from = barsFrom(results, threshold);
+  $("results").style.setProperty("--from", String(from));
+  const mark = threshold ? "; the mark is the threshold" : "";
+  const parts = [make("p", {class: "soft small scale", text: `Similarity: bars run from ${from} to 1${mark}.`})];
   if (!threshold || near.length === 0 || near.length === results.length) parts.push(cardsOf(results, 1, threshold));
   else {
     parts.push(make("h3", {text: plural(near.length, "match", "matches")}), cardsOf(near, 1, threshold));
     parts.push(make("h3", {text: "Below the threshold"}), cardsOf(results.slice(near.length), near.length + 1, threshold));
   }
   $("results").replaceChildren(...parts);
+  const cards = [...$("results").querySelectorAll(".card a")];
+  showPictures(cards, results, about.originals);
 }
 
 function cardsOf(hits, first, threshold) {
@@ -222,7 +239,7 @@ function card(hit, rank, threshold) {
   const similarity = hit.similarity.toFixed(3);
   const verdict = hit.match === null ? "" : hit.match ? ", a match" : ", below the threshold";
   const name = hit.classes.length ? `, ${hit.name}` : "";
-  const label = `${rank}. ${titleOf(hit)}, similarity ${similarity}, distance ${hit.distance.toFixed(3)}${verdict}${name}: search with it`;
+  const label = `${rank}. ${titleOf(hit)}, similarity ${similarity}, distance ${hit.distance.toFixed(3)}${verdict}${name}: show it larger`;
   const link = make(
     "a",
     {href: address({item: hit.id}), "aria-label": label, title: hit.name},
@@ -230,7 +247,7 @@ function card(hit, rank, threshold) {
     make(
       "span",
       {class: "words"},
-      make("strong", {text: titleOf(hit)}),
+      make("strong", {}, ...breakable(titleOf(hit))),
       nameBelow(hit),
       meter(hit, threshold),
       make("span", {class: "numbers small"}, make("span", {text: similarity}), make("span", {class: "soft", text: `dist. ${hit.distance.toFixed(3)}`})),
@@ -239,16 +256,24 @@ function card(hit, rank, threshold) {
   return make("li", {class: hit.match === false ? "card far" : "card"}, link);
 }
 
-/** The similarity as a bar from 0 to 1, with a mark at the threshold. */
+/**
+ * Where the bars begin: a round number below everything they show, so that bars of similar hits differ. They end at 1.
+ * 0.54 gives 0.5, and 0.948 gives 0.94.
+ */
+export function barsFrom(results, threshold) {
+  const least = Math.min(...results.map((hit) => hit.similarity), threshold?.similarity ?? 1);
+  if (least >= 1) return 0;
+  const step = 10 ** Math.floor(Math.log10(1 - least));
+  return Math.max(-1, Number(((Math.ceil(least / step) - 1) * step).toFixed(6)));
+}
+
+/** The similarity as a bar from `--from` of the results to 1, with a mark at the threshold. */
 function meter(hit, threshold) {
   const bar = make("span", {class: "meter"});
-  const fill = make("span", {class: "fill"});
-  fill.style.width = `${100 * Math.max(0, Math.min(1, hit.similarity))}%`;
-  bar.append(fill);
-  if (threshold) {
-    const tick = make("span", {class: "tick"});
-    tick.style.left = `${100 * Math.max(0, Math.min(1, threshold.similarity))}%`;
-    bar.append(tick);
+  for (const [name, at] of [["fill", hit.similarity], ...(threshold ? [["tick", threshold.similarity]] : [])]) {
+    const part = make("span", {class: name});
+    part.style.setProperty("--at", String(Math.max(-1, Math.min(1, at))));
+    bar.append(part);
   }
   return bar;
 }
