@@ -71,6 +71,8 @@ def cases(world):
             yield Case(name, torch.tensor([number - 1, 0]), None, number, options=options)
         yield Case(name, torch.arange(world), None, world, options={"reg_weight": 0.7})
         yield Case(name, some, uneven, options={"reg_weight": 0.7, "reg_scale": "released"})
+        for labels, sizes in ((some, None), (some, uneven), (MANY_LABELS, empty[0])):
+            yield Case(name, labels, sizes, options={"reg_weight": 0.7, "fields_per_class": 2})
     for sizes in (None, uneven, empty[0]):
         yield Case("mf_contrastive", some, sizes, options={"skip": "on"})
 

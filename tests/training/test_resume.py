@@ -43,6 +43,8 @@ VARIANTS = {
         "augment__views": 2,
         "fields__start": "class_means",
     },
+    "several fields": {"loss__fields_per_class": 2, "fields__start": "class_means"},
+    "prefixes": {"backbone__dimensions": [8, 4, 2], "backbone__embedding_size": 8},
     "stages after features": {
         "backbone__train": "last:1",
         "train__warmup_on": "features",
