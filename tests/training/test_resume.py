@@ -240,7 +240,7 @@ def test_a_stop_while_the_test_set_is_looked_at_leaves_the_state_alone(run, stop
     changes = {"evaluate__on": "held_out", "evaluate__folds": 3, "seed": 2}
     whole = run("whole", train__epochs=6, **changes)
     assert Run(whole).result()["epoch"] < 6  # the best network is not the last
-    with stops(Evaluator, "evaluate", lambda evaluator, model, split: split == "test"):
+    with stops(Evaluator, "evaluate_prefixes", lambda evaluator, model, split, *_: split == "test"):
         run("stopped", train__epochs=6, **changes)
     stopped = whole.parent / "stopped"
     (one,), (two,) = (Run(folder).checkpoints.files() for folder in (whole, stopped))
@@ -334,7 +334,7 @@ def test_a_damaged_result_is_written_again_without_training(run, stops, monkeypa
     monkeypatch.setattr(Stepper, "__call__", killed)
     with (
         pytest.warns(UserWarning, match="result.json must be JSON; it is cut off"),
-        stops(Evaluator, "evaluate"),
+        stops(Evaluator, "evaluate_prefixes"),
     ):
         run(resume=True, **changes)
     with nullcontext() if has_state else pytest.warns(UserWarning, match="result.json must be"):
