@@ -95,7 +95,7 @@ def test_the_map_has_every_item_and_the_fields_of_every_training_class(catalogue
     assert found.ids.tolist() == all_ids(catalogue)
     assert found.points.shape == (320, 2)
     assert len(found.field_names) == len(found.field_points) == 482
-    assert found.method in ("PCA", "UMAP")
+    assert found.method in ("PCA of class means", "UMAP")
     assert np.isfinite(found.points).all()
     assert np.isfinite(found.field_points).all()
 
