@@ -100,3 +100,10 @@ def test_a_server_holds_50_clients_for_a_minute_without_an_error_or_growth(tmp_p
     assert (row["clients"], row["duration_seconds"], row["errors"]) == ("50", "60.0", "0")
     assert int(row["requests"]) > 50
     assert float(row["growth_mib"]) < 16
+
+
+def test_the_page_on_scale_shows_what_follows_from_the_kept_files(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    tables = importlib.import_module("scale_on_paper").tables()
+    page = (ROOT / "docs" / "scale.md").read_text()
+    assert all(each in page for each in tables)
