@@ -302,7 +302,10 @@ def facts_of_run(run: Run, model: Embedder) -> dict[str, Any]:
         )
     result = run.result() if run.is_finished() else {}
     sizes = image_sizes(recipe, model.input)
-    shape = Preprocessing(model.input.channels, sizes.evaluate, sizes.resize, sizes.kept)
+    # Where a training keeps images as they are, a catalogue reduces them at once, by the same
+    # filter: it holds no large pictures, and differs by the rounding to 8 bits alone.
+    side = sizes.kept or sizes.resize
+    shape = Preprocessing(model.input.channels, sizes.evaluate, sizes.resize, side)
     section = {k: v for k, v in recipe.as_dict()["backbone"].items() if k not in OF_TRAINING}
     loss = recipe.as_dict()["loss"]
     is_trained = result.get("loss") != UNTRAINED

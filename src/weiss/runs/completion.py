@@ -16,7 +16,7 @@ from weiss.runs.recipe_sections import Backbone, Loss
 
 LARGEST_AUTO_BATCH = 128
 LEAST_KEPT_SIDE = 256
-"""Images are kept with at least this shorter side, so that small crops still show detail."""
+"""``data.side = "auto"`` keeps at least this shorter side, so that small crops show detail."""
 
 
 class ImageSizes(NamedTuple):
@@ -25,16 +25,32 @@ class ImageSizes(NamedTuple):
     train: int  # height and width of a training crop
     evaluate: int  # height and width of the centre crop in evaluation
     resize: int  # shorter side before the centre crop
-    kept: int  # shorter side with which decoded images are kept
+    kept: int | None  # shorter side with which decoded images are kept; None: as they are
 
 
 def image_sizes(recipe: Recipe, input: InputSpec) -> ImageSizes:
     """Return the sizes that a recipe asks for; the network's own where it asks for none."""
-    own = input.size or 1
+    own, side = input.size or 1, recipe.data.side
     train, evaluate = recipe.augment.size or own, recipe.evaluate.size or own
     resize = recipe.evaluate.resize or max(input.resize or evaluate, evaluate)
-    kept = max(resize, train, recipe.augment.resize or 0, LEAST_KEPT_SIDE)
-    return ImageSizes(train, evaluate, resize, kept)
+    if side == "original":
+        return ImageSizes(train, evaluate, resize, None)
+    needed = max(resize, train, recipe.augment.resize or 0)
+    if side == "auto":
+        return ImageSizes(train, evaluate, resize, max(needed, LEAST_KEPT_SIDE))
+    if side < needed:
+        raise ValueError(
+            f"data.side must be at least {needed} pixels, which evaluation or a training crop "
+            f"needs; got {side}. Raise it, or lower evaluate.resize, evaluate.size, augment.size "
+            "and augment.resize."
+        )
+    return ImageSizes(train, evaluate, resize, side)
+
+
+def with_side(recipe: Recipe, input: InputSpec) -> Recipe:
+    """Return the recipe with the side of kept images as a number, or ``"original"``."""
+    side = image_sizes(recipe, input).kept or "original"
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"side": side})})
 
 
 def complete(
@@ -67,7 +83,7 @@ def complete(
 
 def complete_network(recipe: Recipe, model: Embedder) -> Recipe:
     """Return the recipe with everything that follows from its network: sizes, pooling."""
-    sizes = image_sizes(recipe, model.input)
+    sizes, recipe = image_sizes(recipe, model.input), with_side(recipe, model.input)
     evaluate = {"size": sizes.evaluate, "resize": sizes.resize}
     return recipe.model_copy(
         update={

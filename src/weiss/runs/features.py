@@ -103,7 +103,7 @@ class KeptFeatures:
             "pillow": metadata.version("pillow"),
             "network": f"{model.architecture} {model.pooling} {model.input}",
             "view": repr(view),
-            "short side": str(image_sizes(recipe, model.input).kept),
+            "short side": str(image_sizes(recipe, model.input).kept or "original"),
             "precision": recipe.train.precision,
             "device": device.type,
         }

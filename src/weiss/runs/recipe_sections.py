@@ -123,6 +123,14 @@ class Data(Section):
     skip_bad: Flag = entry(False, "skip what would be refused, with a warning")
     nested: Flag = entry(False, "in a folder, every folder that holds images is a class")
     allow_missing: Flag = entry(False, "accept a named set of which images are missing")
+    side: Annotated[
+        Annotated[int, Field(ge=1)] | Literal["auto", "original"],
+        is_a("a whole number of at least 1, auto or original"),
+    ] = entry(
+        "auto",
+        "images are kept with their shorter side reduced to this before crops are cut; auto: what "
+        "evaluation needs and at least 256; original: as they are",
+    )
     keep: Annotated[str, among(("auto", *STORAGES))] = entry(
         "auto", "where decoded images are kept"
     )
