@@ -86,10 +86,15 @@ def _launched():
     """Names of the kernels that are launched: those that no other kernel calls."""
     from triton.runtime.jit import JITFunction
 
-    from weiss.kernels import fused_bfloat16_programs, fused_programs, near_pairs
+    from weiss.kernels import (
+        fused_bfloat16_programs,
+        fused_programs,
+        fused_rest_programs,
+        near_pairs,
+    )
 
     kernels = {}
-    for module in (fused_programs, fused_bfloat16_programs, near_pairs):
+    for module in (fused_programs, fused_bfloat16_programs, fused_rest_programs, near_pairs):
         for name, member in vars(module).items():
             if isinstance(member, JITFunction):
                 kernels[name] = member.src
@@ -129,7 +134,12 @@ def _call_everything(size):
             continue
         step(name, 180, 100, size)
         step(name, 180, 100, size, large=True, average="samples")
-        step(name, 180, 100, size, matmul_dtype="bfloat16")
+        if name != "mf_rest_ms":
+            step(name, 180, 100, size, matmul_dtype="bfloat16")
+    for average in ("classes", "none"):
+        half = {"keeps": "half", "divides_by": "all", "average": average}
+        step("mf_rest_ms", 180, 100, size, large=average == "none", **half)
+    step("mf_rest_ms", 20, 5000, 48)
     step("mf_cwms", 20, 5000, 48)  # larger tiles, and a size that is no power of two
     torch.set_float32_matmul_precision("high")
     step("mf_contrastive", 180, 100, size, dtype=torch.bfloat16)

@@ -41,7 +41,6 @@ from torch import Tensor
 from weiss.kernels import fused_bfloat16_programs as bfloat16_programs
 from weiss.kernels import fused_programs as programs
 from weiss.kernels.fused_rest import Rest
-from weiss.kernels import fused_rest_programs as rest_programs
 from weiss.kernels.problem import Counts, DeviceCounts, Found, Task
 
 MOST_BLOCK_DISTANCES, LEAST_BLOCK_DISTANCES = 2**27, 2**20

@@ -87,6 +87,4 @@ class Rest:
         )  # fmt: skip
         table = self.shard.add_up(table)
         self.softs = self.inverse.new_empty(self.batch)
-        programs.join[(-(-self.batch // CHUNK),)](
-            table, self.softs, self.batch, parts, CHUNK=CHUNK
-        )
+        programs.join[(-(-self.batch // CHUNK),)](table, self.softs, self.batch, parts, CHUNK=CHUNK)
