@@ -216,7 +216,8 @@ def _interpret(path):
 
     torch.set_num_threads(1)
     # Fewer programs of smaller steps: more would do nothing, slowly, and a batch would be one step.
-    fused.PROGRAMS, fused.CHUNK, fused_rest.CHUNK = 3, 32, 32
+    fused.PROGRAMS, fused.CHUNK = 3, 32
+    fused_rest.CHUNK, fused_rest.SAMPLES = 4, 4
     small = plan.SMALL_DISTANCES
     results = {}
 

@@ -68,8 +68,8 @@ FILLING = 800
 """Programs that fill a GPU."""
 LARGE_TILE = {"ROWS": 8, "COLUMNS": 256}
 """Of the pass over the cosines of a large problem."""
-LARGE_REST_TILE = {"ROWS": 16, "COLUMNS": 128}
-"""The same for one against the rest."""
+LARGE_REST_TILE = {"ROWS": 8, "COLUMNS": 128, "num_warps": 1}
+"""The same for one against the rest: sums of columns stay in a thread, those of rows in a warp."""
 LARGE_TILE = {"ROWS": 8, "COLUMNS": 256}
 """Of the pass over the cosines of a large problem."""
 LARGE_REST_TILE = {"ROWS": 16, "COLUMNS": 128}

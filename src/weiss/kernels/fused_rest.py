@@ -11,7 +11,8 @@ from torch import Tensor
 from weiss.kernels import fused_rest_programs as programs
 from weiss.kernels.problem import Problem, Shard
 
-CHUNK = 1024
+CHUNK, SAMPLES = 1024, 64
+"""Tiles of a row, and samples of a class, that a program takes at a time."""
 
 
 class Rest:
@@ -76,15 +77,15 @@ class Rest:
         )  # fmt: skip
 
     def join(self) -> None:
-        """Join both parts of the sums of present classes, of all shards."""
+        """Join rows and columns to the sums of present classes, of all shards."""
         parts = self.shard.parts
         # Of other shards there are zeros; with one, every number is written.
         make = self.inverse.new_zeros if parts > 1 else self.inverse.new_empty
         table = make((parts + 1, self.batch))
         programs.totals[(self.batch,)](
-            self.pushes, self.rows, self.ints, table, self.batch, self.shard.first, self.num_here,
+            self.pushes, self.rows, self.labels, table, self.batch, self.shard.first, self.num_here,
             self.num_tiles, self.splits, self.shard.index, parts, CHUNK=CHUNK,
         )  # fmt: skip
         table = self.shard.add_up(table)
         self.softs = self.inverse.new_empty(self.batch)
-        programs.join[(-(-self.batch // CHUNK),)](table, self.softs, self.batch, parts, CHUNK=CHUNK)
+        programs.join[(self.batch,)](table, self.ints, self.softs, self.batch, parts, CHUNK=SAMPLES)

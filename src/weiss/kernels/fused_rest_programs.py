@@ -5,8 +5,8 @@ The formulas are those of `weiss.kernels.one_against_rest`; names and the array 
 
     sums     of every column the logarithms of its pushes and pulls, in parts for shares of the
              batch; with FULL, of every row the logarithm of its pushes, in parts for tiles
-    totals   of a class that is present both parts of its sum, for each of its samples
-    join     these of all shards
+    totals   of every sample the sums of its row and of the column of its class
+    join     these of a class that is present, of all shards: its whole sum
     slopes   cosines -> the loss, and its derivative by each cosine
 
 `totals` and `join` are for ``keeps="full"`` alone.
@@ -18,7 +18,6 @@ import triton
 import triton.language as tl
 
 from weiss.kernels.fused_programs import (
-    CLASS,
     COUNT,
     EMPTY,
     FACTS,
@@ -56,6 +55,13 @@ def _with_rows(top, total, x):
 
 
 @triton.jit
+def _log_sum(top, total):
+    """Return the logarithm of the sum of ``total e^top``, a number."""
+    highest = tl.max(top, 0)
+    return highest + tl.log(tl.sum(total * tl.exp(top - highest), 0))
+
+
+@triton.jit
 def _joined(parts, at, mask, number, stride, LENGTH: tl.constexpr):
     """Return the logarithm of sums whose parts lie a stride apart, as logarithms."""
     top = tl.full((LENGTH,), EMPTY, tl.float32)
@@ -76,7 +82,8 @@ def sums(
 
     `rows` is ``(batch, num_tiles)``, of which this block has the columns from `tile` on.
     """
-    c = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    begin = tl.program_id(0) * COLUMNS
+    c = begin + tl.arange(0, COLUMNS)
     here = c < num_here
     scale = tl.load(inverse + low + c, mask=here, other=0.0)
     push_top = tl.full((COLUMNS,), EMPTY, tl.float32)
@@ -100,7 +107,7 @@ def sums(
             row = top + tl.log(tl.sum(tl.exp(x - top[:, None]), 1))
             tl.store(rows + i.to(tl.int64) * num_tiles + tile + tl.program_id(0), row, mask=live)
         # Few tiles have a sample's own class: the others are spared the question.
-        if tl.max((is_own & counted).to(tl.int32)) > 0:
+        if tl.max(((own >= begin) & (own < begin + COLUMNS)).to(tl.int32), 0) > 0:
             x = pull_rate * ((1 - pull_at) - cos) + log_weight[:, None]
             x = tl.where(counted & is_own, x, EMPTY)
             pull_top, pull_total = _with_rows(pull_top, pull_total, x)
@@ -111,14 +118,34 @@ def sums(
 
 @triton.jit
 def totals(
-    pushes, rows, ints, table, batch, first_class, num_here, num_tiles, splits, index, parts,
+    pushes, rows, labels, table, batch, first_class, num_here, num_tiles, splits, index, parts,
     CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Both parts of the sums of present classes, for their samples; one program a slot.
+    """Logarithms of the sums of a sample's row, and of the column of its class; one a program.
 
-    `table` is ``(parts + 1, batch)``: the classes' own samples against the fields of this shard go
-    to row `index`; the other samples against their fields to the last, 0 where another shard has
-    the field.
+    `table` is ``(parts + 1, batch)``: over the fields of this shard the row goes to row `index`,
+    the column to the last one, 0 where another shard has the field.
+    """
+    i = tl.program_id(0)
+    top = tl.full((CHUNK,), EMPTY, tl.float32)
+    total = tl.zeros((CHUNK,), tl.float32)
+    for low in range(0, num_tiles, CHUNK):
+        tile = low + tl.arange(0, CHUNK)
+        x = tl.load(rows + i.to(tl.int64) * num_tiles + tile, mask=tile < num_tiles, other=EMPTY)
+        top, total = with_exponent(top, total, x)
+    tl.store(table + tl.cast(index, tl.int64) * batch + i, _log_sum(top, total))
+    column = tl.load(labels + i) - first_class
+    here = (column >= 0) & (column < num_here)
+    at = tl.where(here, column, 0) + tl.arange(0, 1)
+    others = tl.where(here, _joined(pushes, at, at >= 0, splits, num_here, 1), 0.0)
+    tl.store(table + tl.cast(parts, tl.int64) * batch + i + tl.arange(0, 1), others)
+
+
+@triton.jit
+def join(table, ints, softs, batch, parts, CHUNK: tl.constexpr):
+    """``log(1 + total)`` of a class that is present, for each of its samples; one slot a program.
+
+    Its total has the rows of all its samples, of all shards, and its column.
     """
     k = tl.program_id(0)
     size = tl.load(ints + SIZE * batch + k)
@@ -126,31 +153,20 @@ def totals(
         begin = tl.load(ints + START * batch + k)
         top = tl.full((CHUNK,), EMPTY, tl.float32)
         total = tl.zeros((CHUNK,), tl.float32)
+        for low in range(0, size, CHUNK):
+            turn = low + tl.arange(0, CHUNK)
+            live = turn < size
+            sample = tl.load(ints + MEMBER * batch + begin + turn, mask=live, other=0)
+            x = _joined(table, sample, live, parts, batch, CHUNK)
+            top, total = with_exponent(top, total, x)
+        own = _log_sum(top, total)
+        first = tl.load(ints + MEMBER * batch + begin)
+        others = tl.load(table + tl.cast(parts, tl.int64) * batch + first)
+        highest = tl.maximum(own, others)
+        soft = _soft(highest + tl.log(tl.exp(own - highest) + tl.exp(others - highest)))
         for turn in range(0, size):
-            row = tl.load(ints + MEMBER * batch + begin + turn).to(tl.int64)
-            for low in range(0, num_tiles, CHUNK):
-                at = low + tl.arange(0, CHUNK)
-                x = tl.load(rows + row * num_tiles + at, mask=at < num_tiles, other=EMPTY)
-                top, total = with_exponent(top, total, x)
-        highest = tl.max(top, 0)
-        own = highest + tl.log(tl.sum(total * tl.exp(top - highest), 0))
-        column = tl.load(ints + CLASS * batch + k) - first_class
-        here = (column >= 0) & (column < num_here)
-        at = tl.where(here, column, 0) + tl.arange(0, 1)
-        others = tl.max(_joined(pushes, at, here & (at >= 0), splits, num_here, 1), 0)
-        others = tl.where(here, others, 0.0)
-        for turn in range(0, size):
-            row = tl.load(ints + MEMBER * batch + begin + turn)
-            tl.store(table + tl.cast(index, tl.int64) * batch + row, own)
-            tl.store(table + tl.cast(parts, tl.int64) * batch + row, others)
-
-
-@triton.jit
-def join(table, softs, batch, parts, CHUNK: tl.constexpr):
-    """``log(1 + total)`` of the class of each sample."""
-    i = tl.program_id(0) * CHUNK + tl.arange(0, CHUNK)
-    live = i < batch
-    tl.store(softs + i, _soft(_joined(table, i, live, parts + 1, batch, CHUNK)), mask=live)
+            sample = tl.load(ints + MEMBER * batch + begin + turn)
+            tl.store(softs + sample, soft)
 
 
 @triton.jit(do_not_specialize=["low", "place"])
@@ -163,11 +179,12 @@ def slopes(
     """From cosines and logarithms of sums to the loss and, in place, its derivatives by cosines.
 
     A program has COLUMNS classes and a share of the batch, as in
-    `weiss.kernels.fused_programs.interact_linear`. The repulsion is divided by the number of classes
-    present, or BY_ALL. `softs` are ``log(1 + total)`` of the class of each sample, with
-    FULL. Without SLOPES it has only the values.
+    `weiss.kernels.fused_programs.interact_linear`. The repulsion is divided by the number of
+    classes present, or BY_ALL by that of all. With FULL `softs` are ``log(1 + total)`` of the class
+    of each sample. Without SLOPES only values are computed.
     """
-    c = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    begin = tl.program_id(0) * COLUMNS
+    c = begin + tl.arange(0, COLUMNS)
     here = c < num_here
     present = tl.load(ints + FACTS * batch).to(tl.float32)
     pull_share = 1.0 / present
@@ -179,8 +196,8 @@ def slopes(
     if FULL:
         slot = tl.load(ints + FACTS * batch + NUM_FACTS + low + c, mask=here, other=-1)
         used = slot >= 0
-        begin = tl.load(ints + START * batch + slot, mask=used, other=0)
-        sample = tl.load(ints + MEMBER * batch + begin, mask=used, other=0)
+        start = tl.load(ints + START * batch + slot, mask=used, other=0)
+        sample = tl.load(ints + MEMBER * batch + start, mask=used, other=0)
         push_soft = tl.where(used, tl.load(softs + sample, mask=used, other=0.0), push_soft)
     number = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
     energies = push_soft * (push_share / push_rate) + pull_soft * (pull_share / pull_rate)
@@ -205,7 +222,7 @@ def slopes(
                 soft = tl.load(softs + i, mask=live, other=0.0)
                 slope += tl.exp(x - soft[:, None])
             slope = slope * push_share
-            if tl.max((is_own & counted).to(tl.int32)) > 0:
+            if tl.max(((own >= begin) & (own < begin + COLUMNS)).to(tl.int32), 0) > 0:
                 x = pull_rate * ((1 - pull_at) - cos) + log_weight[:, None]
                 x = tl.where(counted & is_own, x, EMPTY)
                 slope -= tl.exp(x - pull_soft[None, :]) * pull_share
