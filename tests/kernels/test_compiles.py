@@ -53,7 +53,9 @@ def _compile_everything(each_once):
         values = {**dict(zip(self.arg_names, given, strict=False)), **named}
         for parameter in self.params:
             value = values[parameter.name]
-            if parameter.is_constexpr or value is None:
+            # As at a launch, where a 1 is a constant too.
+            is_one = type(value) is int and value == 1 and not parameter.do_not_specialize
+            if parameter.is_constexpr or value is None or is_one:
                 signature[parameter.name] = "constexpr"
                 constants[(parameter.num,)] = value
             else:
