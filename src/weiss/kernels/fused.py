@@ -22,11 +22,6 @@ become slopes in the kernel that computes them, and are never written (fused_bfl
 begins when the first is through all blocks. A large problem computes cosines again for that, except
 those that meanwhile fit in the memory of the gradient to come.
 
-**One against the rest** (fused_rest_programs.py) has two passes in the place of `interact`,
-`averages` and `couple`: sums of columns, and slopes. Where rows have sums too (``keeps="full"``),
-the second begins when the first is through all blocks. A large problem computes its cosines again
-for that, except those that lie in the meantime in the memory of the gradient to come.
-
 The normalisation of fields and batch is part of it (see `geometry`). The host reads nothing from
 the device, sums run in a fixed order, and no atomic additions are used: a CUDA graph can capture
 it, and results are the same on every run.
@@ -70,10 +65,6 @@ LARGE_TILE = {"ROWS": 8, "COLUMNS": 256}
 """Of the pass over the cosines of a large problem."""
 LARGE_REST_TILE = {"ROWS": 8, "COLUMNS": 128, "num_warps": 1}
 """The same for one against the rest: sums of columns stay in a thread, those of rows in a warp."""
-LARGE_TILE = {"ROWS": 8, "COLUMNS": 256}
-"""Of the pass over the cosines of a large problem."""
-LARGE_REST_TILE = {"ROWS": 16, "COLUMNS": 128}
-"""The same for one against the rest, whose rows have sums too."""
 
 
 def fuse(
@@ -135,6 +126,14 @@ def _tiles_of(num_classes: int, embedding_size: int) -> _Tiles:
     warps = min(tiles.gradients["num_warps"], max(across // 32, 1))
     gradients = {**tiles.gradients, "ACROSS": across, "num_warps": warps}
     return tiles._replace(gradients=gradients)
+
+
+class _Block(NamedTuple):
+    """Classes of a large problem, from `low` on; where their cosines lie; if they are known."""
+
+    low: int
+    cosines: Tensor
+    is_known: bool = False
 
 
 class Work:
@@ -227,20 +226,18 @@ class Work:
         gradient = torch.empty_like(self.fields) if self.wants_fields else None
         num_parts = min(num_blocks, KEPT_SUMS) if self.wants_x else 0
         parts = self._empty(num_parts, self.batch, self.size) if self.wants_x else values
-        blocks = [
-            (low, space[: self.batch * here].view(self.batch, here))
-            for low in range(0, self.num_here, width)
-            for here in [min(width, self.num_here - low)]
-        ]
-        is_known = [False] * num_blocks
+        blocks = []
+        for low in range(0, self.num_here, width):
+            here = min(width, self.num_here - low)
+            blocks.append(_Block(low, space[: self.batch * here].view(self.batch, here)))
         if self.rest is not None:
             self.rest.begin(self.splits, tile, num_blocks * tiles_each)
             if self.rest.is_full:
-                blocks, is_known = self._sum_rows(blocks, gradient, tiles_each)
-        for number, ((low, cosines), known) in enumerate(zip(blocks, is_known, strict=True)):
+                blocks = self._sum_rows(blocks, gradient, tiles_each)
+        for number, (low, cosines, is_known) in enumerate(blocks):
             here = cosines.shape[1]
             factors = self.fields[low : low + here]
-            if not known:
+            if not is_known:
                 torch.mm(self.unit, factors.T, out=cosines)
             self._interact(low, here, cosines, values, number * programs_each, tile)
             if self.wants_x:
@@ -252,31 +249,30 @@ class Work:
         return self.finish(parts, num_parts, values, gradient)
 
     def _sum_rows(
-        self, blocks: list[tuple[int, Tensor]], gradient: Tensor | None, tiles_each: int
-    ) -> tuple[list[tuple[int, Tensor]], list[bool]]:
+        self, blocks: list[_Block], gradient: Tensor | None, tiles_each: int
+    ) -> list[_Block]:
         """Go over all blocks for the sums of rows; return them for the next pass, in its order.
 
-        That goes from the last block to the first. So before it reaches a block, nothing of the
-        gradient from this block's rows down is written yet: there lie cosines, as many as fit.
+        That goes from the last block to the first. When it comes to a block, no earlier row of the
+        gradient is written yet: cosines lie in that memory, of as many blocks as fit.
         """
         assert self.rest is not None
-        last, *others = reversed(blocks)
-        known = [True]
-        again = [last]
+        *others, last = blocks
+        again = [last._replace(is_known=True)]
         room = gradient.view(-1) if gradient is not None else self._empty(0)
         end = len(room)
-        for low, cosines in others:
+        for low, cosines, _ in reversed(others):
             end = min(end, low * self.size) - cosines.numel()
             if end >= 0:
                 cosines = room[end : end + cosines.numel()].view_as(cosines)
-            known.append(end >= 0 or not self.rest.wants)  # only gradients read them again
-            again.append((low, cosines))
-        for number, (low, cosines) in enumerate(reversed(again)):
+            # Where no gradient is wanted, nobody reads them again.
+            again.append(_Block(low, cosines, end >= 0 or not self.rest.wants))
+        for number, (low, cosines, _) in enumerate(reversed(again)):
             factors = self.fields[low : low + cosines.shape[1]]
             torch.mm(self.unit, factors.T, out=cosines)
             self.rest.sum_up(low, cosines, number * tiles_each)
         self.rest.join()
-        return again, known
+        return again
 
     def bfloat16(self) -> Found:
         """Compute blocks of classes, whose cosines become slopes before they are written."""

@@ -72,6 +72,38 @@ def _joined(parts, at, mask, number, stride, LENGTH: tl.constexpr):
     return top + tl.log(total)
 
 
+@triton.jit
+def _tile(
+    cosines, labels, ints, scale, start, begin, batch, own_from, num_here, push_at, push_rate,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, AVERAGE: tl.constexpr,
+):  # fmt: skip
+    """Return a tile: its place, cosines, logarithms of pushes, and what is asked of own classes.
+
+    `own_from` is the class of the first column of the block.
+    """
+    i = start + tl.arange(0, ROWS)
+    c = begin + tl.arange(0, COLUMNS)
+    live, here = i < batch, c < num_here
+    at = i.to(tl.int64)[:, None] * num_here + c[None, :]
+    counted = live[:, None] & here[None, :]
+    cos = tl.load(cosines + at, mask=counted, other=0.0) * scale[None, :]
+    log_weight = _log_weights(ints, i, live, batch, AVERAGE)
+    own = tl.load(labels + i, mask=live, other=-1) - own_from
+    is_own = counted & (own[:, None] == c[None, :])
+    x = push_rate * (cos + (push_at - 1)) + log_weight[:, None]
+    x = tl.where(counted & ~is_own, x, EMPTY)
+    # Few tiles have a sample's own class: the others are spared its pull.
+    has_own = tl.max(((own >= begin) & (own < begin + COLUMNS)).to(tl.int32), 0) > 0
+    return i, live, at, cos, x, log_weight, is_own, has_own
+
+
+@triton.jit
+def _pulls(cos, log_weight, is_own, pull_at, pull_rate):
+    """Return the logarithms of pulls of samples on the fields of their own classes."""
+    x = pull_rate * ((1 - pull_at) - cos) + log_weight[:, None]
+    return tl.where(is_own, x, EMPTY)
+
+
 @triton.jit(do_not_specialize=["low", "tile", "num_tiles"])
 def sums(
     cosines, labels, ints, inverse, pushes, pulls, rows, batch, first_class, num_here, all_here,
@@ -91,25 +123,17 @@ def sums(
     pull_top = tl.full((COLUMNS,), EMPTY, tl.float32)
     pull_total = tl.zeros((COLUMNS,), tl.float32)
     for start in range(tl.program_id(1) * ROWS, batch, tl.num_programs(1) * ROWS):
-        i = start + tl.arange(0, ROWS)
-        live = i < batch
-        at = i.to(tl.int64)[:, None] * num_here + c[None, :]
-        counted = live[:, None] & here[None, :]
-        cos = tl.load(cosines + at, mask=counted, other=0.0) * scale[None, :]
-        log_weight = _log_weights(ints, i, live, batch, AVERAGE)
-        own = tl.load(labels + i, mask=live, other=-1) - first_class - low
-        is_own = own[:, None] == c[None, :]
-        x = push_rate * (cos + (push_at - 1)) + log_weight[:, None]
-        x = tl.where(counted & ~is_own, x, EMPTY)
+        i, live, at, cos, x, log_weight, is_own, has_own = _tile(
+            cosines, labels, ints, scale, start, begin, batch, first_class + low, num_here,
+            push_at, push_rate, ROWS, COLUMNS, AVERAGE,
+        )  # fmt: skip
         push_top, push_total = _with_rows(push_top, push_total, x)
         if FULL:
             top = tl.max(x, 1)
             row = top + tl.log(tl.sum(tl.exp(x - top[:, None]), 1))
             tl.store(rows + i.to(tl.int64) * num_tiles + tile + tl.program_id(0), row, mask=live)
-        # Few tiles have a sample's own class: the others are spared the question.
-        if tl.max(((own >= begin) & (own < begin + COLUMNS)).to(tl.int32), 0) > 0:
-            x = pull_rate * ((1 - pull_at) - cos) + log_weight[:, None]
-            x = tl.where(counted & is_own, x, EMPTY)
+        if has_own:
+            x = _pulls(cos, log_weight, is_own, pull_at, pull_rate)
             pull_top, pull_total = _with_rows(pull_top, pull_total, x)
     at = tl.program_id(1).to(tl.int64) * all_here + low + c
     tl.store(pushes + at, push_top + tl.log(tl.maximum(push_total, 1e-37)), mask=here)
@@ -207,28 +231,21 @@ def slopes(
         scale = tl.load(inverse + low + c, mask=here, other=0.0)
         lost = tl.zeros((COLUMNS,), tl.float32)
         for start in range(tl.program_id(1) * ROWS, batch, tl.num_programs(1) * ROWS):
-            i = start + tl.arange(0, ROWS)
-            live = i < batch
-            at = i.to(tl.int64)[:, None] * num_here + c[None, :]
-            counted = live[:, None] & here[None, :]
-            cos = tl.load(cosines + at, mask=counted, other=0.0) * scale[None, :]
-            log_weight = _log_weights(ints, i, live, batch, AVERAGE)
-            own = tl.load(labels + i, mask=live, other=-1) - first_class - low
-            is_own = own[:, None] == c[None, :]
-            x = push_rate * (cos + (push_at - 1)) + log_weight[:, None]
-            x = tl.where(counted & ~is_own, x, EMPTY)
+            i, live, at, cos, x, log_weight, is_own, has_own = _tile(
+                cosines, labels, ints, scale, start, begin, batch, first_class + low, num_here,
+                push_at, push_rate, ROWS, COLUMNS, AVERAGE,
+            )  # fmt: skip
             slope = tl.exp(x - push_soft[None, :])
             if FULL:
                 soft = tl.load(softs + i, mask=live, other=0.0)
                 slope += tl.exp(x - soft[:, None])
             slope = slope * push_share
-            if tl.max(((own >= begin) & (own < begin + COLUMNS)).to(tl.int32), 0) > 0:
-                x = pull_rate * ((1 - pull_at) - cos) + log_weight[:, None]
-                x = tl.where(counted & is_own, x, EMPTY)
+            if has_own:
+                x = _pulls(cos, log_weight, is_own, pull_at, pull_rate)
                 slope -= tl.exp(x - pull_soft[None, :]) * pull_share
             if ALONG:
                 lost += tl.sum(slope * cos, 0)
-            tl.store(cosines + at, slope * scale[None, :], mask=counted)
+            tl.store(cosines + at, slope * scale[None, :], mask=live[:, None] & here[None, :])
         if ALONG:
             part_at = along + tl.program_id(1).to(tl.int64) * all_here + low
             tl.store(part_at + c, lost * scale * scale, mask=here)
