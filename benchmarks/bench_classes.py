@@ -16,6 +16,7 @@ CUB-200-2011 (`lifelike`; the shares of pairs near each other are printed beside
 
     python benchmarks/bench_classes.py --device cuda            # all rows; an H200 has the memory
     python benchmarks/bench_classes.py --device cuda --near     # near pairs alone
+    python benchmarks/bench_classes.py --device cuda --rest     # one against the rest, some 40 s
     python benchmarks/bench_classes.py                          # on the CPU
     python benchmarks/bench_classes.py --smoke                  # a few seconds, keeps nothing
 """
@@ -33,6 +34,7 @@ from record import MIB, extra_mib, keep, options_of, wait_for
 from torch import Tensor
 
 import weiss
+from weiss.losses.rest_multi_similarity import PROXY_ANCHOR
 
 SPREADS = {
     "mf_contrastive": (0.4995, 0.7316, 0.4325, 43),
@@ -371,6 +373,38 @@ def near_on_cuda(table: Table) -> None:
         table.compare(case, precision, contenders)
 
 
+def against_the_rest(table: Table, smoke: bool) -> None:
+    """One class against the rest, beside a link for each pair of classes; both in turns."""
+    on_gpu = table.device == "cuda"
+    sizes = [(16, 300, 32)] if smoke else [(180, 11_318, 512)]
+    if on_gpu and not smoke:
+        sizes.append((1024, 1_000_000, 512))
+    losses: dict[str, dict[str, Any]] = {
+        "mf_cwms": {},
+        "mf_rest_ms": {},
+        "mf_rest_ms, half": {"keeps": "half"},
+        "mf_rest_ms, ProxyAnchor": PROXY_ANCHOR,
+    }
+    for batch, num_classes, size in sizes:
+        case = Case(batch, num_classes, size, table.device)
+        is_large = batch * num_classes > 2**24
+        table.repeats, rounds = (6, 2) if is_large else (60, 6)
+        for precision in ("tf32", "float32") if on_gpu else ("float32",):
+            contenders: Contenders = {"products": case.products}
+            for name, options in losses.items():
+                make = partial(case.ours, name.split(",")[0], **options)
+                contenders[name] = make
+                if on_gpu and not is_large:
+                    contenders[f"{name} in a CUDA graph"] = partial(make, check=False)
+            first = len(table.rows)
+            table.compare(case, precision, contenders, rounds)
+            seconds = {row["contender"]: row["seconds"] for row in table.rows[first:]}
+            for name in contenders:
+                beside = "mf_cwms" + " in a CUDA graph" * ("CUDA graph" in name)
+                if name.startswith("mf_rest") and seconds.get(name) and seconds.get(beside):
+                    print(f"  {name}: {seconds[name] / seconds[beside]:.2f} x mf_cwms")
+
+
 def on_cpu(table: Table, smoke: bool) -> None:
     """The size of SOP; ratios only."""
     sizes = (16, 300, 32) if smoke else (180, 11_318, 512)
@@ -400,6 +434,7 @@ def main() -> None:
     """Compare, print the table, and keep the result."""
     parser = options_of(__doc__)
     parser.add_argument("--near", action="store_true", help="rows of near pairs alone, on a GPU")
+    parser.add_argument("--rest", action="store_true", help="rows of one against the rest alone")
     parser.add_argument("--largest", type=int, default=10_000_000, help="classes of the last row")
     parser.add_argument("--repeats", type=int, default=120, help="steps of small problems")
     arguments = parser.parse_args()
@@ -408,12 +443,14 @@ def main() -> None:
     table = Table(arguments.device, arguments.repeats if arguments.device == "cuda" else 3)
     if arguments.near:
         near_on_cuda(table)
+    elif arguments.rest:
+        against_the_rest(table, arguments.smoke)
     elif arguments.device == "cuda":
         check_spread()
         on_cuda(table, arguments.largest)
     else:
         on_cpu(table, arguments.smoke)
-    name = "classes-near" if arguments.near else "classes"
+    name = "classes-near" if arguments.near else "classes-rest" if arguments.rest else "classes"
     keep(arguments, name, table.rows, arguments.device)
 
 

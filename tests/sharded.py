@@ -117,6 +117,7 @@ def compute_fused(rank, world, path):
         *((name, None, "off") for name in FUSED),
         ("mf_contrastive", empty, "on"),
         ("mf_cwms", empty, "off"),
+        ("mf_rest_ms", empty, "off"),
     ):
         options = {"skip": skip, "reg_weight": 0.7, "check": skip == "off"}
         loss, x = Case(name, labels, options=options).make()

@@ -53,7 +53,9 @@ def _compile_everything(each_once):
         values = {**dict(zip(self.arg_names, given, strict=False)), **named}
         for parameter in self.params:
             value = values[parameter.name]
-            if parameter.is_constexpr or value is None:
+            # As at a launch, where a 1 is a constant too.
+            is_one = type(value) is int and value == 1 and not parameter.do_not_specialize
+            if parameter.is_constexpr or value is None or is_one:
                 signature[parameter.name] = "constexpr"
                 constants[(parameter.num,)] = value
             else:
@@ -86,10 +88,15 @@ def _launched():
     """Names of the kernels that are launched: those that no other kernel calls."""
     from triton.runtime.jit import JITFunction
 
-    from weiss.kernels import fused_bfloat16_programs, fused_programs, near_pairs
+    from weiss.kernels import (
+        fused_bfloat16_programs,
+        fused_programs,
+        fused_rest_programs,
+        near_pairs,
+    )
 
     kernels = {}
-    for module in (fused_programs, fused_bfloat16_programs, near_pairs):
+    for module in (fused_programs, fused_bfloat16_programs, fused_rest_programs, near_pairs):
         for name, member in vars(module).items():
             if isinstance(member, JITFunction):
                 kernels[name] = member.src
@@ -129,7 +136,12 @@ def _call_everything(size):
             continue
         step(name, 180, 100, size)
         step(name, 180, 100, size, large=True, average="samples")
-        step(name, 180, 100, size, matmul_dtype="bfloat16")
+        if name != "mf_rest_ms":
+            step(name, 180, 100, size, matmul_dtype="bfloat16")
+    for average in ("classes", "none"):
+        half = {"keeps": "half", "divides_by": "all", "average": average}
+        step("mf_rest_ms", 180, 100, size, large=average == "none", **half)
+    step("mf_rest_ms", 20, 5000, 48)
     step("mf_cwms", 20, 5000, 48)  # larger tiles, and a size that is no power of two
     torch.set_float32_matmul_precision("high")
     step("mf_contrastive", 180, 100, size, dtype=torch.bfloat16)

@@ -4,12 +4,15 @@ The interpreter must be chosen before triton is imported, so this file is also a
 computes every case with the kernels, on the CPU, and saves the results.
 """
 
+import itertools
 import math
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+
+from weiss.losses.rest_multi_similarity import PROXY_ANCHOR
 
 sys.path.append(str(Path(__file__).parent.parent))  # when run as a program
 from budgets import (
@@ -34,6 +37,7 @@ BATCHES = {
     "more samples than classes": {"shape": (12, 3, 40)},
     "all classes": {"shape": (9, 9, 5), "all_classes": True},
     "zero vectors": {"shape": (9, 20, 5), "zeros": True},
+    "many blocks": {"shape": (25, 157, 123), "same": 9},
 }
 
 
@@ -70,6 +74,15 @@ def _cases():
     yield "factor", {**a_few, "path": "large", "factor": -2.5}
     yield "constraint", {**a_few, "more": {"reg_weight": 0.7}}
     yield "unchecked", {**a_few, "more": {"check": False}}
+    name = "mf_rest_ms"
+    steep = {"alpha": 80.0, "beta": 1000.0, "delta": 1.2, "margin": 0.5}
+    for path, keeps in itertools.product(PATHS, ("full", "half")):
+        here = {"name": name, "path": path, "batch": "many blocks", "average": "none"}
+        anchor = {**PROXY_ANCHOR, "keeps": keeps}
+        yield f"{name}, {path}, {keeps}, sums", {**here, "more": anchor}
+        steep["keeps"] = keeps
+        here["average"] = "samples" if path == "small" else "classes"
+        yield f"{name}, {path}, {keeps}, steep", {**here, "more": {**steep}}
 
 
 CASES = dict(_cases())
@@ -83,6 +96,7 @@ NARROW_BATCHES = {
 NARROW = [
     (name, batch, average)
     for name in FUSED
+    if name != "mf_rest_ms"  # of which no kernel has such products
     for batch, average in zip(NARROW_BATCHES, ("classes", "samples") * 3, strict=False)
     if name == "mf_cwms" or batch == "threes"
 ]
@@ -112,6 +126,10 @@ WANTED = [
     ("mf_cwms", "large", "embeddings"),
     ("mf_cwms", "large", "fields"),
     ("mf_cwms", "large", "nothing"),
+    ("mf_rest_ms", "small", "nothing"),
+    ("mf_rest_ms", "large", "embeddings"),
+    ("mf_rest_ms", "large", "fields"),
+    ("mf_rest_ms", "large", "nothing"),
 ]
 
 
@@ -194,18 +212,20 @@ def again(name):
 
 def _interpret(path):
     """Take every case with the kernels."""
-    from weiss.kernels import fused, plan
+    from weiss.kernels import fused, fused_rest, plan
 
     torch.set_num_threads(1)
     # Fewer programs of smaller steps: more would do nothing, slowly, and a batch would be one step.
     fused.PROGRAMS, fused.CHUNK = 3, 32
+    fused_rest.CHUNK, fused_rest.SAMPLES = 4, 4
     small = plan.SMALL_DISTANCES
     results = {}
 
     def choose(way, batch="a few"):
         samples, classes, _ = BATCHES[batch]["shape"]
         plan.SMALL_DISTANCES = 0 if way == "large" else small
-        fused.MOST_BLOCK_DISTANCES = max(samples * classes // 3, 1)  # the last block is not full
+        fused.LEAST_BLOCK_DISTANCES = 1
+        fused.MOST_BLOCK_DISTANCES = max(samples * classes // 5, 1)  # the last block is not full
 
     for case, settings in CASES.items():
         choose(settings["path"], settings["batch"])

@@ -27,6 +27,7 @@ import weiss
 from weiss.evaluation import neighbours
 from weiss.kernels import cuda_graphs, plan
 from weiss.kernels.problem import Problem
+from weiss.losses.rest_multi_similarity import PROXY_ANCHOR
 
 pytestmark = pytest.mark.gpu
 
@@ -56,6 +57,7 @@ def take_the_large_path(monkeypatch, block=2**16):
     fused = pytest.importorskip("weiss.kernels.fused")
     monkeypatch.setattr(plan, "SMALL_DISTANCES", 0)
     monkeypatch.setattr(fused, "MOST_BLOCK_DISTANCES", block)
+    monkeypatch.setattr(fused, "LEAST_BLOCK_DISTANCES", block)
 
 
 def near_pairs_pay(monkeypatch):
@@ -272,6 +274,7 @@ WAYS = {
     "bfloat16": {"skip": "off", "matmul_dtype": "bfloat16"},
 }
 EVERY_WAY = [(name, way) for name in FUSED for way in WAYS if way != "near pairs"]
+EVERY_WAY.remove(("mf_rest_ms", "bfloat16"))
 EVERY_WAY.append(("mf_contrastive", "near pairs"))
 
 
@@ -299,6 +302,33 @@ def test_fused_kernels_err_as_the_plain_formula_does(name, way, shape, monkeypat
         plain_loss = with_fields(name, m, impl="reference", **settings).cuda()
         plain = found(plain_loss, x.cuda(), labels.cuda())
         assert_within_budget(results, plain, truth, slack)
+
+
+@pytest.mark.parametrize("way", ["small", "large"])
+@pytest.mark.parametrize("keeps", ["full", "half"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        PROXY_ANCHOR,
+        {"alpha": 80.0, "beta": 1000.0, "delta": 1.2, "margin": 0.5},
+        {"average": "samples", "divides_by": "all"},
+    ],
+    ids=["ProxyAnchor", "steep", "samples"],
+)
+def test_one_against_the_rest_errs_as_the_plain_formula_does(way, keeps, settings, monkeypatch):
+    settings = {**settings, "keeps": keeps}
+    # With many samples and short vectors fewer blocks find room in the gradient.
+    for shape in ((255, 507, 123), (507, 3011, 40)):
+        embeddings, labels, fields = clustered(*shape, same=9)
+        if way == "large":
+            take_the_large_path(monkeypatch)
+        loss = with_fields("mf_rest_ms", fields, impl="triton", **settings).cuda()
+        results = found(loss, embeddings.cuda(), labels.cuda())
+        exact = with_fields("mf_rest_ms", fields.double(), impl="reference", **settings)
+        truth = found(exact, embeddings.double(), labels)
+        plain_loss = with_fields("mf_rest_ms", fields, impl="reference", **settings).cuda()
+        plain = found(plain_loss, embeddings.cuda(), labels.cuda())
+        assert_within_budget(results, plain, truth, slack=5e-6)
 
 
 @pytest.mark.parametrize("name", FUSED)

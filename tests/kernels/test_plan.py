@@ -12,8 +12,13 @@ from weiss import MeanFieldLoss, PairLoss
 from weiss.kernels import plan
 from weiss.kernels.plan import Plan, make_plan
 from weiss.kernels.problem import Problem, Shard, Task
-from weiss.losses import BinomialDeviance, ClassWiseMultiSimilarity, Contrastive
-from weiss.theory.interactions import Interactions, LinearLink
+from weiss.losses import (
+    BinomialDeviance,
+    ClassWiseMultiSimilarity,
+    Contrastive,
+    RestMultiSimilarity,
+)
+from weiss.theory.interactions import Interactions, LinearLink, OneAgainstRest
 
 KNOWN = [Contrastive(), ClassWiseMultiSimilarity(), BinomialDeviance()]
 has_triton = pytest.mark.skipif(
@@ -50,6 +55,12 @@ class Cubic(Interactions):
         return (2 - dist) ** 3
 
 
+class RestHinge(Contrastive, form="hinge"):
+    """Its energies are those of the form, but the pairs of a class share a link."""
+
+    sharing = OneAgainstRest()
+
+
 def planned(
     impl="auto",
     interactions=None,
@@ -62,10 +73,11 @@ def planned(
     parts=1,
     distance="cosine",
     reg_weight=0.0,
+    average="classes",
     by_columns=False,
     **asked,
 ):
-    problem = Problem(interactions or Contrastive(), distance, "classes", reg_weight)
+    problem = Problem(interactions or Contrastive(), distance, average, reg_weight)
     embeddings, fields = (
         torch.empty(rows, size, dtype=dtype, device=device) for rows in (batch, num_classes)
     )
@@ -180,6 +192,18 @@ def test_what_fused_kernels_do_not_know_is_streamed_or_refused(why):
     refused(f"impl='triton' cannot be used for TheLoss.*{why}", impl="triton", **case)
     words = f"matmul_dtype must be 'float32' for TheLoss here.*{why}.*'bfloat16'"
     refused(words, matmul_dtype="bfloat16", **case)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_one_against_the_rest_is_fused_for_exponentials_of_any_average():
+    rest = RestMultiSimilarity()
+    for average in ("classes", "samples", "none"):
+        assert planned("triton", rest, average=average) == Plan("small")
+        assert planned("auto", rest, batch=17, num_classes=2**20, average=average).kernel == "large"
+    refused("sums", impl="triton", interactions=ClassWiseMultiSimilarity(), average="none")
+    words = "with these products its kernels give every pair of classes a link of its own"
+    refused(words, interactions=rest, matmul_dtype="bfloat16")
+    refused("kernels know exponentials alone", impl="triton", interactions=RestHinge())
 
 
 @pytest.mark.usefixtures("interpreted")
@@ -309,6 +333,7 @@ NEVER = {
     "closed form": ({"interactions": Cubic()}, "no closed form"),
     "exponentials": ({"interactions": ClassWiseMultiSimilarity()}, "only .* a hinge"),
     "soft hinges": ({"interactions": BinomialDeviance()}, "only .* a hinge"),
+    "one against the rest": ({"interactions": RestHinge()}, "every pair of classes a link"),
     "reference": ({"impl": "reference"}, "plain formula over all pairs"),
     "streaming on a GPU": ({"impl": "streaming", "device": "meta"}, "part of impl='triton'"),
     "a shard of a GPU": ({"impl": "streaming", "device": "meta", "parts": 2}, "on a GPU"),

@@ -163,7 +163,7 @@ def test_errors_are_those_of_the_plain_formula(name, dtype, shape, kind, monkeyp
 
 @pytest.mark.parametrize("known", [Contrastive, ClassWiseMultiSimilarity, BinomialDeviance])
 @pytest.mark.parametrize(
-    "changed", ["attraction", "repulsion", "attraction_link", "repulsion_link"]
+    "changed", ["attraction", "repulsion", "attraction_link", "repulsion_link", "sharing"]
 )
 def test_who_changes_an_energy_or_a_link_has_no_closed_form(known, changed):
     assert closed_form_of(known()) is not None

@@ -52,7 +52,7 @@ class Undivided(RestMultiSimilarity):
 
 @dataclass(frozen=True)
 class RestHinge(Contrastive):
-    """A hinge whose pairs of classes share a link: no longer what the fused kernels compute."""
+    """A hinge whose pairs of classes share a link: no longer what its form says."""
 
     sharing = OneAgainstRest()
 
@@ -200,12 +200,11 @@ def test_two_classes_have_one_rest_each_and_cwms_as_their_pair_loss():
     torch.testing.assert_close(whole, cwms + between)
 
 
-def test_the_fused_kernels_do_not_take_it():
-    embeddings, labels, _ = clustered(6, 9, 4)
+def test_the_two_centres_are_part_of_the_closed_form_and_who_changes_the_rest_has_none():
+    assert closed_form_of(RestMultiSimilarity(2.0, 5.0, 0.5, 0.25))[1:] == (0.25, 0.75, 2.0, 5.0)
     assert closed_form_of(RestHinge()) is None
-    loss = MeanFieldLoss(RestHinge(), 9, 4, impl="triton")
-    with pytest.raises(ValueError, match="every pair of classes a link of its own"):
-        loss(embeddings, labels)
+    assert closed_form_of(Undivided()) is None
+    embeddings, labels, _ = clustered(6, 9, 4)
     with pytest.raises(ValueError, match="sums"):
         weiss.make_loss("mf_cwms", 9, 4, impl="triton", average="none")(embeddings, labels)
 

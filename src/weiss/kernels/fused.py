@@ -17,6 +17,11 @@ digits of float32; with TF32 allowed (``torch.set_float32_matmul_precision``) th
 Products in **bfloat16** are so fast that this one pass would be most of the time: there cosines
 become slopes in the kernel that computes them, and are never written (fused_bfloat16_programs.py).
 
+**One against the rest** (fused_rest.py) has two passes in the place of `interact`, `averages` and
+`couple`: sums of columns, then slopes. Where rows have sums too (``keeps="full"``), the second
+begins when the first is through all blocks. A large problem computes cosines again for that, except
+those that meanwhile fit in the memory of the gradient to come.
+
 The normalisation of fields and batch is part of it (see `geometry`). The host reads nothing from
 the device, sums run in a fixed order, and no atomic additions are used: a CUDA graph can capture
 it, and results are the same on every run.
@@ -30,6 +35,7 @@ from torch import Tensor
 
 from weiss.kernels import fused_bfloat16_programs as bfloat16_programs
 from weiss.kernels import fused_programs as programs
+from weiss.kernels.fused_rest import Rest
 from weiss.kernels.problem import Counts, DeviceCounts, Found, Task
 
 MOST_BLOCK_DISTANCES, LEAST_BLOCK_DISTANCES = 2**27, 2**20
@@ -55,6 +61,10 @@ MANY_CLASSES = 4096
 """Classes from which on tiles may be large, and a GPU is still full."""
 FILLING = 800
 """Programs that fill a GPU."""
+LARGE_TILE = {"ROWS": 8, "COLUMNS": 256}
+"""Of the pass over the cosines of a large problem."""
+LARGE_REST_TILE = {"ROWS": 8, "COLUMNS": 128, "num_warps": 1}
+"""The same for one against the rest: sums of columns stay in a thread, those of rows in a warp."""
 
 
 def fuse(
@@ -118,6 +128,14 @@ def _tiles_of(num_classes: int, embedding_size: int) -> _Tiles:
     return tiles._replace(gradients=gradients)
 
 
+class _Block(NamedTuple):
+    """Classes of a large problem, from `low` on; where their cosines lie; if they are known."""
+
+    low: int
+    cosines: Tensor
+    is_known: bool = False
+
+
 class Work:
     """One problem, and the launches that solve it."""
 
@@ -135,6 +153,7 @@ class Work:
         self.device = fields_CD.device
         self.numbers = form.pull_at, form.pull_rate, form.push_at, form.push_rate
         self.kind, self.by_samples = form.kind, task.problem.average == "samples"
+        self.couples = form.kind == "exp" and task.problem.interactions.sharing is None
         self.precision = precision()
         facts = programs.FACTS.value * self.batch + programs.NUM_FACTS.value
         self.ints = torch.empty(facts + self.num_here, dtype=torch.int32, device=self.device)
@@ -144,6 +163,12 @@ class Work:
         self.inverse_x, self.inverse = self._empty(self.batch), self._empty(self.num_here)
         self.splits = max(1, min(self.batch // 256, 8))
         self.tiles = _tiles_of(self.num_here, self.size)
+        self.rest: Rest | None = None
+        if task.problem.interactions.sharing is not None:
+            wants = self.wants_x or self.wants_fields
+            self.rest = Rest(
+                task.problem, self.shard, self.labels, self.ints, self.inverse, wants=wants
+            )
 
     def small(self, copy_counts: Callable[[Tensor], None] | None) -> Found:
         """Compute everything in Triton."""
@@ -158,7 +183,10 @@ class Work:
             copy_counts(self.counts.counts)
         blocks = _tiles(self.num_here, tile["COLUMNS"]) * self.splits
         values = self._empty(blocks + self._num_coupled_values())
-        self._couple(cosines, self.inverse, values[blocks:], by_slot=False)
+        if self.couples:
+            self._couple(cosines, self.inverse, values[blocks:], by_slot=False)
+        if self.rest is not None:
+            self.rest.begin(self.splits, tile, _tiles(self.num_here, tile["COLUMNS"]))
         self._interact(0, self.num_here, cosines, values, 0, tile, along)
         gradient = torch.empty_like(self.fields) if self.wants_fields else None
         num_parts, parts = 0, values
@@ -182,26 +210,35 @@ class Work:
         self.measure(fields=True)
         self.rank(None)
         self.counts = self.counts.sent()
-        tile = {"ROWS": 8, "COLUMNS": 256}
+        tile = LARGE_TILE if self.rest is None else LARGE_REST_TILE
         distances = min(self.num_here * self.size // 4, MOST_BLOCK_DISTANCES)
         distances = max(distances, LEAST_BLOCK_DISTANCES)
         width = max(min(distances // self.batch, self.num_here), 1)
         # Rows that begin at odd places cost the products half their speed.
         width = max(width // ALIGNED * ALIGNED, min(width, ALIGNED))
-        programs_each = _tiles(width, tile["COLUMNS"]) * self.splits
-        blocks = _tiles(self.num_here, width) * programs_each
-        values = torch.zeros(blocks + self._num_coupled_values(), device=self.device)
-        if self.kind == "exp":
-            self._couple_present(values[blocks:])
+        num_blocks, tiles_each = _tiles(self.num_here, width), _tiles(width, tile["COLUMNS"])
+        programs_each = tiles_each * self.splits
+        place = num_blocks * programs_each
+        values = torch.zeros(place + self._num_coupled_values(), device=self.device)
+        if self.couples:
+            self._couple_present(values[place:])
         space = self._empty(self.batch * width)
         gradient = torch.empty_like(self.fields) if self.wants_fields else None
-        num_parts = min(_tiles(self.num_here, width), KEPT_SUMS) if self.wants_x else 0
+        num_parts = min(num_blocks, KEPT_SUMS) if self.wants_x else 0
         parts = self._empty(num_parts, self.batch, self.size) if self.wants_x else values
-        for number, low in enumerate(range(0, self.num_here, width)):
-            factors = self.fields[low : low + width]
-            here = len(factors)
-            cosines = space[: self.batch * here].view(self.batch, here)
-            torch.mm(self.unit, factors.T, out=cosines)
+        blocks = []
+        for low in range(0, self.num_here, width):
+            here = min(width, self.num_here - low)
+            blocks.append(_Block(low, space[: self.batch * here].view(self.batch, here)))
+        if self.rest is not None:
+            self.rest.begin(self.splits, tile, num_blocks * tiles_each)
+            if self.rest.is_full:
+                blocks = self._sum_rows(blocks, gradient, tiles_each)
+        for number, (low, cosines, is_known) in enumerate(blocks):
+            here = cosines.shape[1]
+            factors = self.fields[low : low + here]
+            if not is_known:
+                torch.mm(self.unit, factors.T, out=cosines)
             self._interact(low, here, cosines, values, number * programs_each, tile)
             if self.wants_x:
                 _multiply(cosines, factors, parts[number % KEPT_SUMS], adds=number >= KEPT_SUMS)
@@ -210,6 +247,32 @@ class Work:
                 torch.mm(cosines.T, self.unit, out=of_block)
                 self._finish_fields(factors, of_block, here, low)
         return self.finish(parts, num_parts, values, gradient)
+
+    def _sum_rows(
+        self, blocks: list[_Block], gradient: Tensor | None, tiles_each: int
+    ) -> list[_Block]:
+        """Go over all blocks for the sums of rows; return them for the next pass, in its order.
+
+        That goes from the last block to the first. When it comes to a block, no earlier row of the
+        gradient is written yet: cosines lie in that memory, of as many blocks as fit.
+        """
+        assert self.rest is not None
+        *others, last = blocks
+        again = [last._replace(is_known=True)]
+        room = gradient.view(-1) if gradient is not None else self._empty(0)
+        end = len(room)
+        for low, cosines, _ in reversed(others):
+            end = min(end, low * self.size) - cosines.numel()
+            if end >= 0:
+                cosines = room[end : end + cosines.numel()].view_as(cosines)
+            # Where no gradient is wanted, nobody reads them again.
+            again.append(_Block(low, cosines, end >= 0 or not self.rest.wants))
+        for number, (low, cosines, _) in enumerate(reversed(again)):
+            factors = self.fields[low : low + cosines.shape[1]]
+            torch.mm(self.unit, factors.T, out=cosines)
+            self.rest.sum_up(low, cosines, number * tiles_each)
+        self.rest.join()
+        return again
 
     def bfloat16(self) -> Found:
         """Compute blocks of classes, whose cosines become slopes before they are written."""
@@ -311,7 +374,7 @@ class Work:
         )  # fmt: skip
 
     def _num_coupled_values(self) -> int:
-        return _tiles(self.batch, TILE) ** 2 if self.kind == "exp" else 0
+        return _tiles(self.batch, TILE) ** 2 if self.couples else 0
 
     def _couple_present(self, values: Tensor) -> None:
         """Couple present classes, from cosines of their own."""
@@ -326,8 +389,6 @@ class Work:
 
     def _couple(self, cosines: Tensor, inverse: Tensor, values: Tensor, *, by_slot: bool) -> None:
         """Couple present classes where links are logarithmic: a table of averages, and slopes."""
-        if self.kind != "exp":
-            return
         tiles = _tiles(self.batch, TILE)
         table = self._empty(self.batch, self.batch)
         self.coupled = self._empty(self.batch, self.batch)
@@ -350,6 +411,9 @@ class Work:
         tile: dict[str, int], along: Tensor | None = None,
     ) -> None:  # fmt: skip
         """Turn the cosines of a block into slopes, in place."""
+        if self.rest is not None:
+            self.rest.interact(low, cosines, values, place, along)
+            return
         grid = (_tiles(here, tile["COLUMNS"]), self.splits)
         first, (pull_at, pull_rate, push_at, push_rate) = self.shard.first, self.numbers
         if self.kind != "exp":

@@ -381,7 +381,7 @@ def _energy_beyond(beyond, rate, weight, SOFT: tl.constexpr):
 
 
 @triton.jit
-def _with_exponent(top, total, x):
+def with_exponent(top, total, x):
     """Add ``e^x`` to the sum ``total e^top``; `top` stays the largest exponent so far."""
     higher = tl.maximum(top, x)
     return higher, total * tl.exp(top - higher) + tl.exp(x - higher)
@@ -413,7 +413,7 @@ def averages(
         at = row.to(tl.int64)[:, None] * width + column[None, :]
         cos = tl.load(cosines + at, mask=live[:, None] & here[None, :], other=0.0) * scale[None, :]
         x = tl.where(live[:, None], push_rate * (push_at - 1 + cos), EMPTY)
-        top, total = _with_exponent(top, total, x)
+        top, total = with_exponent(top, total, x)
     present = tl.load(ints + FACTS * batch).to(tl.float32)
     weight = tl.where(BY_SAMPLES, present / batch, 1.0 / tl.maximum(size, 1).to(tl.float32))
     log_mean = top + tl.log(tl.maximum(total, 1e-37)) + tl.log(weight)[:, None]
@@ -526,7 +526,7 @@ def interact_log(
                 valid = live[:, None] & here[None, :]
                 cos = tl.load(cosines + at, mask=valid, other=0.0) * scale[None, :]
                 x = tl.where(live[:, None], push_rate * cos + offset, EMPTY)
-                top, total = _with_exponent(top, total, x)
+                top, total = with_exponent(top, total, x)
             log_mean = tl.where(absent[None, :], top + tl.log(tl.maximum(total, 1e-37)), EMPTY)
             soft = softplus(log_mean, tl.exp(-tl.abs(log_mean)))
             energies += tl.sum(soft * counts, 0)
@@ -588,7 +588,7 @@ def couple(
         cos = tl.load(cosines + at, mask=live[:, None] & here[None, :], other=0.0) * scale[None, :]
         x = rate * tl.where(is_own, (1 - pull_at) - cos, cos + (push_at - 1))
         x = tl.where(live[:, None], x, EMPTY)
-        top, total = _with_exponent(top, total, x)
+        top, total = with_exponent(top, total, x)
     log_mean = top + tl.log(tl.maximum(total, 1e-37)) + log_weight
     both = counted & ~is_own
     back_at = j.to(tl.int64)[None, :] * batch + k[:, None]

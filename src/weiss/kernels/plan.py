@@ -185,11 +185,14 @@ def _why_not_triton(task: Task, matmul_dtype: str) -> str | None:
     form = problem.form
     if problem.gamma is not None:
         return "its kernels know one field a class (fields_per_class=1)"
-    if problem.interactions.sharing is not None:
-        return "its kernels give every pair of classes a link of its own"
     if form is None:
         return "its kernels do not know these interactions, which have no closed form"
-    if problem.average == "none":
+    shares = problem.interactions.sharing is not None
+    if shares and form.kind != "exp":
+        return "of one class against the rest its kernels know exponentials alone"
+    if shares and matmul_dtype == "bfloat16":
+        return "with these products its kernels give every pair of classes a link of its own"
+    if not shares and problem.average == "none":
         return "its kernels average over classes or samples, and average='none' sums"
     if task.labels.ndim > 1:
         return "its kernels take class indices, not multi-hot labels"
@@ -269,6 +272,8 @@ def _why_not_skip(problem: Problem, chosen: str, labels: Tensor, parts: int) -> 
         return "it knows one field a class (fields_per_class=1)"
     if problem.form is None:
         return "the interactions have no closed form, so their range is not known"
+    if problem.interactions.sharing is not None:
+        return "it gives every pair of classes a link of its own"
     if not problem.is_hinge:
         return "only the repulsion of a hinge ends; exponentials reach every pair"
     if labels.ndim > 1:

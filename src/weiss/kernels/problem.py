@@ -91,7 +91,8 @@ class Problem:
     @property
     def is_hinge(self) -> bool:
         """Whether the repulsion is exactly zero beyond a distance, so that pairs can be skipped."""
-        return self.form is not None and self.form.kind == "hinge"
+        shares = self.interactions.sharing is not None
+        return self.form is not None and self.form.kind == "hinge" and not shares
 
     @property
     def reach(self) -> float:

@@ -43,7 +43,7 @@ PROXY_ANCHOR: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class RestMultiSimilarity(Interactions):
+class RestMultiSimilarity(Interactions, form="exp"):
     """Two exponentials with two centres; the repulsions of a class share a logarithm."""
 
     alpha: float = rate(2.0)
@@ -109,8 +109,7 @@ class MeanFieldRestMultiSimilarityLoss(MeanFieldLoss):
     """Multi-similarity of one class against the rest, with mean fields; contains ProxyAnchor.
 
     The defaults of rates and delta are those published for the multi-similarity loss; no study here
-    has searched them. On every device it is computed in plain PyTorch (``impl="reference"`` or
-    ``"streaming"``); there is no fused kernel.
+    has searched them.
 
     Args:
         num_classes: C, the number of training classes.

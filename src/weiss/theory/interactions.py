@@ -168,7 +168,7 @@ class OneAgainstRest:
 KEEPS = ("full", "half")
 DIVIDES_BY = ("present", "all")
 Form = Literal["hinge", "exp", "softplus"]
-_DESCRIBED = ("attraction", "repulsion", "attraction_link", "repulsion_link")
+_DESCRIBED = ("attraction", "repulsion", "attraction_link", "repulsion_link", "sharing")
 
 
 class ClosedForm(NamedTuple):
@@ -212,9 +212,10 @@ class Interactions(ABC):
     one declared with `rate` greater than 0, one declared with `choice` one of its words.
 
     A subclass may declare ``form=...``: it is then one of the kinds of `ClosedForm`, with the
-    hyper-parameters ``pos_margin`` and ``neg_margin`` (hinge) or ``alpha``, ``beta`` and ``delta``.
-    Then fused kernels can compute it. A subclass that changes an energy or a link loses it, and
-    so does one with `OneAgainstRest`, which those kernels do not know.
+    hyper-parameters ``pos_margin`` and ``neg_margin`` (hinge) or ``alpha``, ``beta`` and ``delta``;
+    with a ``margin``, attraction has its centre at ``delta - margin``, repulsion at ``delta +
+    margin``. Then fused kernels can compute it, of those with `OneAgainstRest` exponentials. A
+    subclass that changes an energy, a link or what shares one loses it.
     """
 
     form: ClassVar[Form | None] = None
@@ -274,19 +275,14 @@ class Interactions(ABC):
 
 
 def closed_form_of(interactions: Interactions) -> ClosedForm | None:
-    """Return the closed form; None without one, or if a subclass changes an energy or a link.
-
-    None also with `OneAgainstRest`: kernels that know closed forms link pairs of classes.
-    """
+    """Return the closed form; None without one, or if a subclass changes what `form` describes."""
     line = type(interactions).__mro__
 
     def definer(name: str) -> int:
         return next(place for place, kind in enumerate(line) if name in vars(kind))
 
     kind = interactions.form
-    if interactions.sharing is not None or kind is None:
-        return None
-    if any(definer(name) < definer("form") for name in _DESCRIBED):
+    if kind is None or any(definer(name) < definer("form") for name in _DESCRIBED):
         return None
     numbers = {
         declared.name: getattr(interactions, declared.name) for declared in fields(interactions)
@@ -301,5 +297,5 @@ def closed_form_of(interactions: Interactions) -> ClosedForm | None:
         )
     if kind == "hinge":
         return ClosedForm(kind, numbers["pos_margin"], numbers["neg_margin"])
-    delta = numbers["delta"]
-    return ClosedForm(kind, delta, delta, numbers["alpha"], numbers["beta"])
+    delta, margin = numbers["delta"], numbers.get("margin", 0.0)
+    return ClosedForm(kind, delta - margin, delta + margin, numbers["alpha"], numbers["beta"])
