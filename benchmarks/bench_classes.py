@@ -382,6 +382,7 @@ def against_the_rest(table: Table, smoke: bool) -> None:
     losses: dict[str, dict[str, Any]] = {
         "mf_cwms": {},
         "mf_rest_ms": {},
+        "mf_rest_ms, over all": {"over": "all"},
         "mf_rest_ms, half": {"keeps": "half"},
         "mf_rest_ms, ProxyAnchor": PROXY_ANCHOR,
     }

@@ -122,7 +122,7 @@ def pair_loss_against_rest(
 
 def mean_field_loss_against_rest(
     attraction, repulsion, attraction_link, repulsion_link, kind, embeddings, labels, fields,
-    average="classes", keeps="full", divides_by="present",
+    average="classes", keeps="full", over="present", divides_by="present",
 ):  # fmt: skip
     """Its mean-field form without constraint, one class after the other."""
     classes, members = classes_of(labels), members_of(labels)
@@ -141,7 +141,8 @@ def mean_field_loss_against_rest(
                     rest = rest + repulsion(distance(kind, embeddings[i], fields[c])) / size[other]
         if c in members:
             attracts = attracts + attraction_link(inside)
-        repels = repels + repulsion_link(rest)
+        if c in members or over == "all":
+            repels = repels + repulsion_link(rest)
     return attracts / len(members) + repels / len(members if divides_by == "present" else fields)
 
 

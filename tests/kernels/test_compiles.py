@@ -139,7 +139,7 @@ def _call_everything(size):
         if name != "mf_rest_ms":
             step(name, 180, 100, size, matmul_dtype="bfloat16")
     for average in ("classes", "none"):
-        half = {"keeps": "half", "divides_by": "all", "average": average}
+        half = {"keeps": "half", "over": "all", "divides_by": "all", "average": average}
         step("mf_rest_ms", 180, 100, size, large=average == "none", **half)
     step("mf_rest_ms", 20, 5000, 48)
     step("mf_cwms", 20, 5000, 48)  # larger tiles, and a size that is no power of two

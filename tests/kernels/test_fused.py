@@ -75,14 +75,16 @@ def _cases():
     yield "constraint", {**a_few, "more": {"reg_weight": 0.7}}
     yield "unchecked", {**a_few, "more": {"check": False}}
     name = "mf_rest_ms"
-    steep = {"alpha": 80.0, "beta": 1000.0, "delta": 1.2, "margin": 0.5}
-    for path, keeps in itertools.product(PATHS, ("full", "half")):
+    steep = {"alpha": 80.0, "beta": 1000.0, "delta": 1.2, "margin": 0.5, "over": "all"}
+    for path, keeps in itertools.product(PATHS, ("full", "half")):  # over all classes
         here = {"name": name, "path": path, "batch": "many blocks", "average": "none"}
         anchor = {**PROXY_ANCHOR, "keeps": keeps}
         yield f"{name}, {path}, {keeps}, sums", {**here, "more": anchor}
         steep["keeps"] = keeps
         here["average"] = "samples" if path == "small" else "classes"
         yield f"{name}, {path}, {keeps}, steep", {**here, "more": {**steep}}
+        present = {"keeps": keeps, "over": "present"}
+        yield f"{name}, {path}, {keeps}, present", {**here, "more": present}
 
 
 CASES = dict(_cases())

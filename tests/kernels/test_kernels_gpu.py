@@ -310,10 +310,11 @@ def test_fused_kernels_err_as_the_plain_formula_does(name, way, shape, monkeypat
     "settings",
     [
         PROXY_ANCHOR,
-        {"alpha": 80.0, "beta": 1000.0, "delta": 1.2, "margin": 0.5},
-        {"average": "samples", "divides_by": "all"},
+        {"alpha": 80.0, "beta": 1000.0, "delta": 1.2, "margin": 0.5, "over": "all"},
+        {},
+        {"average": "samples", "over": "all", "divides_by": "all"},
     ],
-    ids=["ProxyAnchor", "steep", "samples"],
+    ids=["ProxyAnchor", "steep", "present", "samples"],
 )
 def test_one_against_the_rest_errs_as_the_plain_formula_does(way, keeps, settings, monkeypatch):
     settings = {**settings, "keeps": keeps}

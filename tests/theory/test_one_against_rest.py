@@ -20,6 +20,9 @@ with warnings.catch_warnings(action="ignore"):
     from pytorch_metric_learning.losses import ProxyAnchorLoss
 
 
+ALL = "all", "all"  # the sum over c, and what divides it
+
+
 @dataclass(frozen=True)
 class Squares(Interactions):
     """Plain averages: what shares a link is only added."""
@@ -28,7 +31,7 @@ class Squares(Interactions):
 
     @property
     def sharing(self) -> OneAgainstRest:
-        return OneAgainstRest("full" if self.full else "half", "present" if self.full else "all")
+        return OneAgainstRest("full", "present") if self.full else OneAgainstRest("half", *ALL)
 
     def attraction(self, dist: Tensor) -> Tensor:
         return dist.square()
@@ -54,7 +57,7 @@ class Undivided(RestMultiSimilarity):
 class RestHinge(Contrastive):
     """A hinge whose pairs of classes share a link: no longer what its form says."""
 
-    sharing = OneAgainstRest()
+    sharing = OneAgainstRest(over="all")
 
 
 def plain(x):
@@ -82,7 +85,8 @@ DESCRIBED = [
     (RestHinge(0.1, 0.9), HINGES),
     *(
         (RestMultiSimilarity(2.0, 5.0, 0.6, 0.2, *words), exponentials(2.0, 5.0, 0.6, 0.2))
-        for words in (("full", "present"), ("half", "all"), ("full", "all"), ("half", "present"))
+        for over in (("present", "present"), ("all", "present"), ALL)
+        for words in (("full", *over), ("half", *over))
     ),
 ]
 every_description = pytest.mark.parametrize(
@@ -124,7 +128,8 @@ def test_the_mean_field_form_is_that_of_the_nested_loop(
 ):
     monkeypatch.setitem(constraint.WIDTH, "cpu", 2)
     embeddings, labels, fields = loops.random_batch(seed, 6, 4, labels_each=labels_each)
-    words = interactions.sharing.keeps, interactions.sharing.divides_by
+    sharing = interactions.sharing
+    words = sharing.keeps, sharing.over, sharing.divides_by
     x, m = embeddings.clone().requires_grad_(), fields.clone().requires_grad_()
     truth = loops.mean_field_loss_against_rest(*oracle, kind, x, labels, m, average, *words)
     truth = truth + 0.7 * loops.soft_constraint(oracle[1], oracle[3], kind, m)
@@ -150,7 +155,7 @@ def proxy_anchor(fields):
 def test_proxy_anchor_is_the_special_case_in_value_and_gradients(seed, impl):
     embeddings, labels, fields = loops.random_batch(seed, batch=11, num_classes=6, size=4)
     expected = found(proxy_anchor(fields), embeddings, labels)
-    words = PROXY_ANCHOR["keeps"], PROXY_ANCHOR["divides_by"]
+    words = (PROXY_ANCHOR[name] for name in ("keeps", "over", "divides_by"))
     numbers = (PROXY_ANCHOR[name] for name in ("alpha", "beta", "delta", "margin"))
     loss = MeanFieldLoss(Undivided(*numbers, *words), 6, 4, average="none", impl=impl).double()
     loss.load_state_dict({"fields": fields})
@@ -162,7 +167,13 @@ def test_proxy_anchor_is_the_special_case_in_value_and_gradients(seed, impl):
 
 @pytest.mark.parametrize(
     "changed",
-    [{"keeps": "full"}, {"divides_by": "present"}, {"average": "classes"}, {"margin": 0.0}],
+    [
+        {"keeps": "full"},
+        {"divides_by": "present"},
+        {"over": "present", "divides_by": "present"},
+        {"average": "classes"},
+        {"margin": 0.0},
+    ],
     ids=str,
 )
 def test_every_step_to_proxy_anchor_changes_something(changed):
@@ -192,8 +203,9 @@ def test_of_plain_averages_half_is_the_loss_of_class_pairs_and_full_counts_it_tw
 def test_two_classes_have_one_rest_each_and_cwms_as_their_pair_loss():
     """With two classes the rest of a class is the other one; CWMS counts the pair once."""
     embeddings, labels, _ = loops.random_batch(5, num_classes=2)
-    settings = {"alpha": 2.0, "beta": 5.0, "delta": 0.6}
+    settings = {"alpha": 2.0, "beta": 5.0, "delta": 0.6, "margin": 0.0}
     whole = weiss.make_loss("rest_ms", 2, 3, **settings)(embeddings, labels)
+    del settings["margin"]
     cwms = weiss.make_loss("cwms", 2, 3, **settings)(embeddings, labels)
     oracle = exponentials(2.0, 5.0, 0.6, 0.0)
     between = loops.pair_loss(lambda d: d * 0, *oracle[1:], "cosine", embeddings, labels)
@@ -230,6 +242,8 @@ def test_words_that_are_not_known_are_refused():
         weiss.make_loss("mf_rest_ms", 5, 3, keeps="both")
     with pytest.raises(ValueError, match="divides_by must be one of 'present', 'all' for OneAg"):
         OneAgainstRest(divides_by="none")
+    with pytest.raises(ValueError, match="divides_by must be 'present' for over='present', a mean"):
+        weiss.make_loss("mf_rest_ms", 5, 3, divides_by="all")
 
 
 def test_sums_of_many_classes_neither_overflow_nor_lose_the_gradient():

@@ -53,7 +53,7 @@ def definition(name, loss, x, labels, fields):
 
     pairs = [(a, b) for a in range(num_classes) for b in range(num_classes) if a != b]
     if name == "mf_rest_ms":
-        for c in range(num_classes):
+        for c in members:
             rest = sum(push(a, b) + push(b, a) for a, b in pairs if a == c)
             value = value + link(rest, rate_b)
     else:

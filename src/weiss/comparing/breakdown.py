@@ -48,7 +48,7 @@ from weiss.theory.interactions import Interactions
 
 NOT_SHARED = (
     *("reg_weight", "reg_scale", "max_labels_per_sample", "class_lr", "check", "impl"),
-    *("skip", "matmul_dtype", "fluctuations", "keeps", "divides_by"),
+    *("skip", "matmul_dtype", "fluctuations", "keeps", "over", "divides_by"),
 )
 """Settings that do not change the energy of a pair; they are ignored."""
 CELLS = 8_000_000

@@ -36,6 +36,7 @@ class Rest:
         assert sharing is not None
         self.numbers = form.pull_at, form.pull_rate, form.push_at, form.push_rate
         self.is_full, self.by_all = sharing.keeps == "full", sharing.divides_by == "all"
+        self.is_over_all = sharing.over == "all"
         self.shard, self.labels, self.ints, self.inverse = shard, labels, ints, inverse
         self.average, self.wants = problem.average, wants
         self.batch, self.num_here = labels.shape[0], inverse.shape[0]
@@ -63,8 +64,8 @@ class Rest:
             cosines, self.labels, self.ints, self.inverse, self.pushes, self.pulls, self.softs,
             along, values, self.batch, self.shard.first, here, self.num_here, low, self.splits,
             place, self.shard.num_classes, pull_at, pull_rate, push_at, push_rate,
-            AVERAGE=self.average, FULL=self.is_full, BY_ALL=self.by_all, SLOPES=self.wants,
-            ALONG=along is not None, **self.tile,
+            AVERAGE=self.average, FULL=self.is_full, OVER_ALL=self.is_over_all, BY_ALL=self.by_all,
+            SLOPES=self.wants, ALONG=along is not None, **self.tile,
         )  # fmt: skip
 
     def sum_up(self, low: int, cosines: Tensor, tile: int) -> None:

@@ -198,14 +198,15 @@ def slopes(
     cosines, labels, ints, inverse, pushes, pulls, softs, along, values, batch, first_class,
     num_here, all_here, low, splits, place, num_classes, pull_at, pull_rate, push_at, push_rate,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, AVERAGE: tl.constexpr, FULL: tl.constexpr,
-    BY_ALL: tl.constexpr, SLOPES: tl.constexpr, ALONG: tl.constexpr,
+    OVER_ALL: tl.constexpr, BY_ALL: tl.constexpr, SLOPES: tl.constexpr, ALONG: tl.constexpr,
 ):  # fmt: skip
     """From cosines and logarithms of sums to the loss and, in place, its derivatives by cosines.
 
     A program has COLUMNS classes and a share of the batch, as in
-    `weiss.kernels.fused_programs.interact_linear`. The repulsion is divided by the number of
-    classes present, or BY_ALL by that of all. With FULL `softs` are ``log(1 + total)`` of the class
-    of each sample. Without SLOPES only values are computed.
+    `weiss.kernels.fused_programs.interact_linear`. The repulsion is a sum over the classes present,
+    or OVER_ALL, divided by the number of classes present, or BY_ALL by that of all. With FULL
+    `softs` are ``log(1 + total)`` of the class of each sample. Without SLOPES only values are
+    computed.
     """
     begin = tl.program_id(0) * COLUMNS
     c = begin + tl.arange(0, COLUMNS)
@@ -217,14 +218,18 @@ def slopes(
         push_share = 1.0 / tl.cast(num_classes, tl.float32)
     push_soft = _soft(_joined(pushes, low + c, here, splits, all_here, COLUMNS))
     pull_soft = _soft(_joined(pulls, low + c, here, splits, all_here, COLUMNS))
+    slot = tl.load(ints + FACTS * batch + NUM_FACTS + low + c, mask=here, other=-1)
+    used = slot >= 0
+    counted_class = used
+    if OVER_ALL:
+        counted_class = here
     if FULL:
-        slot = tl.load(ints + FACTS * batch + NUM_FACTS + low + c, mask=here, other=-1)
-        used = slot >= 0
         start = tl.load(ints + START * batch + slot, mask=used, other=0)
         sample = tl.load(ints + MEMBER * batch + start, mask=used, other=0)
         push_soft = tl.where(used, tl.load(softs + sample, mask=used, other=0.0), push_soft)
     number = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-    energies = push_soft * (push_share / push_rate) + pull_soft * (pull_share / pull_rate)
+    push_energy = tl.where(counted_class, push_soft, 0.0)
+    energies = push_energy * (push_share / push_rate) + pull_soft * (pull_share / pull_rate)
     counted_here = here & (tl.program_id(1) == 0)
     tl.store(values + place + number, tl.sum(tl.where(counted_here, energies, 0.0), 0))
     if SLOPES:
@@ -235,7 +240,7 @@ def slopes(
                 cosines, labels, ints, scale, start, begin, batch, first_class + low, num_here,
                 push_at, push_rate, ROWS, COLUMNS, AVERAGE,
             )  # fmt: skip
-            slope = tl.exp(x - push_soft[None, :])
+            slope = tl.where(counted_class[None, :], tl.exp(x - push_soft[None, :]), 0.0)
             if FULL:
                 soft = tl.load(softs + i, mask=live, other=0.0)
                 slope += tl.exp(x - soft[:, None])

@@ -13,7 +13,8 @@ gradient of ``keeps="full"`` takes a second pass over the blocks, with the total
 
 for a sample i of class ``y_i``, here for averages of exponentials; plain ones have no ``e^x``. What
 stays between the passes is a number for each class and one for each sample. ``keeps="half"`` drops
-the second part and needs one pass.
+the second part and needs one pass. With ``over="present"`` the sum over c has the classes of the
+batch alone, and the first term in the bracket is there for these columns only.
 
 A shard of the fields has whole columns too. Of the second part every shard knows its own columns;
 one table ``(shards + 1, K)`` brings these together.
@@ -52,6 +53,10 @@ def stream_rest(task: Task) -> Found:
     is_full, wants = sharing.keeps == "full", wants_embeddings or wants_fields
     gradient_CD = torch.empty_like(fields_CD) if wants_fields else None
     column_K, is_here_K = columns_of(members, shard, num_here)
+    # One place more, for the slots whose class is not here.
+    place_K = column_K.masked_fill(~is_here_K, num_here)
+    counted_C = torch.full((num_here + 1,), float(sharing.over == "all"), device=fields_CD.device)
+    counted_C = counted_C.to(dtype).index_fill_(0, place_K, 1.0)[:num_here]
     total_C = torch.empty(num_here, dtype=dtype, device=fields_CD.device)
     rows_P = x_BD.new_full((len(members.slot_P),), link.empty(dtype))
     only = None
@@ -63,7 +68,8 @@ def stream_rest(task: Task) -> Found:
             rows_P = link.add(rows_P, link.sum(block.energy_Pc, dim=1))
             only = block if high - low == num_here else None
         elif wants:
-            rows_cD = _pulled_back(block, link, batch, total_C[low:high], None, scale)
+            totals = total_C[low:high], counted_C[low:high], None
+            rows_cD = _pulled_back(block, link, batch, *totals, scale)
             if gradient_CD is not None and rows_cD is not None:
                 gradient_CD[low:high] = rows_cD
         del block
@@ -73,18 +79,18 @@ def stream_rest(task: Task) -> Found:
         own_K = link.segment_sum(rows_P, members.slot_P, members.num_slots)
         own_K = link.times(own_K, batch.weight_K)
         total_K = totals_of_all(link, shard, total_C[column_K] * is_here_K, own_K)
-        # One place more, for the slots whose class is not here.
         total_C = torch.cat([total_C, total_C.new_zeros(1)])
-        total_C[column_K.masked_fill(~is_here_K, num_here)] = total_K
+        total_C[place_K] = total_K
         total_C = total_C[:num_here]
         for low, high in blocks(rows, num_here, fields_CD.device) if wants else ():
             fields_cD, first = fields_CD[low:high], shard.first + low
             block = only or _measured(problem, geometry, batch, fields_cD, first)
-            rows_cD = _pulled_back(block, link, batch, total_C[low:high], total_K, scale)
+            totals = total_C[low:high], counted_C[low:high], total_K
+            rows_cD = _pulled_back(block, link, batch, *totals, scale)
             if gradient_CD is not None and rows_cD is not None:
                 gradient_CD[low:high] = rows_cD
             del block
-    repulsion = link.apply(total_C).sum() * scale
+    repulsion = (link.apply(total_C) * counted_C).sum() * scale
 
     dist_BK, pull_back = geometry.measure(fields_CD.detach()[column_K].to(dtype))
     attraction, slope_BK = attraction_of(problem, batch, dist_BK, is_here_K)
@@ -146,23 +152,24 @@ def _pulled_back(
     link: Link,
     batch: BatchWeights,
     total_c: Tensor,
+    counted_c: Tensor,
     total_K: Tensor | None,
     scale: Tensor | float,
 ) -> Tensor | None:
     """Add a block's gradient to that of the batch; return that of its fields, ``(c, D)``.
 
-    ``total_K`` are the totals of the classes present, None if their samples' part is dropped.
+    ``counted_c`` is 1 for the classes that are summed over, else 0; ``total_K`` are the totals of
+    the classes present, None if their samples' part is dropped.
     """
     weight_P1 = batch_weights(batch)
     if isinstance(link, LogLink):
         exponent_Pc = link.times(block.energy_Pc, weight_P1)
-        by_energy_Pc = (exponent_Pc - softplus(total_c, threshold=40.0)).exp_()
+        by_energy_Pc = (exponent_Pc - softplus(total_c, threshold=40.0)).exp_() * counted_c
         if total_K is not None:
             soft_P = softplus(total_K, threshold=40.0).index_select(0, batch.members.slot_P)
             by_energy_Pc += (exponent_Pc - soft_P[:, None]).exp_()
         by_energy_Pc /= link.rate
     else:
-        used_P1 = (batch.weight_P * (1 if total_K is None else 2))[:, None]
-        by_energy_Pc = used_P1.expand_as(block.energy_Pc)
+        by_energy_Pc = batch.weight_P[:, None] * (counted_c + (total_K is not None))
     slope_Bc = batch.to_samples(by_energy_Pc) * block.slope_Bc * scale
     return block.pull_back(slope_Bc.masked_fill(block.own_Bc, 0.0))

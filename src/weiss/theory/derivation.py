@@ -26,10 +26,11 @@ One against the rest (`weiss.theory.interactions.OneAgainstRest`): the averages 
 others share a link. The repulsions of the two forms are then
 
     1/|C_B| sum_{c in C_B} phi_r( sum_{c' != c in C_B} <r(d_ij)>_{i in c, j in c'} )   (rest, pairs)
-    1/|C_B| sum_c phi_r( sum_{c' != c} N_cc' + N_c'c )                                (rest, fields)
+    1/|C_B| sum_{c in C_B} phi_r( sum_{c' != c} N_cc' + N_c'c )                       (rest, fields)
 
-with c and c' over all C classes in the second. It may drop ``N_cc'``, a class's samples against the
-other fields (``keeps="half"``), and divide by C instead of ``|C_B|`` (``divides_by="all"``).
+with c' over all C classes in the second. There c may run over all classes, too (``over="all"``). It
+may drop ``N_cc'``, a class's samples against the other fields (``keeps="half"``), and divide by C
+instead of ``|C_B|`` (``divides_by="all"``).
 
 Dimensions: B batch, C classes, P memberships, K slots (classes present), as in `membership`.
 """
@@ -142,13 +143,17 @@ def _against_the_rest(
     num_classes, empty = push_KC.shape[1], link.empty(push_KC.dtype)
     push_KC = push_KC.masked_fill(~members.used_K[:, None], empty)
     push_C = link.sum(push_KC, dim=0)
+    # One place more than classes, for the slots that are not used.
+    column_K = members.class_K.masked_fill(~members.used_K, num_classes)
     if sharing.keeps == "full":
-        # One place more than classes, for the slots that are not used.
-        column_K = members.class_K.masked_fill(~members.used_K, num_classes)
         own_C = push_KC.new_full((num_classes + 1,), empty)
         own_C = own_C.scatter(0, column_K, link.sum(push_KC, dim=1))[:num_classes]
         push_C = link.add(push_C, own_C)
-    return link.apply(push_C).sum()
+    energy_C = link.apply(push_C)
+    if sharing.over == "present":
+        is_absent_C = torch.ones(num_classes + 1, dtype=torch.bool, device=push_KC.device)
+        energy_C = energy_C.masked_fill(is_absent_C.scatter(0, column_K, False)[:num_classes], 0.0)
+    return energy_C.sum()
 
 
 def _push(

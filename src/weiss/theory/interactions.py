@@ -152,20 +152,29 @@ class OneAgainstRest:
         keeps: of the mean-field form. ``"full"`` keeps both parts of a class's sum: its samples
             against the other fields, and the other samples against its field. ``"half"`` keeps the
             second part alone.
+        over: of the mean-field form, the classes c that are summed over: ``"present"``, those of
+            the batch, as in the pair form; ``"all"``, also those whose fields alone are there.
         divides_by: of the mean-field form. ``"present"`` divides the sum over classes by their
             number in the batch, as the sum of attractions is; ``"all"`` by the number of fields.
     """
 
     keeps: str = "full"
+    over: str = "present"
     divides_by: str = "present"
 
     def __post_init__(self) -> None:
-        """Refuse other words."""
-        for name, options in (("keeps", KEEPS), ("divides_by", DIVIDES_BY)):
+        """Refuse other words, and a sum over some classes that is divided by the number of all."""
+        for name, options in (("keeps", KEEPS), ("over", OVER), ("divides_by", DIVIDES_BY)):
             checks.one_of(name, getattr(self, name), options, type(self).__name__)
+        if (self.over, self.divides_by) == ("present", "all"):
+            raise ValueError(
+                "divides_by must be 'present' for over='present', a mean over the classes of the "
+                "batch; got 'all'. Take over='all' for a mean over all classes."
+            )
 
 
 KEEPS = ("full", "half")
+OVER = ("present", "all")
 DIVIDES_BY = ("present", "all")
 Form = Literal["hinge", "exp", "softplus"]
 _DESCRIBED = ("attraction", "repulsion", "attraction_link", "repulsion_link", "sharing")
