@@ -210,7 +210,7 @@ def test_networks_that_are_joined_begin_apart(plan, monkeypatch):
     from weiss.comparing import units
 
     seen = []
-    monkeypatch.setattr(units, "training", lambda key, make: seen.append(make().seed))
+    monkeypatch.setattr(units, "training", lambda key, make, **_: seen.append(make().seed))
     list(plan(("ms",), trials=1, repeats=3)._repeats("ms", {}, {}))
     assert len(set(seen)) == 12
     assert 0 not in seen  # the seed of the search

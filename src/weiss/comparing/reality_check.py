@@ -202,7 +202,8 @@ class RealityCheck(Plan):
             unit = units.untrained if loss == UNTRAINED else units.training
             for fold, key in enumerate(keys):
                 changes: dict[str, Any] = {"seed": first + fold, "test": True}
-                yield unit(key, partial(self.fold_recipe, loss, settings, fold, **changes))
+                recipe = partial(self.fold_recipe, loss, settings, fold, **changes)
+                yield unit(key, recipe, keep_embeddings=True)
             if all(key in done for key in keys):
                 yield units.ensemble(f"{above}/ensemble", names, self.recipe)
 
