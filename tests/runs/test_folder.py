@@ -12,11 +12,11 @@ from weiss.runs.checkpoints import State
 from weiss.runs.folder import (
     CARD,
     KEPT_ON_RESUME,
-    TEST_EMBEDDINGS,
     METRICS,
     MODEL,
     RECIPE,
     RESULT,
+    TEST_EMBEDDINGS,
     BusyFolderError,
 )
 
