@@ -54,6 +54,7 @@ def test_trials_never_see_the_test_set_and_leave_no_network(undisturbed):
         for run in out.glob(f"ms/{kind}-*/fold-*"):
             assert ("test" in Run(run).result()) == is_repeat
             assert (run / "model.safetensors").exists() == is_repeat
+            assert (run / "test_embeddings.safetensors").exists() == is_repeat
     assert not list(out.glob("*/*/*/state"))
 
 

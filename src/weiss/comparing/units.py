@@ -194,12 +194,14 @@ def _embeddings_of(runs: Sequence[Run], recipe: Recipe) -> list[dict[str, torch.
                 "has neither. Copy one there, or delete the folder: then it is trained again."
             )
     if missing:
-        where = {"device": recipe.train.device, "overrides": data_overrides(recipe)}
-        for run, each in zip(missing, embed_runs(missing, split="test", **where), strict=True):
-            kept[run.folder] = {name: value.cpu() for name, value in each.kept().items()}
-    found = [each for each in kept.values() if each is not None]
-    for run, each in zip(runs, found, strict=True):
-        if not torch.equal(each["labels"], found[0]["labels"]):
+        embedded = embed_runs(
+            missing, split="test", device=recipe.train.device, overrides=data_overrides(recipe)
+        )
+        for run, again in zip(missing, embedded, strict=True):
+            kept[run.folder] = {name: value.cpu() for name, value in again.kept().items()}
+    found = [tensors for tensors in kept.values() if tensors is not None]
+    for run, tensors in zip(runs, found, strict=True):
+        if not torch.equal(tensors["labels"], found[0]["labels"]):
             raise ValueError(
                 f"all folds of a repeat must embed the same test items; {run.folder} has others "
                 f"than {runs[0].folder}. Were they made with other data? Delete the folder that "

@@ -31,7 +31,7 @@ from weiss.losses.self_consistency import follow_class_means, order_parameters
 from weiss.losses.shards import is_sharded
 from weiss.runs import Kept, Recipe, Run, to_toml
 from weiss.runs.card import card
-from weiss.runs.evaluator import Embedded, NotFiniteError
+from weiss.runs.evaluator import NotFiniteError
 from weiss.runs.experiment import Experiment, refuse_folder_among_images
 from weiss.runs.features import experiment_on_features
 from weiss.runs.folder import METRICS, MODEL
@@ -281,7 +281,7 @@ class Training:
         is_due = number % self.recipe.evaluate.every == 0 or number == self.recipe.train.epochs
         if is_due and self.experiment.measured:
             self._gain = None
-            line["evaluation"], _ = self._evaluate(self.model, self.experiment.measured)
+            line["evaluation"] = self._evaluate(self.model, self.experiment.measured)
             if self._gain is not None:
                 line["gain"] = self._gain
             if self._prefixes:
@@ -307,7 +307,10 @@ class Training:
         self.watch = LossWatch(self.device)
         self._stop_or_save()
 
-    def _evaluate(self, model: Embedder, split: str) -> tuple[dict[str, float | int], Embedded]:
+    def _evaluate(
+        self, model: Embedder, split: str, *, keep: bool = False
+    ) -> dict[str, float | int]:
+        """Measure a network on a split; with ``keep`` write its embeddings of the test part."""
         try:
             experiment, network, options = self._embedding(model)
             found, self._prefixes, embedded = experiment.evaluator.evaluate_prefixes(
@@ -316,7 +319,9 @@ class Training:
             if self.at.before is not None and split == self.experiment.measured:
                 trained = self.experiment.table.part("train").classes()
                 self._gain = gain_between(self.at.before["by_class"], by_class(found), trained)
-            return found.summary(), embedded
+            if keep and self.processes.is_main:
+                self.run.write_test_embeddings(embedded.kept())
+            return found.summary()
         except NotFiniteError as error:
             self.parts.refuse_not_finite(self.at)
             raise NotFiniteError(f"{error} That is after epoch {self.at.epoch + 1}.") from error
@@ -536,9 +541,8 @@ class Training:
         self.processes.wait()
         if self.recipe.tests_at_the_end and self.experiment.can_be_measured("test"):
             # The test set is used once, for the network that the held-out classes chose.
-            result["test"], embedded = self._evaluate(self.run.model(self.device), "test")
-            if keep_embeddings and self.processes.is_main:
-                self.run.write_test_embeddings(embedded.kept())
+            model = self.run.model(self.device)
+            result["test"] = self._evaluate(model, "test", keep=keep_embeddings)
             if self._prefixes:
                 result["test_dimensions"] = self._prefixes
         if self.processes.is_main:
