@@ -14,11 +14,12 @@ field of all others: those of its class attract it, the others repel it,
 
 for the B samples ``x_i`` of a batch and all proxies, all at unit length. Bhatnagar and Ahuja,
 *Potential Field Based Deep Metric Learning* (CVPR 2025, arXiv 2405.18560). Theirs are these
-equations, Adam, proxies at 100 times the rate of the network, and 15 proxies a class for CUB and
-Cars, 2 for SOP. They choose delta between 0.1 and 0.3 and alpha up to 6 by cross-validation and
-give no value for each data set. Their program is not public, so this is our reading:
+equations, Adam, proxies at 100 times the rate of the network, batches of 100 in 200 epochs, and 15
+proxies a class for CUB and Cars, 2 for SOP. They choose delta between 0.1 and 0.3 and alpha up to 6
+by cross-validation and give no values for a data set. Their program is not public, so this is our
+reading:
 
-- delta 0.2, the middle of their range, and alpha 3, within the range where they report good results
+- delta 0.2, the middle of their range, and alpha 3, the middle of theirs
 - proxies begin in random directions
 - a pair's energy is counted from its least value, which changes no gradient: an attraction is 0
   nearer than delta, a repulsion is 0 beyond it, and the least loss is 0. It is a sum, as printed,
