@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from compared import QUICK, small_check, summary_of, table, when_done
@@ -53,6 +54,7 @@ def test_trials_never_see_the_test_set_and_leave_no_network(undisturbed):
         for run in out.glob(f"ms/{kind}-*/fold-*"):
             assert ("test" in Run(run).result()) == is_repeat
             assert (run / "model.safetensors").exists() == is_repeat
+            assert (run / "test_embeddings.safetensors").exists() == is_repeat
     assert not list(out.glob("*/*/*/state"))
 
 
@@ -315,9 +317,88 @@ def test_an_ensemble_reads_the_data_where_this_machine_keeps_them(stripes, tmp_p
     found = carry_out(plan(here), out, quiet=True)
     assert decoded == [NUM_IMAGES]  # once for all runs and the ensemble
     shutil.rmtree(out / "ms" / "repeat-00" / "ensemble")
+    for kept in out.glob("*/repeat-00/fold-1/test_embeddings.safetensors"):
+        kept.unlink()  # as if an older version had made it
     here.rename(there)
     assert table(carry_out(plan(there), out, quiet=True)) == table(found)
     assert len(decoded) == 2  # decoded images do not outlast a command
+
+
+def carried(out, to):
+    """Copy a comparison as one copies it to another machine: without networks and states."""
+    return Path(shutil.copytree(out, to, ignore=shutil.ignore_patterns("model.*", "state", ".*")))
+
+
+@pytest.fixture
+def unmeasured(copy, tmp_path):
+    """A copy of the comparison without networks, of which the ensembles are not measured yet."""
+    for ensemble in copy.glob("*/*/ensemble"):
+        shutil.rmtree(ensemble)
+    return carried(copy, tmp_path / "carried")
+
+
+def test_ensembles_need_neither_networks_nor_data(undisturbed, unmeasured, recipe, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("a network embeds")
+
+    monkeypatch.setattr(units, "embed_runs", refuse)
+    monkeypatch.setattr(units, "train", refuse)
+    monkeypatch.setattr(units, "measure_untrained", refuse)
+    assert not list(unmeasured.rglob("model.safetensors"))
+    assert table(carry_out(small_check(recipe), unmeasured, quiet=True)) == table(undisturbed[1])
+
+
+def test_an_ensemble_without_embeddings_and_networks_is_refused_by_name(unmeasured, recipe):
+    lost = unmeasured / "ms" / "repeat-01" / "fold-0"
+    (lost / "test_embeddings.safetensors").unlink()
+    found = carry_out(small_check(recipe), unmeasured, quiet=True)
+    (why,) = found["rows"][1]["failed"].values()
+    assert f"{lost} must hold test_embeddings.safetensors, or else model.safetensors" in why
+    shutil.rmtree(lost)  # as it says
+    assert carry_out(small_check(recipe), unmeasured, quiet=True)["is_complete"]
+
+
+def test_damaged_embeddings_are_named_and_embedded_again(undisturbed, copy, recipe):
+    kept = copy / "ms" / "repeat-00" / "fold-1" / "test_embeddings.safetensors"
+    kept.write_bytes(kept.read_bytes()[:-8])
+    shutil.rmtree(kept.parent.parent / "ensemble")
+    with pytest.warns(UserWarning, match="test_embeddings.safetensors is damaged.*embeds again"):
+        found = carry_out(small_check(recipe), copy, quiet=True)
+    assert table(found) == table(undisturbed[1])
+
+
+def test_folds_that_embedded_other_items_are_refused(unmeasured, recipe):
+    folder = unmeasured / "ms" / "repeat-00" / "fold-1"
+    kept = Run(folder).test_embeddings()
+    Run(folder).write_test_embeddings(kept | {"labels": kept["labels"] + 1})
+    found = carry_out(small_check(recipe), unmeasured, quiet=True)
+    (why,) = found["rows"][1]["failed"].values()
+    assert f"must embed the same test items; {folder} has others" in why
+
+
+def test_a_comparison_that_is_stopped_and_carried_continues_on_another_machine(
+    stripes, tmp_path, interrupted
+):
+    paths = sorted(path.relative_to(stripes) for path in stripes.rglob("*.png"))
+    listed = tmp_path / "list.csv"
+    listed.write_text("path,label\n" + "".join(f"{p},{p.parent}\n" for p in paths))
+
+    def plan(root):
+        return small_check(tiny_recipe(listed, data__root=root, **QUICK), repeats=1)
+
+    whole = carry_out(plan(stripes), tmp_path / "whole", quiet=True)
+    root, out = stripes, tmp_path / "machine-0" / "bench"
+    for number, unit in enumerate(("ms/trial-001/fold-0", "ms/repeat-00/fold-1"), 1):
+        with interrupted(lambda out=out, unit=unit: (out / unit / "recipe.toml").exists()):
+            carry_out(plan(root), out, quiet=True)
+        machine = tmp_path / f"machine-{number}"
+        before, root = out, Path(shutil.copytree(root, machine / "data"))
+        out = carried(before, machine / "bench")
+        done = when_done(out)
+        assert 0 < len(done) < 14
+        shutil.rmtree(before.parent)
+    assert table(carry_out(plan(root), out, quiet=True)) == table(whole)
+    assert {path: when for path, when in when_done(out).items() if path in done} == done
 
 
 def test_of_several_that_begin_at_once_all_take_the_first_plan(recipe, tmp_path, at_once):

@@ -118,6 +118,18 @@ def test_the_best_settings_are_trained_again(finished):
         assert getattr(recipe.loss, name) == value
 
 
+def test_a_pretrained_network_is_measured_once(plan, tmp_path):
+    asked = plan(("ms",))
+    backbone = asked.recipe.backbone.model_copy(update={"weights": "imagenet"})
+    asked.recipe = asked.recipe.model_copy(update={"backbone": backbone})
+    done, order = carried_out(asked, tmp_path)
+    of_it = [key for key in order if key.startswith("untrained/")]
+    assert of_it == ["untrained/repeat-00/fold-0", "untrained/repeat-00/ensemble"]
+    assert len(order) == asked.num_units
+    row, *_ = asked.rows(done, {})
+    assert (row["title"], row["repetitions"], row["runs"]) == ("pretrained", [0], of_it[:1])
+
+
 def test_of_equal_trials_the_first_wins(plan, tmp_path):
     asked = plan(("ms",))
     done, _ = carried_out(asked, tmp_path, score=lambda key: 0.5)
@@ -210,7 +222,7 @@ def test_networks_that_are_joined_begin_apart(plan, monkeypatch):
     from weiss.comparing import units
 
     seen = []
-    monkeypatch.setattr(units, "training", lambda key, make: seen.append(make().seed))
+    monkeypatch.setattr(units, "training", lambda key, make, **_: seen.append(make().seed))
     list(plan(("ms",), trials=1, repeats=3)._repeats("ms", {}, {}))
     assert len(set(seen)) == 12
     assert 0 not in seen  # the seed of the search

@@ -131,7 +131,8 @@ def test_training_with_any_loss_separates_the_classes(name):
     labels = Y.repeat(2)
     # In few dimensions a sample may start opposite to its proxy, where PML's ProxyNCA underflows.
     model = torch.nn.Sequential(torch.nn.Linear(6, 64), torch.nn.ReLU(), torch.nn.Linear(64, 32))
-    loss = weiss.make_loss(name, 5, 32)
+    # The energy of charges asks for no more distance between classes than delta.
+    loss = weiss.make_loss(name, 5, 32, **{"delta": 1.0} if name == "potential_field" else {})
     before = separation(model(inputs), labels)
     optimizer = torch.optim.AdamW(weiss.parameter_groups(model, loss, lr=3e-3, class_lr=0.05))
     for _ in range(100):
@@ -146,7 +147,7 @@ def test_the_names_are_those_recipes_rely_on():
         *("contrastive", "cwms", "mf_contrastive", "mf_cwms", "binomial", "mf_binomial"),
         *("contrastive_pml", "ms", "ms_miner", "arcface", "cosface", "proxy_nca"),
         *("proxy_anchor", "norm_softmax", "triplet"),
-        *("soft_triple", "subcenter_arcface", "center"),
+        *("soft_triple", "subcenter_arcface", "center", "potential_field"),
     }
 
 

@@ -16,6 +16,7 @@ from weiss.runs.folder import (
     MODEL,
     RECIPE,
     RESULT,
+    TEST_EMBEDDINGS,
     BusyFolderError,
 )
 
@@ -256,13 +257,14 @@ def test_a_failed_write_leaves_what_was_there(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {RECIPE, MODEL, RESULT}
 
 
-def test_a_run_that_continues_is_not_finished_and_keeps_all_but_result_and_card(tmp_path):
+def test_a_run_that_continues_is_not_finished_and_keeps_what_it_writes_again(tmp_path):
     run = Run(tmp_path)
     for name in KEPT_ON_RESUME:
         (tmp_path / name).write_text("")
     run.reopen()
     assert not run.is_finished()
-    assert {path.name for path in tmp_path.iterdir()} == set(KEPT_ON_RESUME) - {RESULT, CARD}
+    removed = {RESULT, CARD, TEST_EMBEDDINGS}
+    assert {path.name for path in tmp_path.iterdir()} == set(KEPT_ON_RESUME) - removed
 
 
 def test_a_locked_run_is_refused_and_leftovers_of_killed_programs_are_removed(tmp_path):

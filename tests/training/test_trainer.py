@@ -470,9 +470,9 @@ def test_evaluation_takes_place_every_so_many_epochs_and_at_the_end(run):
 def test_held_out_classes_do_not_train_and_the_test_set_is_looked_at_once(run, monkeypatch):
     looked = []
 
-    def evaluated(training, model, split, real=trainer.Training._evaluate):
+    def evaluated(training, model, split, real=trainer.Training._evaluate, **options):
         looked.append(split)
-        return real(training, model, split)
+        return real(training, model, split, **options)
 
     monkeypatch.setattr(trainer.Training, "_evaluate", evaluated)
     folder = run(evaluate__on="held_out", evaluate__folds=3, train__epochs=6, seed=2)

@@ -11,7 +11,7 @@ LOSSES = (
     *("contrastive", "mf_contrastive", "cwms", "mf_cwms", "binomial", "mf_binomial"),
     *("rest_ms", "mf_rest_ms"),
     *("contrastive_pml", "ms", "ms_miner", "arcface", "cosface", "proxy_nca", "proxy_anchor"),
-    *("norm_softmax", "triplet", "soft_triple", "subcenter_arcface", "center"),
+    *("norm_softmax", "triplet", "soft_triple", "subcenter_arcface", "center", "potential_field"),
 )
 BACKBONES = (
     *("bn_inception", "resnet18", "resnet34", "resnet50", "resnet101"),

@@ -81,9 +81,10 @@ class RealityCheck(Plan):
     @property
     def num_units(self) -> int:
         """Settings and folds of every trial, folds and ensemble of every repeat."""
-        losses, folds = len(self.options["losses"]), self.options["folds"]
-        search = losses * self.options["trials"] * (1 + folds)
-        return int(search + (losses + 1) * self.options["repeats"] * (folds + 1))
+        losses = self.options["losses"]
+        search = len(losses) * self.options["trials"] * (1 + self.options["folds"])
+        again = [self._networks(loss) for loss in (UNTRAINED, *losses)]
+        return int(search + sum(repeats * (folds + 1) for repeats, folds in again))
 
     @property
     def num_trainings(self) -> int:
@@ -154,6 +155,12 @@ class RealityCheck(Plan):
             changes[f"{'optim' if name == CLASS_LR else 'loss'}.{name}"] = value
         return recipe_with(self.recipe, changes)
 
+    def _networks(self, loss: str) -> tuple[int, int]:
+        """Return the number of repeats of a row, and of networks in each."""
+        if loss == UNTRAINED and title_of(loss, self.recipe) != UNTRAINED:
+            return 1, 1  # a pretrained network without a head is the same with every seed and fold
+        return self.options["repeats"], self.options["folds"]
+
     def ready(self, done: Results) -> list[Unit]:
         """Return the units that can be done now, loss by loss."""
         wanted = list(self._repeats(UNTRAINED, {}, done))
@@ -193,8 +200,9 @@ class RealityCheck(Plan):
                 return  # one after the other: the score of this fold decides about the next
 
     def _repeats(self, loss: str, settings: Mapping[str, float], done: Results) -> Iterator[Unit]:
-        names = [f"fold-{fold}" for fold in range(self.options["folds"])]
-        for repeat in range(self.options["repeats"]):
+        repeats, folds = self._networks(loss)
+        names = [f"fold-{fold}" for fold in range(folds)]
+        for repeat in range(repeats):
             above = f"{loss}/repeat-{repeat:02d}"
             keys = [f"{above}/{name}" for name in names]
             # Each network of an ensemble has its own seed; the search uses the recipe's.
@@ -202,7 +210,8 @@ class RealityCheck(Plan):
             unit = units.untrained if loss == UNTRAINED else units.training
             for fold, key in enumerate(keys):
                 changes: dict[str, Any] = {"seed": first + fold, "test": True}
-                yield unit(key, partial(self.fold_recipe, loss, settings, fold, **changes))
+                recipe = partial(self.fold_recipe, loss, settings, fold, **changes)
+                yield unit(key, recipe, keep_embeddings=True)
             if all(key in done for key in keys):
                 yield units.ensemble(f"{above}/ensemble", names, self.recipe)
 
@@ -269,7 +278,8 @@ class RealityCheck(Plan):
         return [self._row(loss, done, failures) for loss in (UNTRAINED, *self.options["losses"])]
 
     def _row(self, loss: str, done: Results, failures: Mapping[str, str]) -> dict[str, Any]:
-        repeats = range(self.options["repeats"])
+        num_repeats, num_folds = self._networks(loss)
+        repeats = range(num_repeats)
         above = [f"{loss}/repeat-{repeat:02d}" for repeat in repeats]
         there = {n: done[f"{above[n]}/ensemble"] for n in repeats if f"{above[n]}/ensemble" in done}
         scores = {
@@ -278,7 +288,7 @@ class RealityCheck(Plan):
             for name in SCORES
         }
         scores["seconds"] = summarised([result["seconds"] for result in there.values()])
-        folds = [f"{a}/fold-{fold}" for a in above for fold in range(self.options["folds"])]
+        folds = [f"{a}/fold-{fold}" for a in above for fold in range(num_folds)]
         row = row_of(
             loss,
             loss,

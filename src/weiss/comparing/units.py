@@ -20,10 +20,12 @@ import torch
 
 from weiss._base.files import read_json, replacing
 from weiss._base.interrupts import StoppedError
+from weiss._base.tensor_files import DamagedFileError
 from weiss.evaluation.retrieval import concatenate_embeddings
 from weiss.runs import Recipe, embed_runs, without_head
-from weiss.runs.evaluator import NotFiniteError
-from weiss.runs.folder import MODEL, RESULT, STATE, Run
+from weiss.runs.evaluate import device_to_embed_on
+from weiss.runs.evaluator import NotFiniteError, retrieval_of_kept
+from weiss.runs.folder import MODEL, RESULT, STATE, TEST_EMBEDDINGS, Run
 from weiss.runs.recipe import OF_A_MACHINE
 from weiss.runs.summaries import SCORES
 from weiss.training import measure_untrained, train
@@ -87,15 +89,20 @@ def note_failure(folder: Path, why: str | None) -> None:
         (folder / NO_RESULT).unlink(missing_ok=True)
 
 
-def training(key: str, make_recipe: MakeRecipe) -> Unit:
-    """Return the unit that trains a recipe; its folder keeps the model, no state, no pictures."""
-    return Unit(key, partial(_train, make_recipe), partial(_found, _result_of_run, (STATE,)))
+def training(key: str, make_recipe: MakeRecipe, *, keep_embeddings: bool = False) -> Unit:
+    """Return the unit that trains a recipe; its folder keeps the model, no state, no pictures.
+
+    With ``keep_embeddings`` it also keeps those of the test part, for an `ensemble`.
+    """
+    work = partial(_train, make_recipe, keep_embeddings)
+    return Unit(key, work, partial(_found, _result_of_run, (STATE,)))
 
 
-def _train(make_recipe: MakeRecipe, folder: Path) -> Result:
+def _train(make_recipe: MakeRecipe, keep_embeddings: bool, folder: Path) -> Result:
     run = Run(folder)
     if run.whole_result() is None:
-        train(make_recipe(), folder, resume=run.exists(), **ALONE)
+        how = {**ALONE, "resume": run.exists(), "keep_embeddings": keep_embeddings}
+        train(make_recipe(), folder, **how)
     _remove(folder, (STATE,))
     return run.result()
 
@@ -128,18 +135,18 @@ def _score(folder: Path) -> Result | None:
     return _json(folder / FAILURE) or _result_of_run(folder)
 
 
-def untrained(key: str, make_recipe: MakeRecipe) -> Unit:
+def untrained(key: str, make_recipe: MakeRecipe, *, keep_embeddings: bool = False) -> Unit:
     """Return the unit that measures the network before its training, without its head.
 
     A result of the network behind another head, as older versions measured it, does not count.
+    ``keep_embeddings`` is as for `training`.
     """
-    return Unit(
-        key, partial(_measure_untrained, make_recipe), partial(_untrained_result, make_recipe)
-    )
+    work = partial(_measure_untrained, make_recipe, keep_embeddings)
+    return Unit(key, work, partial(_untrained_result, make_recipe))
 
 
-def _measure_untrained(make_recipe: MakeRecipe, folder: Path) -> Result:
-    return measure_untrained(without_head(make_recipe()), folder)
+def _measure_untrained(make_recipe: MakeRecipe, keep_embeddings: bool, folder: Path) -> Result:
+    return measure_untrained(without_head(make_recipe()), folder, keep_embeddings=keep_embeddings)
 
 
 def _untrained_result(make_recipe: MakeRecipe, folder: Path) -> Result | None:
@@ -152,7 +159,9 @@ def _untrained_result(make_recipe: MakeRecipe, folder: Path) -> Result | None:
 def ensemble(key: str, folds: Sequence[str], recipe: Recipe) -> Unit:
     """Return the unit that measures the networks of all folds, separated and concatenated.
 
-    The folds are run folders beside the unit's own; the recipe gives device and data folders.
+    The folds are run folders beside the unit's own, with the embeddings that they keep. Those of
+    older versions kept none: they are embedded again by their networks, where the recipe says that
+    the data are.
     """
     return computed(key, partial(_measure_together, tuple(folds), recipe))
 
@@ -160,11 +169,11 @@ def ensemble(key: str, folds: Sequence[str], recipe: Recipe) -> Unit:
 def _measure_together(folds: Sequence[str], recipe: Recipe, folder: Path) -> Result:
     runs = [Run(folder.parent / name, trust=True) for name in folds]
     tested = [run.result()["test"] for run in runs]
-    embedded = embed_runs(
-        runs, split="test", device=recipe.train.device, overrides=data_overrides(recipe)
-    )
-    together = concatenate_embeddings([each.embeddings for each in embedded])
-    whole = embedded[0].retrieval(together).summary()
+    kept = _embeddings_of(runs, recipe)
+    together = concatenate_embeddings([each["embeddings"] for each in kept])
+    device = device_to_embed_on(recipe.train.device)
+    recall_at = tuple(recipe.evaluate.recall_at)
+    whole = retrieval_of_kept(kept[0], together.to(device), recall_at=recall_at).summary()
     # Folds of an older version may lack a score of this one.
     measured = [name for name in SCORES if all(name in each for each in tested)]
     return {
@@ -172,6 +181,41 @@ def _measure_together(folds: Sequence[str], recipe: Recipe, folder: Path) -> Res
         "concatenated": {name: float(whole[name]) for name in measured},
         "seconds": sum(run.result()["seconds"] for run in runs),
     }
+
+
+def _embeddings_of(runs: Sequence[Run], recipe: Recipe) -> list[dict[str, torch.Tensor]]:
+    """Return what each run keeps of its test part; what it does not, its network embeds."""
+    kept = {run.folder: _kept_by(run) for run in runs}
+    missing = [run for run in runs if kept[run.folder] is None]
+    for run in missing:
+        if not (run.folder / MODEL).is_file():
+            raise ValueError(
+                f"{run.folder} must hold {TEST_EMBEDDINGS}, or else {MODEL}, for its ensemble; it "
+                "has neither. Copy one there, or delete the folder: then it is trained again."
+            )
+    if missing:
+        embedded = embed_runs(
+            missing, split="test", device=recipe.train.device, overrides=data_overrides(recipe)
+        )
+        for run, again in zip(missing, embedded, strict=True):
+            kept[run.folder] = {name: value.cpu() for name, value in again.kept().items()}
+    found = [tensors for tensors in kept.values() if tensors is not None]
+    for run, tensors in zip(runs, found, strict=True):
+        if not torch.equal(tensors["labels"], found[0]["labels"]):
+            raise ValueError(
+                f"all folds of a repeat must embed the same test items; {run.folder} has others "
+                f"than {runs[0].folder}. Were they made with other data? Delete the folder that "
+                "has the wrong ones: then it is trained again."
+            )
+    return found
+
+
+def _kept_by(run: Run) -> dict[str, torch.Tensor] | None:
+    try:
+        return run.test_embeddings()
+    except DamagedFileError as error:
+        warnings.warn(f"{error} Its network embeds again.", stacklevel=2)
+        return None
 
 
 def data_overrides(recipe: Recipe) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from weiss.theory.distances import unit
 
 LIBRARIES = ("pytorch_metric_learning.", "weiss.losses.")
 """Where the losses come from whose arguments are checked by name."""
-COUNTS = ("centers_per_class", "sub_centers")
+COUNTS = ("centers_per_class", "sub_centers", "proxies_per_class")
 """Arguments of baselines that are whole numbers: vectors of a class."""
 CLASSES_IN_COLUMNS = ("W", "fc")
 """Names of PML's parameters ``(D, C)``, with one column per class; others have one row."""

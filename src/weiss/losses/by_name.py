@@ -17,6 +17,7 @@ from weiss.losses.multi_similarity import (
     MeanFieldClassWiseMultiSimilarityLoss,
 )
 from weiss.losses.parameter_groups import FIELD_LR_SCALE, PROXY_LR_SCALE
+from weiss.losses.potential_field import PotentialFieldLoss
 from weiss.losses.rest_multi_similarity import (
     MeanFieldRestMultiSimilarityLoss,
     RestMultiSimilarityLoss,
@@ -134,6 +135,7 @@ BASELINES: dict[str, LossEntry] = {
     "soft_triple": _with_proxies("SoftTriple", *from_pml("SoftTripleLoss", weight_reg_weight=0.2)),
     "subcenter_arcface": _with_proxies("Sub-centre ArcFace", *from_pml("SubCenterArcFaceLoss")),
     "center": _with_proxies("Center", *from_here(CenterLoss)),
+    "potential_field": _with_proxies("Potential field", *from_here(PotentialFieldLoss)),
 }
 """Losses to compare with. Those of pytorch-metric-learning import it when they are built."""
 LOSSES = DERIVED | BASELINES

@@ -3,7 +3,7 @@
 Dimensions: n some rows of the table, D embedding size.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -48,18 +48,35 @@ class Embedded:
         self, embeddings: Tensor | None = None, *, clustering: bool = False, group: Any = None
     ) -> Retrieval:
         """Evaluate retrieval among these items, by other embeddings of them if some are given."""
-        vectors = self.embeddings if embeddings is None else embeddings
-        labels = torch.from_numpy(np.ascontiguousarray(self.table.labels))
-        gallery = self.gallery
-        return evaluate_retrieval(
-            vectors[self.queries],
-            labels[self.queries],
-            None if gallery is None else vectors[gallery],
-            None if gallery is None else labels[gallery],
-            recall_at=self.recall_at,
-            clustering=clustering,
-            group=group,
-        )
+        how = {"recall_at": self.recall_at, "clustering": clustering, "group": group}
+        return retrieval_of_kept(self.kept(), embeddings, **how)
+
+    def kept(self) -> dict[str, Tensor]:
+        """Return all that retrieval needs, as tensors: it can be evaluated without the data."""
+        kept = {
+            "embeddings": self.embeddings,
+            "labels": torch.from_numpy(np.ascontiguousarray(self.table.labels)),
+            "queries": torch.from_numpy(self.queries),
+        }
+        return kept if self.gallery is None else kept | {"gallery": torch.from_numpy(self.gallery)}
+
+
+def retrieval_of_kept(
+    kept: Mapping[str, Tensor], embeddings: Tensor | None = None, **how: Any
+) -> Retrieval:
+    """Evaluate retrieval among items by `Embedded.kept`, or by other embeddings of them.
+
+    ``how`` are options of `weiss.evaluation.evaluate_retrieval`.
+    """
+    vectors = kept["embeddings"] if embeddings is None else embeddings
+    labels, queries, gallery = kept["labels"], kept["queries"], kept.get("gallery")
+    return evaluate_retrieval(
+        vectors[queries.to(vectors.device)],
+        labels[queries],
+        None if gallery is None else vectors[gallery.to(vectors.device)],
+        None if gallery is None else labels[gallery],
+        **how,
+    )
 
 
 def searched_part(table: Table, split: str) -> Array:
@@ -141,11 +158,11 @@ class Evaluator:
 
     def evaluate_prefixes(
         self, model: nn.Module, split: str, dimensions: Sequence[int], **options: Any
-    ) -> tuple[Retrieval, dict[str, dict[str, float | int]]]:
+    ) -> tuple[Retrieval, dict[str, dict[str, float | int]], Embedded]:
         """Evaluate the whole embedding as `evaluate` does, and the metrics of its prefixes.
 
         ``dimensions`` are the sizes of prefixes, the whole among them; empty for none. The metrics
-        are by size, as text: they are written to JSON.
+        are by size, as text: they are written to JSON. The embeddings come with them.
         """
         embedded = self.embed_part(model, split, **options)
         how = {"clustering": self.settings.clustering, "group": self.processes.group}
@@ -155,4 +172,4 @@ class Evaluator:
             is_whole = size == embedded.embeddings.shape[1]
             here = found if is_whole else embedded.retrieval(unit(short), **how)
             by_size[str(size)] = here.summary()
-        return found, by_size
+        return found, by_size, embedded

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,12 +41,14 @@ from weiss.runs.toml_text import read_toml
 
 RECIPE, METRICS, RESULT = "recipe.toml", "metrics.jsonl", "result.json"
 MODEL, CARD, STATE, PLOTS = "model.safetensors", "card.md", "state", "plots"
+TEST_EMBEDDINGS = "test_embeddings.safetensors"
 KEPT_ON_RESUME = {
     RECIPE: True,  # the complete recipe, and the versions and hardware of the run
     METRICS: True,  # one line per epoch
     RESULT: False,  # the best metrics, when and how they were reached
     MODEL: True,  # the best network and its fields, with a description
     CARD: False,  # the same for people
+    TEST_EMBEDDINGS: False,  # of the test part, for ensembles; only repeats of a reality check
     STATE: True,  # a folder: states to resume from
     PLOTS: True,  # a folder: learning curves, order parameters
 }
@@ -189,6 +191,15 @@ class Run:
         self._load(loss, own, "loss")
         return loss.to(device).eval()
 
+    def test_embeddings(self) -> dict[str, Tensor] | None:
+        """Return what `write_test_embeddings` wrote; None if nothing did.
+
+        Raises:
+            DamagedFileError: the file is damaged.
+        """
+        path = self.folder / TEST_EMBEDDINGS
+        return read_tensors(path, is_ours=True)[0] if path.is_file() else None
+
     def model_facts(self) -> dict[str, Any] | None:
         """Return the facts in the file of the best network; None before there is one."""
         return self._read_model()[1] if (self.folder / MODEL).is_file() else None
@@ -248,6 +259,10 @@ class Run:
         """Write the network, the class vectors of the loss, and facts about them."""
         words = {"arch": model.architecture, FACTS: json.dumps(model.facts)}
         write_tensors(self.folder / MODEL, model.tensors, words)
+
+    def write_test_embeddings(self, kept: Mapping[str, Tensor]) -> None:
+        """Write `weiss.runs.evaluator.Embedded.kept` of the test part."""
+        write_tensors(self.folder / TEST_EMBEDDINGS, kept, {})
 
     def _result(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the result, and the checksums beside it."""

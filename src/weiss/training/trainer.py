@@ -70,6 +70,7 @@ def train(
     pictures: bool = True,
     data: Table | None = None,
     baseline: bool = True,
+    keep_embeddings: bool = False,
 ) -> dict[str, Any]:
     """Train, and write a run folder.
 
@@ -83,6 +84,8 @@ def train(
         data: a table to train on in place of the data that the recipe names; for arrays.
         baseline: measure the network before training, without its head, so that the result says
             what training brought; it takes the time of one evaluation.
+        keep_embeddings: where the test part is measured at the end (``evaluate.then_test``), keep
+            its embeddings in the run folder.
 
     Returns:
         The result, as ``result.json`` holds it: the best metrics under the names of
@@ -107,7 +110,7 @@ def train(
                 refuse_another_run(run, resume)
             training = Training(recipe, run, accelerator, processes, stop, begun, quiet, data)
             try:
-                result = training.train(pictures, baseline)
+                result = training.train(pictures, baseline, keep_embeddings)
             finally:
                 training.stepper.release()
             if stop.wanted:  # too late for this run, not for those that the caller would begin
@@ -155,7 +158,7 @@ class Training:
         self._has_tensors = True  # False: a finished run without a state, whose result is lost
         self.watch, self.stop = LossWatch(self.device), stop
 
-    def train(self, pictures: bool, baseline: bool) -> dict[str, Any]:
+    def train(self, pictures: bool, baseline: bool, keep_embeddings: bool) -> dict[str, Any]:
         """Begin or resume the run, finish it, and return its result."""
         self._begin_or_resume()
         if self.has_begun and self._is_finished():
@@ -183,7 +186,7 @@ class Training:
                     self._train_epoch()
                     self._close_epoch()
                 self._save()
-                return self._finish(pictures)
+                return self._finish(pictures, keep_embeddings)
             except NotFiniteError as error:
                 with suppress(OSError):  # a full disk is not what ended this run
                     self._write_best()
@@ -304,15 +307,20 @@ class Training:
         self.watch = LossWatch(self.device)
         self._stop_or_save()
 
-    def _evaluate(self, model: Embedder, split: str) -> dict[str, float | int]:
+    def _evaluate(
+        self, model: Embedder, split: str, *, keep: bool = False
+    ) -> dict[str, float | int]:
+        """Measure a network on a split; with ``keep`` write its embeddings of the test part."""
         try:
             experiment, network, options = self._embedding(model)
-            found, self._prefixes = experiment.evaluator.evaluate_prefixes(
+            found, self._prefixes, embedded = experiment.evaluator.evaluate_prefixes(
                 network, split, self.recipe.backbone.dimensions or (), **options
             )
             if self.at.before is not None and split == self.experiment.measured:
                 trained = self.experiment.table.part("train").classes()
                 self._gain = gain_between(self.at.before["by_class"], by_class(found), trained)
+            if keep and self.processes.is_main:
+                self.run.write_test_embeddings(embedded.kept())
             return found.summary()
         except NotFiniteError as error:
             self.parts.refuse_not_finite(self.at)
@@ -524,7 +532,7 @@ class Training:
         self.at.epoch_seconds += now - self._clock_read
         self._clock_read = now
 
-    def _finish(self, pictures: bool) -> dict[str, Any]:
+    def _finish(self, pictures: bool, keep_embeddings: bool) -> dict[str, Any]:
         if self.best is None or not self.best["metrics"]:
             # Nothing was measured: the last network is the run's.
             self._keep(self.at.epoch, {})
@@ -533,7 +541,8 @@ class Training:
         self.processes.wait()
         if self.recipe.tests_at_the_end and self.experiment.can_be_measured("test"):
             # The test set is used once, for the network that the held-out classes chose.
-            result["test"] = self._evaluate(self.run.model(self.device), "test")
+            model = self.run.model(self.device)
+            result["test"] = self._evaluate(model, "test", keep=keep_embeddings)
             if self._prefixes:
                 result["test_dimensions"] = self._prefixes
         if self.processes.is_main:

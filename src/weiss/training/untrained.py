@@ -8,18 +8,22 @@ import torch
 
 from weiss.backbones.embedder import LINEAR
 from weiss.runs import Recipe, Run
+from weiss.runs.evaluator import Embedded
 from weiss.runs.pretrained import write_untrained
 from weiss.runs.provenance import made_with
 from weiss.training.preparation import make_accelerator, prepare
 from weiss.training.results import circumstances
 
 
-def measure_untrained(recipe: Recipe, out: str | Path) -> dict[str, Any]:
+def measure_untrained(
+    recipe: Recipe, out: str | Path, *, keep_embeddings: bool = False
+) -> dict[str, Any]:
     """Measure the network that a recipe starts from, random or pretrained, as a run of no epochs.
 
     Args:
         recipe: the experiment; its settings of training play no part.
         out: the folder of the run. A finished run of the same network is not changed.
+        keep_embeddings: as for `weiss.training.train`.
 
     Returns:
         The result, as ``result.json`` holds it; its loss is ``"untrained"`` and its epoch 0.
@@ -36,14 +40,18 @@ def measure_untrained(recipe: Recipe, out: str | Path) -> dict[str, Any]:
         made = prepare(recipe, torch.device(accelerator.device), processes)
         experiment, model = made.experiment, made.model
 
-        def measured(split: str) -> dict[str, float | int]:
-            precision = made.stepper.precision
-            return experiment.evaluator.evaluate(model, split, precision=precision).summary()
+        def measured(split: str) -> tuple[dict[str, float | int], Embedded]:
+            found, _, embedded = experiment.evaluator.evaluate_prefixes(
+                model, split, (), precision=made.stepper.precision
+            )
+            return found.summary(), embedded
 
-        result: dict[str, Any] = measured(experiment.measured) if experiment.measured else {}
+        result: dict[str, Any] = measured(experiment.measured)[0] if experiment.measured else {}
         result |= circumstances(experiment)
         if recipe.tests_at_the_end and experiment.can_be_measured("test"):
-            result["test"] = measured("test")
+            result["test"], embedded = measured("test")
+            if keep_embeddings:
+                run.write_test_embeddings(embedded.kept())
         result["seconds"] = time.monotonic() - begun
         machine = made_with(made.device, processes.size)
         write_untrained(run, made.recipe, model, result, machine)
