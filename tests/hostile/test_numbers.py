@@ -42,7 +42,8 @@ def definition(name, random):
 
     if name.endswith(("cwms", "rest_ms")):
         energies = lambda d: torch.exp(a * (d - delta)), lambda d: torch.exp(-b * (d - delta))
-        return settings, (*energies, over(a), over(b))
+        flat = {"margin": 0.0} if name.endswith("rest_ms") else {}
+        return settings | flat, (*energies, over(a), over(b))
     assert name.endswith("binomial"), f"the definition of {name} must be written here"
     energies = (
         lambda d: over(a)(torch.exp(a * (d - delta))),
