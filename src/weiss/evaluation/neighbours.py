@@ -169,12 +169,13 @@ def _by_screening(
         score_qk[open_n], index_qk[open_n] = score_nk, index_nk
         is_open_q[open_n] = is_open_n
         open_n = open_n[is_open_n]
-    if len(open_n):
-        score_qk[open_n], index_qk[open_n] = _in_full(
-            query_qD[open_n], items, own_q[open_n], k, gallery
+    # The height of the block was chosen for scores of two bytes.
+    for part_n in open_n.split(max(2 * len(query_qD) // gallery.itemsize, 1)):
+        score_qk[part_n], index_qk[part_n] = _in_full(
+            query_qD[part_n], items, own_q[part_n], k, gallery
         )
-        if len(open_n) > len(query_qD) / 2:
-            gallery.low = None  # it costs more than it saves here
+    if len(open_n) > len(query_qD) / 2:
+        gallery.low = None  # it costs more than it saves here
     return (score_qk, index_qk), is_open_q
 
 
@@ -299,7 +300,7 @@ class _Gallery:
 
     def block_height(self, width: int, k: int, budget: int) -> int:
         """Choose q so that scores, queries and lists of k neighbours fit the budget."""
-        scores = width * self.itemsize * 4 // 3
+        scores = width * (self.itemsize if self.low is None else 2) * 4 // 3
         queries = 4 * self.items.shape[1] * self.itemsize
         lists = 64 * int(k)  # scores, indices and their orders; hits, ranks and precisions
         return max(budget // (scores + queries + lists), 1)
@@ -321,7 +322,7 @@ class _Gallery:
     def num_candidates(self, k: int) -> int:
         """Choose how many candidates are likely to be enough, by the slack of the dtype."""
         if self.low == torch.bfloat16:
-            return 2 * k + 8
+            return k + k // 2 + 8
         return k + k // 4 + 8
 
     def screens(self, items: _Items, k: int, num_candidates: int = 0) -> bool:
@@ -487,6 +488,7 @@ def _merged(best: _Found, found: _Found, k: int) -> _Found:
 def _forget_itself(score_qg: Tensor, column_q: Tensor) -> None:
     """Make each query's own column the worst, where it lies in this block."""
     inside_q = (column_q >= 0) & (column_q < score_qg.shape[1])
-    column_q1 = column_q.clamp(0, score_qg.shape[1] - 1)[:, None]
-    kept_q1 = score_qg.gather(1, column_q1)
-    score_qg.scatter_(1, column_q1, kept_q1.masked_fill(inside_q[:, None], -math.inf))
+    place_q = torch.arange(len(score_qg), device=score_qg.device) * score_qg.shape[1]
+    place_q += column_q.clamp(0, score_qg.shape[1] - 1)
+    flat = score_qg.view(-1)
+    flat[place_q] = flat[place_q].masked_fill(inside_q, -math.inf)
