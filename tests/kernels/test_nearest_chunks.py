@@ -45,7 +45,7 @@ def nearest(distance, leave_one_out):
         leave_one_out=bool(leave_one_out), device=items.device, rows=np.arange(15, 30),
         in_full=in_full,
     )  # fmt: skip
-    return torch.from_numpy(rows), index, in_full.sum()
+    return torch.from_numpy(rows), index, int(in_full.sum())
 
 
 def _interpret(path):
