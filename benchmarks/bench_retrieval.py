@@ -7,11 +7,12 @@ Tasks, with the sizes of real test sets (embeddings are synthetic: class centres
     million   1,000,000 x 256 among themselves, 20,000 classes of 50
     cub       5,924 x 512 among themselves, 100 classes    (CUB, as after each epoch of training)
 
-Rivals: `full`, this package without screening in low precision; `plain`, a blocked product + torch.topk written out below; `faiss`, an exact flat index with
-the same metrics; `pml`, pytorch-metric-learning's AccuracyCalculator with k="max_bin_count". All
-compute P@1, R-precision and MAP@R, and the benchmark stops if they disagree. With `full` it counts,
-for at most 65,536 queries, those whose neighbours or their order differ. `in_full` counts those that
-low precision could not decide.
+Rivals: `full`, this package without screening in low precision; `plain`, a blocked product +
+torch.topk written out below; `faiss`, an exact flat index with the same metrics; `pml`,
+pytorch-metric-learning's AccuracyCalculator with k="max_bin_count". All compute P@1, R-precision
+and MAP@R, and the benchmark stops if they disagree. With `full` it counts, for at most 65,536
+queries, those whose neighbours or their order differ (`different`). `in_full` counts those that low
+precision could not decide.
 
 On the CPU each contender runs in a process of its own, and extra memory is the largest resident
 size beyond that before its first call. On CUDA all share one process, are warmed up, and are timed
@@ -107,9 +108,11 @@ def count_different(batch: Batch) -> int:
             query, items, needs, distance="cosine", leave_one_out=gallery is None,
             device=query.device, budget=default_budget(query.device), rows=rows, screens=screens,
         )  # fmt: skip
-        # Beyond what a query needs, its block may have more.
-        found.append({row: index[:needs[row]] for block, indices in blocks
-                      for row, index in zip(block.tolist(), indices.cpu(), strict=True)})  # fmt: skip
+        of_row = {}
+        for block, indices in blocks:
+            for row, index in zip(block.tolist(), indices.cpu(), strict=True):
+                of_row[row] = index[: needs[row]]  # the block may need more than this query
+        found.append(of_row)
     return sum(not torch.equal(index, found[1][row]) for row, index in found[0].items())
 
 

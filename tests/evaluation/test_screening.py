@@ -63,10 +63,7 @@ def closeness(query, items, distance):
 
 
 def assert_nearest(found, close, leave_one_out, rounding):
-    """Each place holds the item that the oracle puts there, or one that is as close but for rounding.
-
-    And each place is that of the lowest index where items are equal: tested apart.
-    """
+    """Each place holds the item that the oracle puts there, or one as close but for rounding."""
     if leave_one_out:
         close = close.clone().fill_diagonal_(-math.inf)
     k = found.shape[1]
@@ -89,8 +86,8 @@ def random(generator, number, size):
 
 def clusters(generator, number, size):
     """Twenty groups, members closer to each other than any slack."""
-    centres = torch.randn(20, size, generator=generator)
-    return centres[torch.arange(number) % 20] + 1e-4 * torch.randn(number, size, generator=generator)
+    centres = torch.randn(20, size, generator=generator)[torch.arange(number) % 20]
+    return centres + 1e-4 * torch.randn(number, size, generator=generator)
 
 
 def duplicates(generator, number, size):
@@ -127,7 +124,7 @@ SEARCHES += [(kind, "euclidean") for kind in KINDS if kind not in (of_all_length
 @pytest.mark.parametrize("leave_one_out", [True, False])
 @pytest.mark.parametrize(("kind", "distance"), SEARCHES)
 def test_no_neighbour_is_missed(kind, distance, leave_one_out, always):
-    """500 queries each of 14 kinds, twice, in two precisions: 28,000 searches against the oracle."""
+    """500 queries of each of 14 kinds, twice, in two precisions: 28,000 against the oracle."""
     generator = torch.Generator().manual_seed(len(kind.__name__))
     items = kind(generator, 500, 48)
     query = items if leave_one_out else kind(generator, 500, 48)

@@ -42,7 +42,7 @@ def nearest(distance, leave_one_out):
     query = items if leave_one_out else items[:30] + 0.1
     ((rows, index),) = neighbours.nearest_neighbours(
         query, items, np.full(len(query), 3), distance=distance, budget=2**30,
-        leave_one_out=bool(leave_one_out), device=items.device, rows=np.arange(15, 30),
+        leave_one_out=bool(leave_one_out), device=items.device, rows=np.arange(20, 28),
         in_full=in_full,
     )  # fmt: skip
     return torch.from_numpy(rows), index, int(in_full.sum())

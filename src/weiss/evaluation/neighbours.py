@@ -1,18 +1,23 @@
 """Exact nearest neighbours by blocked matrix products, never the whole Q x G matrix.
 
-Dimensions: Q queries, G gallery items, D embedding size, k neighbours; q and g rows of a block.
+Dimensions: Q queries, G gallery items, D embedding size, k neighbours; q and g rows of a block;
+n some of its rows, m candidates or chunks of candidates, p candidates, E size of rounded rows.
 
 Why not ``torch.topk`` on every block of scores: on a GPU selecting 50 of a million costs as much as
 computing the million. A block of scores is split into chunks of columns, and first only the
 largest score of each chunk is compared. The k best scores of a row lie in the k chunks with the
 largest maxima; all others are skipped. The selection is exact.
 
+Most products need not be exact: a large search is screened in half precision, which finds
+candidates, and only these are compared in full precision (`weiss.evaluation.screening` bounds the
+difference). A query whose candidates prove nothing is compared with all items.
+
 Ties: of two items at the same computed distance the one with the lower index comes first. The
 top k+1 scores show whether the k-th place is tied; the few rows with a tie are resolved by counting
-from the left. The distances come from a matrix product: those of two equal items may differ in the
-last bit, depending on their place in a block.
+from the left. Distances of candidates are summed in one order: two equal items are equally far.
+Those of all items come from a matrix product, and may differ in the last bit.
 
-Precision: cosines in the precision of the inputs, at least float32 and never TF32. Euclidean
+Full precision: cosines in the precision of the inputs, at least float32 and never TF32. Euclidean
 distances in float64, since ``|x|^2 - 2 x.y`` cancels digits that float32 does not have.
 """
 
@@ -39,8 +44,9 @@ MORE = 8
 """How many times the candidates a query gets for which the first ones prove nothing."""
 GATHERED = {"cpu": 2**22, "cuda": 2**28}
 """Bytes of candidates that are read at a time."""
-PADDING = 256
-"""Rows of padding after the rounded items, which Triton's tiles may read."""
+CHUNK, PADDING = 16, 256
+"""Items of a chunk, and rows of padding after the rounded items, of `weiss.kernels.nearest_chunks`
+(which is not imported where there is no Triton)."""
 _Found = tuple[Tensor, Tensor]
 """``(q, k)`` scores, best first, and the indices of their items."""
 
@@ -170,7 +176,7 @@ def _by_screening(
         is_open_q[open_n] = is_open_n
         open_n = open_n[is_open_n]
     # The height of the block was chosen for scores of two bytes.
-    for part_n in open_n.split(max(2 * len(query_qD) // gallery.itemsize, 1)):
+    for part_n in torch.split(open_n, max(2 * len(query_qD) // gallery.itemsize, 1)):
         score_qk[part_n], index_qk[part_n] = _in_full(
             query_qD[part_n], items, own_q[part_n], k, gallery
         )
@@ -187,7 +193,7 @@ def _candidates_only(
     gallery: "_Gallery",
     num_candidates: int,
 ) -> tuple[_Found, Tensor]:
-    """Find the nearest among the items, or chunks of items, with the largest scores in low precision.
+    """Find the nearest among the items, or chunks of items, that low precision finds nearest.
 
     All others have at most the score of the best that is no candidate, ``outside_q``, in low
     precision; in full precision they are below it plus the slack. If that is below the k-th best
@@ -329,7 +335,7 @@ class _Gallery:
         """Whether candidates are searched by screening, and are few beside the items."""
         if self.low is None or items.rounded is None:
             return False
-        places = len(items.rows) // (16 if self.has_kernels else 1)
+        places = len(items.rows) // (CHUNK if self.has_kernels else 1)
         return 4 * (num_candidates or self.num_candidates(k)) < places
 
     def product(self, query_qD: Tensor, items_gD: Tensor) -> Tensor:

@@ -150,7 +150,8 @@ def before_rounding(score_q: Tensor) -> Tensor:
 def product(query_qE: Tensor, items_gE: Tensor, out: Tensor) -> Tensor:
     """Return ``query @ items.T`` in half precision, summed in float32 and rounded once."""
     with _sums_in_float32():
-        return torch.mm(query_qE, items_gE.T, out=out)
+        torch.mm(query_qE, items_gE.T, out=out)
+    return out
 
 
 @contextmanager

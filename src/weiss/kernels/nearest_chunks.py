@@ -25,8 +25,6 @@ CHUNK = tl.constexpr(16)
 """Items of a chunk."""
 STRIDE = tl.constexpr(8)
 """From one item of a chunk to the next; so many chunks share a group."""
-GROUP = CHUNK.value * STRIDE.value
-"""Items whose chunks interleave. Rounded rows need so many rows of padding, whatever is in it."""
 TILE = {"ROWS": 128, "COLUMNS": 256, "STEP": 64, "BAND": 32, "num_warps": 8, "num_stages": 3}
 """Tile sizes of the matrix product. BAND tiles of queries meet all items before the next ones do,
 so that they stay in the GPU's cache."""
@@ -39,7 +37,8 @@ READ = 256
 def num_chunks(num_items: int) -> int:
     """Return how many chunks a number of items has; the last ones may be empty."""
     columns = TILE["COLUMNS"]
-    return -(-num_items // columns) * columns // CHUNK.value
+    chunks: int = -(-num_items // columns) * columns // CHUNK.value
+    return chunks
 
 
 def maxima(query_qE: Tensor, items_GE: Tensor, num_items: int) -> Tensor:
