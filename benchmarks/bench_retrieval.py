@@ -5,17 +5,21 @@ Tasks, with the sizes of real test sets (embeddings are synthetic: class centres
     sop       60,502 x 512 among themselves, 11,316 classes    (Stanford Online Products)
     inshop    14,218 queries against 12,612 items, 3,985 classes, 512 dimensions    (In-Shop)
     million   1,000,000 x 256 among themselves, 20,000 classes of 50
+    cub       5,924 x 512 among themselves, 100 classes    (CUB, as after each epoch of training)
 
-Rivals: `plain`, a blocked product + torch.topk written out below; `faiss`, an exact flat index with
-the same metrics; `pml`, pytorch-metric-learning's AccuracyCalculator with k="max_bin_count". All
-compute P@1, R-precision and MAP@R, and the benchmark stops if they disagree.
+Rivals: `full`, this package without screening in low precision; `plain`, a blocked product +
+torch.topk written out below; `faiss`, an exact flat index with the same metrics; `pml`,
+pytorch-metric-learning's AccuracyCalculator with k="max_bin_count". All compute P@1, R-precision
+and MAP@R, and the benchmark stops if they disagree. With `full` it counts, for at most 65,536
+queries, those whose neighbours or their order differ (`different`). `in_full` counts those that low
+precision could not decide.
 
 On the CPU each contender runs in a process of its own, and extra memory is the largest resident
 size beyond that before its first call. On CUDA all share one process, are warmed up, and are timed
 to synchronisation; time is the median of the repeats.
 
     python benchmarks/bench_retrieval.py --task sop --rivals plain,faiss,pml
-    python benchmarks/bench_retrieval.py --task million --device cuda --rivals plain
+    python benchmarks/bench_retrieval.py --task inshop,sop,million --device cuda --rivals full,plain
     python benchmarks/bench_retrieval.py --smoke
 """
 
@@ -27,14 +31,17 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 from record import extra_mib, keep, options_of, wait_for
 from torch import Tensor
 
-from weiss import retrieval_metrics
-from weiss.evaluation import metrics
+from weiss import evaluate_retrieval
+from weiss.evaluation import metrics, retrieval
+from weiss.evaluation.neighbours import default_budget, nearest_neighbours
 
 Batch = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 SIZES = ("queries", "items", "classes", "dimensions")
@@ -42,9 +49,11 @@ TASKS = {  # 0 items: the queries themselves
     "sop": (60502, 0, 11316, 512),
     "inshop": (14218, 12612, 3985, 512),
     "million": (1_000_000, 0, 20_000, 256),
+    "cub": (5924, 0, 100, 512),
     "smoke": (400, 0, 60, 16),
 }
 NAMES = ("precision_at_1", "r_precision", "map_at_r")
+COMPARED = 65536
 AGREEMENT = 1e-4
 """Contenders sum in different orders: a few near ties among thousands may fall either way."""
 
@@ -74,8 +83,37 @@ def make_batch(task: str, device: str) -> Batch:
 
 def weiss(batch: Batch) -> dict[str, float]:
     """This package, as a user calls it."""
-    found = retrieval_metrics(*batch)
-    return {name: float(found[name]) for name in NAMES}
+    found = evaluate_retrieval(*batch)
+    summary = found.summary()
+    return {name: float(summary[name]) for name in NAMES} | {"in_full": found.queries_in_full}
+
+
+def full(batch: Batch) -> dict[str, float]:
+    """This package, every product in full precision."""
+    searched = partial(nearest_neighbours, screens=False)
+    with mock.patch.object(retrieval, "nearest_neighbours", searched):
+        return weiss(batch)
+
+
+def count_different(batch: Batch) -> int:
+    """Return for how many queries screening changes the nearest neighbours or their order."""
+    query, labels, gallery, gallery_labels = batch
+    items, item_labels = (query, labels) if gallery is None else (gallery, gallery_labels)
+    assert item_labels is not None
+    rows = torch.linspace(0, len(query) - 1, min(len(query), COMPARED)).long().numpy()
+    needs = _relevant(labels, item_labels, gallery is None).clamp_min(8).cpu().numpy()
+    found = []
+    for screens in (True, False):
+        blocks = nearest_neighbours(
+            query, items, needs, distance="cosine", leave_one_out=gallery is None,
+            device=query.device, budget=default_budget(query.device), rows=rows, screens=screens,
+        )  # fmt: skip
+        of_row = {}
+        for block, indices in blocks:
+            for row, index in zip(block.tolist(), indices.cpu(), strict=True):
+                of_row[row] = index[: needs[row]]  # the block may need more than this query
+        found.append(of_row)
+    return sum(not torch.equal(index, found[1][row]) for row, index in found[0].items())
 
 
 def plain(batch: Batch) -> dict[str, float]:
@@ -130,6 +168,7 @@ def pml(batch: Batch) -> dict[str, float]:
 
 CONTENDERS: dict[str, Callable[[Batch], dict[str, float]]] = {
     "weiss": weiss,
+    "full": full,
     "plain": plain,
     "faiss": faiss,
     "pml": pml,
@@ -188,26 +227,36 @@ def on_cuda(contender: str, batch: Batch, repeats: int) -> dict[str, Any]:
     CONTENDERS[contender](make_batch("smoke", "cuda"))
     if len(batch[0]) < 500_000:
         CONTENDERS[contender](batch)
+    else:  # a part, which loads the kernels that the whole will use
+        CONTENDERS[contender]((batch[0][:100_000], batch[1][:100_000], None, None))
     return measured(contender, batch, "cuda", repeats)
 
 
 def main() -> None:
-    """Compare, print the table, and keep the result."""
+    """Compare, print the tables, and keep the results."""
     parser = options_of(__doc__)
-    parser.add_argument("--task", choices=TASKS, default="sop")
+    parser.add_argument("--task", default="sop", help="one or several of " + ", ".join(TASKS))
     parser.add_argument("--rivals", default="plain,faiss")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.measure:
-        measure_here(arguments.measure, arguments.task, arguments.repeats)
-        return
-    task = "smoke" if arguments.smoke else arguments.task
-    rivals = ["plain", "faiss", "pml"] if arguments.smoke else arguments.rivals.split(",")
+    tasks = ["smoke"] if arguments.smoke else arguments.task.split(",")
+    rivals = ["full", "plain", "faiss", "pml"] if arguments.smoke else arguments.rivals.split(",")
+    for unknown in set(tasks) - set(TASKS):
+        parser.error(f"--task must be of {', '.join(TASKS)}; got {unknown!r}.")
     for unknown in set(rivals) - set(CONTENDERS):
         parser.error(f"--rivals must be of {', '.join(CONTENDERS)}; got {unknown!r}.")
-    names = ["weiss", *rivals]
-    batch = make_batch(task, "cuda") if arguments.device == "cuda" else None
+    if arguments.measure:
+        measure_here(arguments.measure, tasks[0], arguments.repeats)
+        return
+    for task in tasks:
+        compare(arguments, task, ["weiss", *rivals])
+
+
+def compare(arguments: argparse.Namespace, task: str, names: list[str]) -> None:
+    """Compare on one task, print the table, and keep the result."""
+    on_device = arguments.device == "cuda"
+    batch = make_batch(task, "cuda") if on_device else None
     results = {}
     for name in names:
         if batch is not None:
@@ -219,22 +268,28 @@ def main() -> None:
             if abs(theirs - ours) > AGREEMENT:
                 raise SystemExit(f"{name} disagrees: {metric} is {theirs}, weiss has {ours}")
     print(f"retrieval evaluation, {task}: {TASKS[task]} {SIZES}")
+    shared: dict[str, Any] = dict(zip(SIZES, TASKS[task], strict=True))
+    if "full" in names:
+        shared["different"] = count_different(batch or make_batch(task, "cpu"))
+        print(f"  {shared['different']} queries have other neighbours than in full precision")
     rows: list[dict[str, Any]] = []
     for name in names:
         ratio = results[name]["seconds"] / results["weiss"]["seconds"]
         extra = results[name]["extra_mib"]
-        print(f"  {name:>6}: {results[name]['seconds']:.3f} s, {extra:.0f} MiB extra")
+        print(f"  {name:>6}: {results[name]['seconds']:.4f} s, {extra:.0f} MiB extra")
         if name != "weiss":
             print(f"          {ratio:.2f} times the speed of {name}")
+        found = {"in_full": "", **results[name]["found"]}
         rows.append(
             {
                 "task": task,
                 "contender": name,
                 "time_over_weiss": round(ratio, 3),
-                "seconds": round(results[name]["seconds"], 4),
+                "seconds": round(results[name]["seconds"], 5),
                 "extra_mib": round(extra, 1),
-                **{key: round(value, 6) for key, value in results[name]["found"].items()},
-                **dict(zip(SIZES, TASKS[task], strict=True)),
+                **{key: round(found[key], 6) for key in NAMES},
+                "in_full": found["in_full"],
+                **shared,
             }
         )
     keep(arguments, f"retrieval-{task}", rows, arguments.device)

@@ -93,10 +93,12 @@ def _launched():
         fused_programs,
         fused_rest_programs,
         near_pairs,
+        nearest_chunks,
     )
 
     kernels = {}
-    for module in (fused_programs, fused_bfloat16_programs, fused_rest_programs, near_pairs):
+    programs = (fused_programs, fused_bfloat16_programs, fused_rest_programs, near_pairs)
+    for module in (*programs, nearest_chunks):
         for name, member in vars(module).items():
             if isinstance(member, JITFunction):
                 kernels[name] = member.src
@@ -111,7 +113,7 @@ def _launched():
 
 def _call_everything(size):
     import weiss
-    from weiss.kernels import near_pairs, plan
+    from weiss.kernels import near_pairs, nearest_chunks, plan
     from weiss.kernels.problem import Problem, Shard, Task
     from weiss.losses.by_name import FAMILIES
     from weiss.theory.interactions import closed_form_of
@@ -155,6 +157,13 @@ def _call_everything(size):
         near_pairs.near_pairs("large", Task(problem, x, fields, labels, Shard(0, 100)))
     x, fields, labels = torch.randn(1, size), torch.randn(300, size), torch.zeros(1).long()
     near_pairs.near_pairs("large", Task(problem, x, fields, labels, Shard(0, 300)))
+    half = torch.zeros(600, size).half()
+    nearest_chunks.maxima(half[:150], half, 300)
+    one = torch.zeros(1).long()
+    for dtype in (torch.float32, torch.float64):
+        items = torch.zeros(300, size, dtype=dtype)
+        for bias in (None, items[:, 0]):
+            nearest_chunks.exact_scores(items[:1], items, bias, one, one[None])
     value_only = Task(problem, x, fields[:1], labels, Shard(0, 1), False, False)
     near_pairs.near_pairs("large", value_only)
 

@@ -8,6 +8,7 @@ import pickle
 import warnings
 import weakref
 
+import numpy as np
 import pytest
 import torch
 from budgets import (
@@ -24,7 +25,7 @@ from budgets import (
 from torch.nn.functional import normalize
 
 import weiss
-from weiss.evaluation import neighbours
+from weiss.evaluation import neighbours, screening
 from weiss.kernels import cuda_graphs, plan
 from weiss.kernels.problem import Problem
 from weiss.losses.rest_multi_similarity import PROXY_ANCHOR
@@ -253,6 +254,43 @@ def test_chunks_select_what_topk_selects():
     expected = scores.topk(20, dim=1)
     assert torch.equal(values, expected.values)
     assert torch.equal(index, expected.indices)
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("distance", ["cosine", "euclidean"])
+def test_screened_neighbours_are_those_of_full_precision(distance, kernels, monkeypatch):
+    """With every precision that a training script may have lowered."""
+    if kernels:
+        pytest.importorskip("triton")
+    else:
+        monkeypatch.setattr(neighbours, "why_no_triton", lambda device: "not asked for")
+    monkeypatch.setattr(screening, "WORTHWHILE", {"cuda": 0})
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_fp16_accumulation", True)
+    generator = torch.Generator("cuda").manual_seed(0)
+    items = torch.randn(20_000, 200, generator=generator, device="cuda")
+    items[10_000:10_500] = items[:500]  # equal items
+    items[15_000:16_000] = items[0] + 1e-5 * items[15_000:16_000]  # nearer than the slack
+    exact = items.double()
+    found, in_full = [], np.zeros(len(items), dtype=bool)
+    options = {"distance": distance, "leave_one_out": True, "device": items.device}
+    options |= {"budget": 2**30, "rows": np.arange(len(items)), "in_full": in_full}
+    with tf32():
+        for rows, index in neighbours.nearest_neighbours(
+            items, items, np.full(len(items), 10), **options
+        ):
+            found.append((torch.from_numpy(rows).cuda(), index))
+    assert 900 < in_full.sum() < 1100
+    for rows, index in found:
+        for part, nearest in zip(rows.split(500), index.split(500), strict=True):
+            if distance == "cosine":
+                close = normalize(exact[part]) @ normalize(exact).T
+            else:
+                close = -torch.cdist(exact[part], exact)
+            close[torch.arange(len(part)), part] = -math.inf
+            best = close.topk(10, dim=1).values
+            torch.testing.assert_close(close.gather(1, nearest), best, atol=2e-6, rtol=1e-6)
+        equal = rows < 500
+        assert (index[equal][1:, 0] == rows[equal][1:] + 10_000).all()
 
 
 @pytest.mark.parametrize("name", MEAN_FIELD)

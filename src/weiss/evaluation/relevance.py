@@ -15,6 +15,8 @@ from torch import Tensor
 from weiss._base.arrays import Array
 
 Labels = Tensor | Array | list[Any] | tuple[Any, ...]
+DENSE = 8
+"""Up to so many numbers for each item, labels serve as numbers of classes as they are."""
 CELLS = 4_000_000
 """How many label comparisons are made at a time: some ten megabytes."""
 
@@ -175,12 +177,19 @@ def _as_integers(array: Array, name: str, largest: float) -> Array:
 
 
 def _as_class_ids(query: Array, gallery: Array) -> tuple[Array, Array]:
-    """Number the classes of both from 0."""
+    """Number the classes of both from 0; numbers may be left out."""
     if query.dtype.kind != gallery.dtype.kind:
         raise TypeError(
             "query_labels and gallery_labels must both be integers or both be strings; "
             f"got {query.dtype} and {gallery.dtype}."
         )
+    if query.dtype.kind == "i":
+        # Numbers that are dense already, most data sets', need no sorting.
+        both = (query,) if gallery is query else (query, gallery)
+        lowest = min(int(labels.min()) for labels in both)
+        if max(int(labels.max()) for labels in both) - lowest < DENSE * len(gallery):
+            shifted = query - lowest
+            return shifted, shifted if gallery is query else gallery - lowest
     if gallery is query:
         ids = np.unique(query, return_inverse=True)[1].astype(np.int64)
         return ids, ids

@@ -38,6 +38,8 @@ class Retrieval:
         query_labels: labels of those rows, ``(N,)`` classes or ``(N, C)`` multi-hot.
         queries_left_out: how many queries had no relevant item.
         clustering: ``nmi`` and ``ami``, if asked for.
+        queries_in_full: how many queries low precision could not decide, see `nearest_neighbours`;
+            they were compared with all items in full precision. 0 where it was not used.
     """
 
     per_query: dict[str, Array]
@@ -45,6 +47,7 @@ class Retrieval:
     query_labels: Array
     queries_left_out: int
     clustering: dict[str, float] = field(default_factory=dict)
+    queries_in_full: int = 0
 
     def summary(self) -> dict[str, float | int]:
         """Return the mean of each metric over the queries, and how many there were."""
@@ -236,7 +239,9 @@ def evaluate_retrieval(
     num_neighbours = np.maximum(relevance.num_relevant, depth)
 
     part = rows[rank::world_size]
-    values_QM = torch.zeros(len(query), len(wanted), dtype=torch.float64, device=where)
+    # The last column counts the queries that were compared in full.
+    values_QM = torch.zeros(len(query), len(wanted) + 1, dtype=torch.float64, device=where)
+    in_full_Q = np.zeros(len(query), dtype=bool)
     blocks = nearest_neighbours(
         query,
         items,
@@ -246,6 +251,7 @@ def evaluate_retrieval(
         device=where,
         budget=memory_budget or default_budget(where),
         rows=part,
+        in_full=in_full_Q,
     )
     steps: Iterator[tuple[int, tuple[Array, Tensor]]] = ((len(b[0]), b) for b in blocks)
     patience = 2.0 if progress and rank == 0 else float("inf")
@@ -253,6 +259,7 @@ def evaluate_retrieval(
         hits_qk = relevance.hits(block, index_qk)
         relevant_q = torch.from_numpy(relevance.num_relevant[block]).to(where)
         columns = [metric(hits_qk, relevant_q) for _, metric in wanted.values()]
+        columns.append(torch.from_numpy(in_full_Q[block]).to(where))
         values_QM[torch.from_numpy(block).to(where)] = torch.stack(columns, dim=1)
     if group is not None:
         if torch.distributed.get_backend(group) == "nccl":  # which needs CUDA memory
@@ -266,6 +273,7 @@ def evaluate_retrieval(
         query_labels=relevance.query_labels[rows],
         queries_left_out=len(query) - len(rows),
         clustering=_cluster(query, relevance, distance) if clustering else {},
+        queries_in_full=int(values[:, -1].sum()),
     )
 
 

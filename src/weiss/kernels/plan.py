@@ -202,13 +202,18 @@ def _why_not_triton(task: Task, matmul_dtype: str) -> str | None:
             return f"exponents must be at most {LARGEST_BFLOAT16_EXPONENT:g} and reach {exponent:g}"
     if fields_CD.dtype != torch.float32 or task.embeddings_BD.dtype == torch.float64:
         return f"fields must be float32 and embeddings not float64; they are {fields_CD.dtype}"
+    return why_no_triton(fields_CD.device)
+
+
+def why_no_triton(device: torch.device) -> str | None:
+    """Return why Triton's kernels cannot be used for tensors on a device; None if they can."""
     if not _has_triton():
         return "Triton is not installed (pip install 'weiss[triton]')"
     if _interprets():
         return None
-    if fields_CD.device.type != "cuda":
-        return f"the fields are on {fields_CD.device.type}, not on a CUDA device"
-    return _why_kernels_fail(fields_CD.device)
+    if device.type != "cuda":
+        return f"the fields are on {device.type}, not on a CUDA device"
+    return _why_kernels_fail(device)
 
 
 @cache
@@ -226,7 +231,7 @@ def _why_kernels_fail(device: torch.device) -> str | None:
             scale_in_place([one], one)
     except Exception as error:  # a missing C compiler, a driver too old: Triton's own words
         reason = f"Triton does not work on this machine ({type(error).__name__}: {error})"
-        warnings.warn(f"{reason}; plain PyTorch computes the loss, more slowly.", stacklevel=2)
+        warnings.warn(f"{reason}; plain PyTorch computes instead, more slowly.", stacklevel=2)
         return reason
     return None
 
