@@ -53,6 +53,15 @@ def tf32():
         torch.set_float32_matmul_precision("highest")
 
 
+@contextlib.contextmanager
+def sums_in_float16():
+    torch.backends.cuda.matmul.allow_fp16_accumulation = True
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_fp16_accumulation = False
+
+
 def take_the_large_path(monkeypatch, block=2**16):
     """Multiply in the library, in several blocks, also where the problem is small."""
     fused = pytest.importorskip("weiss.kernels.fused")
@@ -265,7 +274,6 @@ def test_screened_neighbours_are_those_of_full_precision(distance, kernels, monk
     else:
         monkeypatch.setattr(neighbours, "why_no_triton", lambda device: "not asked for")
     monkeypatch.setattr(screening, "WORTHWHILE", {"cuda": 0})
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_fp16_accumulation", True)
     generator = torch.Generator("cuda").manual_seed(0)
     items = torch.randn(20_000, 200, generator=generator, device="cuda")
     items[10_000:10_500] = items[:500]  # equal items
@@ -274,12 +282,13 @@ def test_screened_neighbours_are_those_of_full_precision(distance, kernels, monk
     found, in_full = [], np.zeros(len(items), dtype=bool)
     options = {"distance": distance, "leave_one_out": True, "device": items.device}
     options |= {"budget": 2**30, "rows": np.arange(len(items)), "in_full": in_full}
-    with tf32():
+    with tf32(), sums_in_float16():
         for rows, index in neighbours.nearest_neighbours(
             items, items, np.full(len(items), 10), **options
         ):
             found.append((torch.from_numpy(rows).cuda(), index))
-    assert 900 < in_full.sum() < 1100
+    # The kernels have room for as many candidates as are near each other here.
+    assert (0 if kernels else 900) <= in_full.sum() < 1100
     for rows, index in found:
         for part, nearest in zip(rows.split(500), index.split(500), strict=True):
             if distance == "cosine":

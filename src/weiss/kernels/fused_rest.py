@@ -74,7 +74,8 @@ class Rest:
         programs.sums[(-(-here // self.tile["COLUMNS"]), self.splits)](
             cosines, self.labels, self.ints, self.inverse, self.pushes, self.pulls, self.rows,
             self.batch, self.shard.first, here, self.num_here, low, tile, self.num_tiles,
-            *self.numbers, AVERAGE=self.average, FULL=self.is_full, **self.tile,
+            *self.numbers, AVERAGE=self.average, FULL=self.is_full, OVER_ALL=self.is_over_all,
+            **self.tile,
         )  # fmt: skip
 
     def join(self) -> None:

@@ -48,6 +48,21 @@ def _log_weights(ints, i, live, batch, AVERAGE: tl.constexpr):
 
 
 @triton.jit
+def _slots(ints, c, here, batch):
+    """Return the slots of some classes; -1 for those that are absent."""
+    return tl.load(ints + FACTS * batch + NUM_FACTS + c, mask=here, other=-1)
+
+
+@triton.jit
+def _num_counted(ints, c, here, batch, OVER_ALL: tl.constexpr):
+    """Return of how many classes of a tile the sums are in the loss: of all, or those present."""
+    counted = here
+    if not OVER_ALL:
+        counted = _slots(ints, c, here, batch) >= 0
+    return tl.sum(counted.to(tl.int32), 0)
+
+
+@triton.jit
 def _with_rows(top, total, x):
     """Add the exponentials of a tile to sums for its columns, as `with_exponent` does for one."""
     higher = tl.maximum(top, tl.max(x, 0))
@@ -108,11 +123,12 @@ def _pulls(cos, log_weight, is_own, pull_at, pull_rate):
 def sums(
     cosines, labels, ints, inverse, pushes, pulls, rows, batch, first_class, num_here, all_here,
     low, tile, num_tiles, pull_at, pull_rate, push_at, push_rate, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, AVERAGE: tl.constexpr, FULL: tl.constexpr,
+    COLUMNS: tl.constexpr, AVERAGE: tl.constexpr, FULL: tl.constexpr, OVER_ALL: tl.constexpr,
 ):  # fmt: skip
     """Logarithms of the sums of columns and rows; a program has COLUMNS classes, a share of rows.
 
-    `rows` is ``(batch, num_tiles)``, of which this block has the columns from `tile` on.
+    `rows` is ``(batch, num_tiles)``, of which this block has the columns from `tile` on. Pushes of
+    columns are summed in tiles with a class that counts, see `_num_counted`.
     """
     begin = tl.program_id(0) * COLUMNS
     c = begin + tl.arange(0, COLUMNS)
@@ -122,12 +138,14 @@ def sums(
     push_total = tl.zeros((COLUMNS,), tl.float32)
     pull_top = tl.full((COLUMNS,), EMPTY, tl.float32)
     pull_total = tl.zeros((COLUMNS,), tl.float32)
+    num_counted = _num_counted(ints, low + c, here, batch, OVER_ALL)
     for start in range(tl.program_id(1) * ROWS, batch, tl.num_programs(1) * ROWS):
         i, live, at, cos, x, log_weight, is_own, has_own = _tile(
             cosines, labels, ints, scale, start, begin, batch, first_class + low, num_here,
             push_at, push_rate, ROWS, COLUMNS, AVERAGE,
         )  # fmt: skip
-        push_top, push_total = _with_rows(push_top, push_total, x)
+        if num_counted > 0:
+            push_top, push_total = _with_rows(push_top, push_total, x)
         if FULL:
             top = tl.max(x, 1)
             row = top + tl.log(tl.sum(tl.exp(x - top[:, None]), 1))
@@ -218,11 +236,12 @@ def slopes(
         push_share = 1.0 / tl.cast(num_classes, tl.float32)
     push_soft = _soft(_joined(pushes, low + c, here, splits, all_here, COLUMNS))
     pull_soft = _soft(_joined(pulls, low + c, here, splits, all_here, COLUMNS))
-    slot = tl.load(ints + FACTS * batch + NUM_FACTS + low + c, mask=here, other=-1)
+    slot = _slots(ints, low + c, here, batch)
     used = slot >= 0
     counted_class = used
     if OVER_ALL:
         counted_class = here
+    num_counted = tl.sum(counted_class.to(tl.int32), 0)
     if FULL:
         start = tl.load(ints + START * batch + slot, mask=used, other=0)
         sample = tl.load(ints + MEMBER * batch + start, mask=used, other=0)
@@ -240,7 +259,9 @@ def slopes(
                 cosines, labels, ints, scale, start, begin, batch, first_class + low, num_here,
                 push_at, push_rate, ROWS, COLUMNS, AVERAGE,
             )  # fmt: skip
-            slope = tl.where(counted_class[None, :], tl.exp(x - push_soft[None, :]), 0.0)
+            slope = tl.zeros((ROWS, COLUMNS), tl.float32)
+            if num_counted > 0:  # many tiles have absent classes alone
+                slope = tl.where(counted_class[None, :], tl.exp(x - push_soft[None, :]), 0.0)
             if FULL:
                 soft = tl.load(softs + i, mask=live, other=0.0)
                 slope += tl.exp(x - soft[:, None])
