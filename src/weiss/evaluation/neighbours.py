@@ -37,7 +37,7 @@ from weiss.evaluation.screening import Rounded
 from weiss.kernels.plan import why_no_triton
 from weiss.theory.distances import unit
 
-CPU_BUDGET = 512 * 2**20
+CPU_BUDGET = 448 * 2**20
 NOBODY = -1
 """The index of a neighbour that does not exist."""
 MORE = 8

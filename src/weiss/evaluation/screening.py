@@ -121,7 +121,8 @@ def round_rows(
 
 
 def _length(rows_nD: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(rows_nD, dim=1)
+    length_n: Tensor = torch.linalg.vector_norm(rows_nD, dim=1)
+    return length_n
 
 
 def slack(query: Rounded, items: Rounded) -> Tensor:
