@@ -71,6 +71,7 @@ def test_the_recipe_of_a_run_is_complete_and_gives_the_same_run_again(finished, 
     assert resolved.train.sampler == "shuffled"
     assert resolved.train.precision == "fp32"
     assert resolved.augment.size == resolved.evaluate.size == resolved.evaluate.resize == 32
+    assert resolved.data.side == 256
     assert resolved.made_with["device"] == "CPU"
     assert resolved.backbone.pooling == "avg"
     # As every argument of the loss.
@@ -534,3 +535,22 @@ def test_a_network_without_a_head_trains_and_its_recipe_has_the_size(run):
     assert model.embedding_size == 16
     assert not [name for name in model.state_dict() if name.startswith("head.")]
     assert Run(folder).loss().fields.shape[1] == 16
+
+
+def test_images_are_kept_with_the_side_that_the_recipe_names(run, stripes, tmp_path):
+    """So that small crops of large images show what the images show."""
+    folder = tmp_path / "large"
+    for path in stripes.rglob("*.png"):
+        (folder / path.parent.name).mkdir(parents=True, exist_ok=True)
+        with Image.open(path) as image:
+            image.resize((300, 330)).save(folder / path.parent.name / path.name)
+    kept = {}
+    for side in (256, 280, "original"):
+        given = prepared(folder, data__side=side)
+        assert given.recipe.data.side == side
+        kept[side] = tuple(map(int, given.experiment.pipeline._store.sizes[0]))
+    assert kept == {256: (281, 256), 280: (308, 280), "original": (330, 300)}
+    with pytest.raises(ValueError, match="data.side must be at least 32 pixels, which evaluation"):
+        prepared(stripes, data__side=31)
+    with pytest.raises(ValueError, match="data.side must be a whole number of at least 1, auto or"):
+        recipe_from("glyphs", {"data.side": "half"})
