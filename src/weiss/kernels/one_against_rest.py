@@ -68,8 +68,8 @@ def stream_rest(task: Task) -> Found:
             rows_P = link.add(rows_P, link.sum(block.energy_Pc, dim=1))
             only = block if high - low == num_here else None
         elif wants:
-            totals = total_C[low:high], counted_C[low:high], None
-            rows_cD = _pulled_back(block, link, batch, *totals, scale)
+            total_c, counted_c = total_C[low:high], counted_C[low:high]
+            rows_cD = _pulled_back(block, link, batch, total_c, counted_c, None, scale)
             if gradient_CD is not None and rows_cD is not None:
                 gradient_CD[low:high] = rows_cD
         del block
@@ -85,8 +85,8 @@ def stream_rest(task: Task) -> Found:
         for low, high in blocks(rows, num_here, fields_CD.device) if wants else ():
             fields_cD, first = fields_CD[low:high], shard.first + low
             block = only or _measured(problem, geometry, batch, fields_cD, first)
-            totals = total_C[low:high], counted_C[low:high], total_K
-            rows_cD = _pulled_back(block, link, batch, *totals, scale)
+            total_c, counted_c = total_C[low:high], counted_C[low:high]
+            rows_cD = _pulled_back(block, link, batch, total_c, counted_c, total_K, scale)
             if gradient_CD is not None and rows_cD is not None:
                 gradient_CD[low:high] = rows_cD
             del block
