@@ -27,6 +27,9 @@ class ItemAnswer(BaseModel):
     id: int = Field(description="Its number; never used for another item.")
     name: str = Field(description="Its name in the collection, not a path on a disk.")
     classes: list[str] = Field(description="The classes it belongs to; empty if they are unknown.")
+    columns: dict[str, str | bool | int | float] = Field(
+        description="What a list said about it beyond its class, without missing values."
+    )
     thumbnail: str = Field(description="The address of its thumbnail on this server.")
 
 
@@ -144,6 +147,7 @@ class AboutAnswer(BaseModel):
     version: str = Field(description="Another one after every change of what is served.")
     items: int
     classes: int
+    columns: list[str] = Field(description="By which searches can be filtered, beside class.")
     embedding_size: int
     threshold: ThresholdAnswer | None
     outdated: bool = Field(description="Whether the index has changed since it was opened.")
