@@ -83,7 +83,7 @@ class Catalogue:
             raise damaged(str(manifest.map), "it does not have the items of the index")
         self._store = open_store(folder, manifest)
         self._embedding, self._searching = threading.Lock(), threading.Lock()
-        self._measuring = threading.Lock()
+        self._measuring, self._filtering = threading.Lock(), threading.Lock()
         self._filter = Filter(self._items, self._by_class)
         self.columns = self._filter.names
         self._class_fields: ClassFields | None = None
@@ -233,7 +233,7 @@ class Catalogue:
 
     def matching(self, where: str | Sequence[str]) -> Array:
         """Return the sorted ids of all items that satisfy conditions, as `search` takes them."""
-        with self._measuring:
+        with self._filtering:
             return self._filter.ids([where] if isinstance(where, str) else where)
 
     def _checked(self, vectors: Array) -> Array:
@@ -308,20 +308,23 @@ class Catalogue:
             for row in fields.doubtful().tolist()
         ]
 
-    def unknown(self) -> list[list[Item]]:
+    def unknown(self, most: int | None = None) -> list[list[Item]]:
         """Return the items without a class that fit none, in groups of what is alike.
 
-        Empty where nothing says what fits: see `ClassFields.level`.
+        Empty where nothing says what fits: see `ClassFields.level`. Of more than ``most`` such
+        items only the first are grouped, since the time grows with the square of their number.
         """
-        fields = self.class_fields()
-        if fields.level is None:
-            return []
         without = [
             at for at, (_, segment, row) in enumerate(self._items) if not segment.labels[row]
         ]
+        if not without or not self._by_class:
+            return []  # without reading any vector
+        fields = self.class_fields()
+        if fields.level is None:
+            return []
         vectors = np.asarray(self._items.vectors()[np.array(without, dtype=np.int64)])
         guesses = fields.classify(vectors, 1)
-        strange = [at for at, (best,) in enumerate(guesses) if not best.fits]
+        strange = [at for at, (best,) in enumerate(guesses) if not best.fits][:most]
         ids = self._items.ids[without][strange].tolist()
         groups = grouped(vectors[strange], fields.level)
         return [[self.item(ids[row]) for row in rows] for rows in groups]

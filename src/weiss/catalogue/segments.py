@@ -198,9 +198,13 @@ class OpenSegment:
         start = self._vectors_file.size - (self.count - row) * size
         return np.frombuffer(self._vectors_file.read(start, size), "<f4").astype(np.float32)
 
+    def refuse_cut_off(self) -> None:
+        """Raise DamagedIndexError if the file of vectors has become shorter."""
+        self._vectors_file.refuse_cut_off()
+
     def vectors_at(self, rows: Array) -> Array:
         """Return the vectors ``(m, D)`` of some rows; refuse a file that was cut off."""
-        self._vectors_file.refuse_cut_off()
+        self.refuse_cut_off()
         return np.asarray(self.vectors[rows], dtype=np.float32)
 
     def item(self, row: int) -> Item:
@@ -329,6 +333,8 @@ class Items:
 
     def vectors(self) -> Array:
         """Return the vectors ``(n, D)``; a memory map if there is one segment, and all of it."""
+        for each in self._segments:
+            each.refuse_cut_off()
         parts = [
             segment.vectors if len(rows) == segment.count else segment.vectors[rows]
             for segment, rows in zip(self._segments, self._rows, strict=True)

@@ -215,6 +215,11 @@ def make_app(
         """Return every class, the number of its items, and one thumbnail."""
         return Response(current.state.classes, media_type="application/json")
 
+    @app.get("/unknown", summary="Items without a class that fit none")
+    def unknown() -> schemas.UnknownAnswer:
+        """Return groups of items that are alike; none in an index whose items have classes."""
+        return current.state.unknown()
+
     @app.get("/classes/items", summary="The items of a class")
     def class_items(
         name: Annotated[str | None, Query(description="The class; all items without it.")] = None,
@@ -362,7 +367,7 @@ def _handle_errors(app: FastAPI) -> None:
         return JSONResponse({"detail": detail}, error.status_code, error.headers)
 
     @app.exception_handler(UnknownItemError)
-    async def unknown(request: Request, error: UnknownItemError) -> JSONResponse:
+    async def no_item(request: Request, error: UnknownItemError) -> JSONResponse:
         detail = "id must be that of an item of this catalogue; it is not. "
         detail += "See the ids in the answers of /search and /classes/items."
         return JSONResponse({"detail": detail}, 404)

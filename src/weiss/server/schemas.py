@@ -106,6 +106,21 @@ class PageAnswer(BaseModel):
     items: list[ItemAnswer]
 
 
+class GroupAnswer(BaseModel):
+    """Items that are alike, without a class, and that fit none."""
+
+    count: int
+    items: list[ItemAnswer] = Field(description="The first of them.")
+
+
+class UnknownAnswer(BaseModel):
+    """Groups of unknown items, the largest first."""
+
+    total: int = Field(description="How many groups there are.")
+    is_cut: bool = Field(description="Whether there are more such items than are grouped.")
+    groups: list[GroupAnswer] = Field(description="The first of them.")
+
+
 class FieldsAnswer(BaseModel):
     """The positions of the mean fields of the model's classes on the map; m each."""
 
