@@ -16,7 +16,7 @@ LINES = re.compile(CONTROL.pattern.replace("\x00-\x1f", "\x00-\x08\x0b\x0c\x0e-\
 CLASS = "class"
 """By which conditions name the label of an item; no column has this name."""
 MOST_SHOWN = 60
-"""Letters of a value on a terminal and in a table."""
+"""Letters of a value that consists of words, on a terminal."""
 
 REPAIR = "Copy the index again, or make it again: weiss index [RUN] IMAGES --out INDEX --replace"
 
@@ -48,7 +48,8 @@ def in_short(value: Value) -> str:
     if isinstance(value, float):
         return f"{value:.15g}"
     text = printable(" ".join(str(value).split()))
-    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 3]}..."
+    is_short = len(text) <= MOST_SHOWN or " " not in text  # half an address is of no use
+    return text if is_short else f"{text[: MOST_SHOWN - 3]}..."
 
 
 class UnknownItemError(KeyError):

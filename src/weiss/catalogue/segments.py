@@ -386,7 +386,8 @@ def _written_anew(
     copied = (name for segment, *_ in parts for name in segment.files())
     folder.compare(manifest, [name for name in copied if name in manifest.files])
     kept = [opened.item(row) for _, opened, rows in parts for row in rows.tolist()]
-    names = dict.fromkeys(name for _, opened, _ in parts for name in opened.columns)
+    # A column of removed items alone leaves with them.
+    names = dict.fromkeys(name for item in kept for name in item.columns)
     return write_segment(
         folder,
         np.array([item.id for item in kept], dtype=np.int64),

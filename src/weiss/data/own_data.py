@@ -293,7 +293,10 @@ def from_folder(folder: str | Path, how: Assembly | None = None) -> Table:
         splits += [split] * len(found)
     if empty:
         law = f"every class of {folder} must have images"
-        remedy = f"Remove them, or add images ({', '.join(images.SUFFIXES)})."
+        remedy = (
+            f"Remove them, add images ({', '.join(images.SUFFIXES)}), or leave them out with "
+            "skip_bad=True (on the command line: --skip-bad)."
+        )
         how.leave_out(empty, len(classes), EMPTY, law, remedy)
     name = os.path.basename(os.path.abspath(folder))  # also of "."
     return how.table(name, Files(folder, paths), labels, splits if is_split else None)
