@@ -132,9 +132,9 @@ class FieldsAnswer(BaseModel):
 class MapAnswer(BaseModel):
     """All items in two dimensions; lists of n."""
 
-    method: str = Field(description="PCA, PCA of class means, or UMAP.")
+    method: str = Field(description="PCA, PCA of class means, UMAP or t-SNE.")
     explained: float | None = Field(
-        description="The share of the variance that two dimensions hold; null for UMAP."
+        description="The share of the variance that two dimensions hold; null for UMAP and t-SNE."
     )
     total: int = Field(description="Items of the catalogue; the lists may have fewer.")
     ids: list[int]
