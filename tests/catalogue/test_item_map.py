@@ -70,6 +70,15 @@ def test_neighbours_stay_together_on_the_map_and_it_is_always_the_same(with_skle
     assert few.method == "PCA of class means"
 
 
+def test_items_that_are_all_alike_have_a_map(with_sklearn):
+    for size in (1, 8):
+        alike = np.zeros((120, size), np.float32)
+        alike[:, 0] = 1
+        found = make_map(alike, np.arange(120), alike[:1], ("one",))
+        assert np.isfinite(found.points).all()
+        assert np.isfinite(found.field_points).all()
+
+
 def test_items_beyond_the_sample_lie_among_their_neighbours(with_sklearn, monkeypatch):
     monkeypatch.setattr(item_map, "TSNE_SAMPLE", 80)
     vectors, labels = clusters()

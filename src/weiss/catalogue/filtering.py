@@ -1,4 +1,4 @@
-"""Conditions on the items of an index: what they say, which items satisfy them, the nearest of it.
+"""Conditions on the items of an index: what they say, which items satisfy them, the nearest ones.
 
     class=kiwi    price<5    colour!=red    date>=2024-06-01
 
@@ -36,6 +36,8 @@ COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 EXAMPLES = "class=kiwi or price<5"
 MOST_CONDITIONS, MOST_LETTERS = 32, 1000
 """More conditions of a search, and longer ones, are refused: a server gets them from anybody."""
+MOST_NAMES = 2_000
+"""Of more classes none is suggested: to look for a similar name takes long."""
 ROWS_AT_ONCE = 32_768
 """Vectors that are compared at a time."""
 
@@ -127,7 +129,7 @@ class Filter:
             have = f"they are {some(known)}" if known else "its items have none"
             raise ConditionError(
                 f"{CLASS} must be compared with a class of the index ({have}); got "
-                f"{in_short(name)!r}.{suggestion(name, known)}"
+                f"{in_short(name)!r}.{suggestion(name, known) if len(known) <= MOST_NAMES else ''}"
             )
         is_in = np.isin(self._items.ids, self._by_class[name])
         if condition.sign == "=":

@@ -168,8 +168,12 @@ def _tsne(
 ) -> Map:
     from sklearn.manifold import TSNE
 
-    # It starts from the principal components, so that the same items have the same map.
-    places = TSNE(metric="cosine", init="pca", random_state=SEED).fit_transform(sample)
+    # It starts from the principal components, so that the same items have the same map. They are
+    # scaled as scikit-learn scales its own, which cannot be computed of items that are all alike.
+    mean_D, axes_2D, _ = principal_axes(sample)
+    start = (sample - mean_D) @ axes_2D.T
+    start *= 1e-4 / max(float(start[:, 0].std()), 1e-12)
+    places = TSNE(metric="cosine", init=start, random_state=SEED).fit_transform(sample)
     places = (places / max(float(np.abs(places).max()), 1e-12)).astype(np.float32)
 
     def project(part: Array) -> Array:
