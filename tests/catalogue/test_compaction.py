@@ -123,7 +123,8 @@ def segment_of(folder, first, count, size=4):
     digests = np.repeat(ids[:, None] % 256, 16, 1).astype(np.uint8)
     block = Block(ids, vectors, pictures, places.astype(np.int64), digests, {})
     classes = [(f"class{id % 3}",) for id in ids]
-    return write_segment(folder, ids, size, [f"item {id}" for id in ids], classes, [block])
+    names, columns = [f"item {id}" for id in ids], {"number": ids.tolist()}
+    return write_segment(folder, ids, size, names, classes, columns, [block])
 
 
 def test_a_hundred_small_changes_leave_few_segments_and_write_little(small, tmp_path, no_fsync):
@@ -150,6 +151,7 @@ def test_a_hundred_small_changes_leave_few_segments_and_write_little(small, tmp_
     for id, segment, row in items:
         assert segment.item(row).name == f"item {id}"
         assert segment.item(row).class_names == (f"class{id % 3}",)
+        assert segment.item(row).columns == {"number": id}
         assert segment.vectors[row].tolist() == [id] * 4
         assert segment.digests[row].tolist() == [id % 256] * 16
         assert segment._kept(row) == bytes([id % 256]) * 3

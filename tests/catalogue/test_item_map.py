@@ -42,6 +42,68 @@ def test_a_field_lies_where_an_item_of_the_same_vector_lies_and_the_map_is_the_s
     assert (one.method, one.field_names, len(one.points)) == ("PCA", ("five", "nine"), 200)
 
 
+@pytest.fixture
+def with_sklearn(monkeypatch):
+    monkeypatch.setattr(item_map, "find_spec", lambda name: name == "sklearn" or None)
+    monkeypatch.setattr(item_map, "TSNE_ABOVE", 100)
+
+
+def clusters(count=150, classes=10, size=30):
+    """Items around directions of classes, in more dimensions than two axes can show."""
+    random = np.random.default_rng(2)
+    labels = np.arange(count) % classes
+    vectors = random.normal(size=(classes, size))[labels] + 0.5 * random.normal(size=(count, size))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors.astype(np.float32), labels
+
+
+def test_neighbours_stay_together_on_the_map_and_it_is_always_the_same(with_sklearn):
+    vectors, labels = clusters()
+    ids = np.arange(len(vectors))
+    one, two = (make_map(vectors, ids, vectors[[5]], ("five",), labels) for _ in "ab")
+    assert (one.method, one.explained) == ("t-SNE", None)
+    assert own_neighbours(one.points, labels) > 0.9
+    np.testing.assert_array_equal(one.points, two.points)
+    np.testing.assert_allclose(one.field_points[0], one.points[5], atol=1e-3)
+    assert np.abs(one.points).max() == pytest.approx(1, abs=1e-3)
+    few = make_map(vectors[:100], ids[:100], vectors[:0], (), labels[:100])
+    assert few.method == "PCA of class means"
+
+
+def test_items_that_are_all_alike_have_a_map(with_sklearn):
+    for size in (1, 8):
+        alike = np.zeros((120, size), np.float32)
+        alike[:, 0] = 1
+        found = make_map(alike, np.arange(120), alike[:1], ("one",))
+        assert np.isfinite(found.points).all()
+        assert np.isfinite(found.field_points).all()
+
+
+def test_items_beyond_the_sample_lie_among_their_neighbours(with_sklearn, monkeypatch):
+    monkeypatch.setattr(item_map, "TSNE_SAMPLE", 80)
+    vectors, labels = clusters()
+    found = make_map(vectors, np.arange(len(vectors)), vectors[:0], ())
+    assert own_neighbours(found.points, labels) > 0.8
+
+
+def test_a_place_is_the_weighted_mean_of_those_of_the_nearest(monkeypatch):
+    vectors, _ = clusters(40)
+    sample, new = vectors[:30], vectors[28:]
+    places = np.random.default_rng(3).normal(size=(30, 2)).astype(np.float32)
+    monkeypatch.setattr(item_map, "SIMILARITIES_AT_ONCE", 100)  # blocks of three
+    for found, vector in zip(item_map.place_between(new, sample, places), new, strict=True):
+        apart = [
+            max(1 - sum(float(a) * float(b) for a, b in zip(vector, s, strict=True)), 1e-6)
+            for s in sample
+        ]
+        near = sorted(range(30), key=lambda at: apart[at])[:5]
+        total = sum(1 / apart[at] for at in near)
+        must = [sum(float(places[at][d]) / apart[at] for at in near) / total for d in (0, 1)]
+        np.testing.assert_allclose(found, must, atol=1e-3)
+    few = item_map.place_between(new, sample[:2], places[:2])
+    assert few.shape == (12, 2)
+
+
 def own_neighbours(points, labels):
     """The share of points whose nearest point has the same label."""
     apart = np.linalg.norm(points[:, None] - points[None], axis=2)

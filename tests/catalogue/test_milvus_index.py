@@ -17,6 +17,7 @@ from glyph_catalogue import (
 )
 
 from weiss.catalogue import compact_index, milvus_store
+from weiss.catalogue import search as searching
 from weiss.catalogue.index_folder import IndexFolder
 from weiss.catalogue.index_store import open_store
 from weiss.catalogue.manifest import MANIFEST
@@ -229,3 +230,21 @@ def test_a_database_is_counted_from_the_index_folder(lost_run, small, tmp_path, 
     assert IndexFolder("other").manifest().store["address"] == "milvus:deep.db"
     assert (tmp_path / "other" / "deep.db").exists()
     assert number_of_items("other") == 2
+
+
+def test_conditions_filter_what_milvus_finds(lost_run, tmp_path, monkeypatch):
+    data = write_glyphs(tmp_path / "few", num_classes=3, per_class=4)
+    names = sorted(path.relative_to(data).as_posix() for path in data.rglob("*.png"))
+    rows = [f"{name},{name.split('/')[0]},{at}" for at, name in enumerate(names)]
+    (data / "list.csv").write_text("\n".join(["path,label,price", *rows]))
+    build(lost_run, data / "list.csv", tmp_path / "index", store="milvus:items.db")
+    for compared in (100_000, 0):  # all by their vectors; then by more and more items of Milvus
+        monkeypatch.setattr(searching, "COMPARED", compared)
+        with closing(opened(tmp_path / "index")) as catalogue:
+            query = catalogue.vector(0)[None]
+            (every,) = catalogue.search(query, 12)
+            (cheap,) = catalogue.search(query, 4, where="price<6")
+            assert [hit.item.id for hit in cheap] == [
+                hit.item.id for hit in every if hit.item.columns["price"] < 6
+            ][:4]
+            assert catalogue.search(query, 4, where="price>11") == [[]]

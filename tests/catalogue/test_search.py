@@ -126,6 +126,7 @@ def test_the_json_of_a_search_has_the_keys_that_programs_rely_on(catalogue):
         "id": 5,
         "name": catalogue.item(5).name,
         "classes": list(catalogue.item(5).class_names),
+        "columns": {},
         "similarity": hits[0].similarity,
         "distance": hits[0].distance,
         "match": True,

@@ -163,6 +163,9 @@ def everything(folder, **options):
             content.update(catalogue.thumbnail(item.id))
         vectors = np.stack([catalogue.vector(item.id) for item in items[::60]])
         found = [[hit.as_dict() for hit in hits] for hits in catalogue.search(vectors, 7)]
+        for name, _ in catalogue.classes()[:1]:
+            others = catalogue.search(vectors, 3, where=f"class!={name.strip() or '?'}")
+            found += [[hit.as_dict() for hit in hits] for hits in others]
         facts = {key: fact for key, fact in catalogue.facts.items() if key != "updated"}
         asked = [[item.as_dict() for item in items], catalogue.classes(), facts, found]
         return json.dumps([asked, content.hexdigest(), repr(catalogue.map())])

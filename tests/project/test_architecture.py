@@ -46,7 +46,7 @@ LOOSE = {"__init__", "__main__", "_version"}
 LAZY = {
     "pytorch_metric_learning": {"losses"},
     "matplotlib": {"figures"},
-    "sklearn": {"evaluation", "training"},
+    "sklearn": {"evaluation", "training", "catalogue"},
     "scipy": {"data", "evaluation", "magnet"},
     "fontTools": {"data"},
     "pyarrow": {"catalogue", "data"},

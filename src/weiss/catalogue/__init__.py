@@ -3,6 +3,7 @@
 from weiss.catalogue.building import Change, add_items, build_index, compact_index, remove_items
 from weiss.catalogue.class_fields import ClassFields, Guess
 from weiss.catalogue.embed import Embedded, embed_images
+from weiss.catalogue.filtering import ConditionError
 from weiss.catalogue.item_map import Map
 from weiss.catalogue.records import (
     DamagedIndexError,
@@ -19,6 +20,7 @@ __all__ = [
     "Catalogue",
     "Change",
     "ClassFields",
+    "ConditionError",
     "DamagedIndexError",
     "Embedded",
     "Guess",

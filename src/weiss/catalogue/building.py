@@ -26,7 +26,12 @@ from weiss._base.checks import some, suggestion
 from weiss._base.files import replacing
 from weiss._base.progress import Bar
 from weiss.catalogue.calibration import index_threshold
-from weiss.catalogue.collection import Collection, open_collection
+from weiss.catalogue.collection import (
+    Collection,
+    checked_columns,
+    column_remarks,
+    open_collection,
+)
 from weiss.catalogue.embedding import BatchEmbedder, content_digest, embed_collection
 from weiss.catalogue.embeddings_folder import Contents, EmbeddingsFolder
 from weiss.catalogue.export import score_table
@@ -171,9 +176,11 @@ def build_index(
             segment, skipped, speed = _embed_segment(
                 index, collection, embedder, next_id, num_workers, quiet
             )
+            remarks = collection.remarks
         else:
             assert embeddings is not None
-            segment, skipped, speed = _copy_segment(index, embeddings, next_id)
+            segment, skipped, remarks = _copy_segment(index, embeddings, next_id)
+            speed = "embedded earlier"
         manifest = Manifest(
             name=name,
             next_id=next_id + segment.count,
@@ -202,7 +209,6 @@ def build_index(
         f"{name}: {segment.count:,} images{classes}, {network.embedding_size} dimensions, {speed}"
     )
     by = () if is_trained else (f"embedded by {model['protocol']}",)
-    remarks = () if collection is None else collection.remarks
     lines = (made, *by, *remarks, *details)
     change = Change(segment.count, segment.count, 0, _in_lines(skipped), (), lines)
     return _report(change, index, quiet)
@@ -248,11 +254,13 @@ def add_items(
                     f"the one that {index.folder} was made with. Leave RUN out to use that one, or "
                     "make another index."
                 )
-        new, already = _without_known(collection, items)
+        new, known = _without_known(collection, items)
+        already = [collection.names[row] for row in known]
+        stays = _other_values(collection.take(known), items)
         if not len(new):
             raise ValueError(
                 f"there must be something to add; all {len(already):,} items of {collection.name} "
-                "are in the index already, with the same content."
+                f"are in the index already, with the same content.{f' {stays}' if stays else ''}"
             )
         embedder = embedder_of(network, model, batch_size)
         segment, skipped, speed = _embed_segment(
@@ -281,9 +289,8 @@ def add_items(
             "what was added has no class. To give it one: remove it, and add it with --class NAME"
         )
     if already:
-        lines.insert(
-            1, f"{len(already):,} were in it already with the same content: {some(list(already))}"
-        )
+        told = f"{len(already):,} were in it already with the same content: {some(already)}"
+        lines[1:1] = [told, stays] if stays else [told]
     change = Change(
         changed.num_items, segment.count, 0, _in_lines(skipped), tuple(already), tuple(lines)
     )
@@ -557,6 +564,7 @@ def _embed_segment(
         embedder.network.embedding_size,
         [collection.names[row] for row in rows],
         [collection.classes[row] for row in rows],
+        collection.take(rows).columns,
         map(Block.read, paths),
     )
     return segment, skipped, speed
@@ -587,10 +595,13 @@ def _check_embeddings(
 
 def _copy_segment(
     index: IndexFolder, embeddings: EmbeddingsFolder, first: int
-) -> tuple[Segment, Skipped, str]:
-    """Copy embeddings into a segment; return it, the skipped images, and a remark."""
+) -> tuple[Segment, Skipped, tuple[str, ...]]:
+    """Copy embeddings into a segment; return it, the skipped images, and remarks on columns."""
     contents: Contents = embeddings.contents()
     names, classes = embeddings.read_items(contents)
+    columns, left_out = embeddings.read_columns(contents)
+    kept = checked_columns(columns, contents.name)
+    remarks = column_remarks(kept, left_out)
     skipped = embeddings.skipped(contents)
     if not names:
         raise ValueError(
@@ -603,9 +614,10 @@ def _copy_segment(
         contents.model["embedding_size"],
         names,
         classes,
+        kept,
         embeddings.read_blocks(contents),
     )
-    return segment, skipped, "embedded earlier"
+    return segment, skipped, remarks
 
 
 def _find_ids(what: Sequence[str | int], items: Items) -> Array:
@@ -632,15 +644,15 @@ def _find_ids(what: Sequence[str | int], items: Items) -> Array:
     return np.array(sorted(found), dtype=np.int64)
 
 
-def _without_known(collection: Collection, items: Items) -> tuple[Array, list[str]]:
-    """Return the rows to add, and the names that the index has with the same content."""
+def _without_known(collection: Collection, items: Items) -> tuple[Array, Array]:
+    """Return the rows to add, and those that the index has with the same content."""
     known = {segment.names[row]: segment.digests[row].tobytes() for _, segment, row in items}
     rows, already, other = [], [], []
     for row, name in enumerate(collection.names):
         if name not in known:
             rows.append(row)
         elif content_digest(collection.table, row) == known[name]:
-            already.append(name)
+            already.append(row)
         else:
             other.append(name)
     if other:
@@ -649,7 +661,25 @@ def _without_known(collection: Collection, items: Items) -> tuple[Array, list[st
             f"have another content: {some(other)}. Remove these first (--remove NAME), or rename "
             "the files."
         )
-    return np.array(rows, dtype=np.int64), already
+    return np.array(rows, dtype=np.int64), np.array(already, dtype=np.int64)
+
+
+def _other_values(collection: Collection, items: Items) -> str:
+    """Return in how many items, all in the index, and in which columns a list differs from it."""
+    if not collection.columns:
+        return ""
+    known = {segment.names[row]: segment.item(row).columns for _, segment, row in items}
+    number, differ = 0, dict[str, None]()
+    for row, name in enumerate(collection.names):
+        other = [key for key, v in collection.columns.items() if v[row] != known[name].get(key)]
+        number += bool(other)
+        differ |= dict.fromkeys(other)
+    if not number:
+        return ""
+    return (
+        f"{number:,} of them have other values in {', '.join(differ)} now; the index keeps the old "
+        "ones. To replace them: remove these items, then add them again."
+    )
 
 
 def _in_lines(skipped: Skipped) -> tuple[str, ...]:

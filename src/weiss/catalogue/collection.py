@@ -5,7 +5,7 @@ Dimensions: n items.
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +13,10 @@ import numpy as np
 from weiss._base import images
 from weiss._base.arrays import Array
 from weiss._base.checks import some
-from weiss.catalogue.records import printable
+from weiss.catalogue.records import CLASS, printable, shown
 from weiss.data import DATASETS, Assembly, Table, open_table
+from weiss.data.datasets import LISTS
+from weiss.data.list_columns import Columns, Value, list_columns
 from weiss.data.own_data import EMPTY, folder_remarks, images_below, is_image
 from weiss.data.sources import Files, Vectors
 
@@ -33,6 +35,7 @@ class Collection:
         classes: n tuples of class names; empty where they are unknown.
         left_out: entries of a list that the table does not have: name and reason.
         remarks: more lines for the summary.
+        columns: of a list, beyond path and label: n values by name, None where one is missing.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Collection:
     classes: tuple[tuple[str, ...], ...]
     left_out: tuple[tuple[str, str], ...] = ()
     remarks: tuple[str, ...] = ()
+    columns: Columns = field(default_factory=dict)
 
     def take(self, rows: Array) -> "Collection":
         """Return some of the items."""
@@ -49,6 +53,7 @@ class Collection:
             table=self.table.take(rows),
             names=tuple(self.names[row] for row in rows),
             classes=tuple(self.classes[row] for row in rows),
+            columns={name: [column[row] for row in rows] for name, column in self.columns.items()},
         )
 
 
@@ -90,7 +95,40 @@ def open_collection(
     remarks = [f"{len(empty):,} subfolders hold no images: {some(empty)}"] if empty else []
     remarks += folder_remarks(path, nested=nested) if is_folder else []
     rows = tuple((name, why) for name, why in left_out if why != EMPTY)
-    return _named(table.name or path.resolve().name, table, rows, tuple(remarks))
+    found = _named(table.name or path.resolve().name, table, rows, tuple(remarks))
+    if is_list(data):
+        return with_columns(found, *list_columns(path, table))
+    return found
+
+
+def is_list(data: str | Path) -> bool:
+    """Return whether a collection is a file that lists images."""
+    path = Path(data)
+    return str(data) not in DATASETS and path.suffix.lower() in LISTS and path.is_file()
+
+
+def with_columns(found: Collection, columns: Columns, left_out: Sequence[str]) -> Collection:
+    """Return a collection with the columns of its list; a remark names those that are left out."""
+    kept = checked_columns(columns, found.name)
+    return replace(found, columns=kept, remarks=(*found.remarks, *column_remarks(kept, left_out)))
+
+
+def column_remarks(kept: Columns, left_out: Sequence[str]) -> tuple[str, ...]:
+    """Return which columns an index keeps, and which not, in words."""
+    told = {"columns": list(kept), "columns that are left out": [*left_out]}
+    return tuple(f"{what}: {some(names, 12)}" for what, names in told.items() if names)
+
+
+def checked_columns(columns: Columns, owner: str) -> dict[str, list[Value | None]]:
+    """Return columns as an index keeps them; refuse a name that has another meaning."""
+    if CLASS in columns:
+        raise ValueError(
+            f"a column of {owner} must not be called {CLASS!r}, which stands for the label where "
+            "items are filtered. Rename it."
+        )
+    names = _different(printable(name.strip()) for name in columns)
+    values = ([shown(value) for value in column] for column in columns.values())
+    return dict(zip(names, values, strict=True))
 
 
 def _of_class(found: Collection, class_name: str) -> Collection:

@@ -21,7 +21,7 @@ from weiss._base.decoding import usable_cores
 from weiss._base.progress import Bar
 from weiss._version import __version__
 from weiss.catalogue.building import check_batch_size, copy_model, embedder_of, refuse_overlap
-from weiss.catalogue.collection import Collection, open_collection
+from weiss.catalogue.collection import Collection, is_list, open_collection
 from weiss.catalogue.embedding import data_digest, embedded_blocks
 from weiss.catalogue.embeddings_folder import (
     FORMAT,
@@ -34,8 +34,7 @@ from weiss.catalogue.embeddings_folder import (
 )
 from weiss.catalogue.networks import network_of_run
 from weiss.data import DATASETS
-from weiss.data.datasets import LISTS
-from weiss.data.own_data import further_columns
+from weiss.data.list_columns import arrow_columns
 from weiss.runs.folder import Run
 
 WAIT_SECONDS = 0.5
@@ -193,8 +192,8 @@ def _opened(data: str | Path, opening: Mapping[str, Any]) -> tuple[Collection, A
     collection = open_collection(data, **opening)
     digest, further = data_digest(collection), None
     path = Path(data)
-    if str(data) not in DATASETS and path.suffix.lower() in LISTS and path.is_file():
-        further = further_columns(path, collection.table)
+    if is_list(data):
+        further = arrow_columns(path, collection.table)
         digest += hashlib.sha256(path.read_bytes()).hexdigest()
     if further is not None and (taken := sorted({*own_columns()} & {*further.column_names})):
         raise ValueError(

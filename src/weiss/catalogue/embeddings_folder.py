@@ -44,6 +44,7 @@ from weiss.catalogue.manifest import first_error
 from weiss.catalogue.records import printable
 from weiss.catalogue.segments import Block
 from weiss.catalogue.stores import unit_vectors
+from weiss.data.list_columns import Columns, plain_columns
 
 MANIFEST, MODEL_FOLDER, SHARDS, SKIPPED = "embeddings.json", "model", "vectors", "skipped.txt"
 FORMAT = 1
@@ -272,7 +273,7 @@ class EmbeddingsFolder:
         must = _schema(contents)
         for name in must.names if columns is None else columns:
             if name not in found.schema.names or (
-                found.schema.field(name).type != must.field(name).type
+                name in must.names and found.schema.field(name).type != must.field(name).type
             ):
                 raise ValueError(f"{path} is damaged: the column {name!r} is wrong. {REMEDY}")
         return found
@@ -313,6 +314,22 @@ class EmbeddingsFolder:
                 several = [each] if isinstance(each, str) else each or ()
                 classes.append(tuple(printable(str(name)) for name in several))
         return names, classes
+
+    def read_columns(self, contents: Contents) -> tuple[Columns, list[str]]:
+        """Return the further columns of all items that have a vector, and which are left out."""
+        pyarrow = imported_pyarrow()
+        names = pyarrow.parquet.read_schema(self.shard(0)).names
+        further = [name for name in names if name not in own_columns()]
+        if not further:
+            return {}, []
+        parts = []
+        for number in range(contents.num_shards):
+            table = self.read_shard(contents, number, [*further, "vector"])
+            parts.append(table.filter(table.column("vector").is_valid()).select(further))
+        try:
+            return plain_columns(pyarrow.concat_tables(parts))
+        except pyarrow.ArrowException as error:
+            raise ValueError(f"{self.folder} is damaged: {error}. {REMEDY}") from error
 
     def read_blocks(self, contents: Contents) -> Iterator[Block]:
         """Yield the items of each shard that have a vector, for the segment of an index."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from weiss._base.arrays import Array
 from weiss._base.files import replacing
 from weiss._base.images import decode
-from weiss.catalogue.records import Hit, printable, verdict
+from weiss.catalogue.records import Hit, in_short, printable, verdict
 from weiss.catalogue.search import Catalogue
 from weiss.catalogue.segments import make_thumbnail, media_type, thumbnail_file
 from weiss.reporting.style import CSS
@@ -72,21 +72,23 @@ def write_gallery(
     title: str = "",
     lead: str = "",
     says: Sequence[str] | None = None,
+    where: Sequence[str] = (),
 ) -> None:
-    """Write an HTML page of searches in a catalogue.
+    """Write an HTML page of searches in a catalogue; ``where`` are the conditions of its hits.
 
     ``says`` has a sentence for each search, without its full stop; by default whether it found a
     match. Then matches are marked.
     """
     if says is None:
-        words = [verdict(hits, catalogue.threshold) for *_, hits in searches]
+        words = [verdict(hits, catalogue.threshold, where) for *_, hits in searches]
     else:
         words = list(says)
     is_marked = says is None
     parts = zip(searches, words, strict=True)
     sections = "".join(_section(catalogue, *search, word, is_marked) for search, word in parts)
     title = _text(title or f"Search in {catalogue.name}")
-    usual = f"{len(catalogue):,} images, nearest first by the cosine of their embeddings."
+    only = f" Only items with {' and '.join(where)}." if where else ""
+    usual = f"{len(catalogue):,} images, nearest first by the cosine of their embeddings.{only}"
     lead = _text(lead or usual)
     threshold = catalogue.threshold
     basis = ""
@@ -123,12 +125,14 @@ def _hit(catalogue: Catalogue, hit: Hit, rank: int, is_marked: bool) -> str:
     kind, content = catalogue.thumbnail_type(hit.item.id), catalogue.thumbnail(hit.item.id)
     classes = _text(", ".join(hit.item.class_names))
     name = _text(hit.item.name)
+    known = (f"{each}: {in_short(value)}" for each, value in hit.item.columns.items())
+    columns = "".join(f"<br>{_text(each)}" for each in known)
     look = ' class="small"' if kind == "image/png" else ""
     match, sign = (" match", "✓ ") if hit.is_match and is_marked else ("", "")
     return (
         f'<li class="hit{match}"><img{look} src="{_data(kind, content)}" '
         f'alt="number {rank}: {classes or name}">{sign}<b>{classes}</b> {hit.similarity:.3f}'
-        f"<br>{name}</li>\n"
+        f"<br>{name}{columns}</li>\n"
     )
 
 

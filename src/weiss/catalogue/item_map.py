@@ -1,11 +1,15 @@
-"""All items of an index in two dimensions: UMAP where it is installed, or else two straight axes.
+"""All items of an index in two dimensions: UMAP where it is installed, t-SNE, or two straight axes.
 
-UMAP keeps neighbours together; distances between groups mean little there. Without it, and with at
-least three classes, the axes are the principal components of the class means, which keep the
-classes apart as far as two axes can; with fewer classes they are those of the items. They are not
-scaled by the scatter within classes, as in discriminant analysis: with more dimensions than items
-that separates any labels, also wrong ones. Mean fields are projected like items. umap is imported
-only here, when it is used.
+UMAP and t-SNE keep neighbours together; distances between groups mean little there. t-SNE has no
+rule for new points: an item that it has not placed, and a mean field, lies between the nearest
+items that it has, by their similarities.
+
+For few items and for very many, and with at least three classes, the axes are the principal
+components of the class means, which keep the classes apart as far as two axes can; with fewer
+classes they are those of the items. They are not scaled by the scatter within classes, as in
+discriminant analysis: with more dimensions than items that separates any labels, also wrong ones.
+Mean fields are projected like items. umap and scikit-learn are imported only here, when they are
+used.
 
 Dimensions: n items, D embedding size, m fields.
 """
@@ -30,9 +34,14 @@ SAMPLE = 20_000
 """Items that the projection is fitted to; all items are projected."""
 UMAP_ABOVE, UMAP_UP_TO = 100, 20_000
 """UMAP needs more than a few items, and takes long for many: a map is made with every change."""
+TSNE_ABOVE, TSNE_SAMPLE, TSNE_UP_TO = 400, 2_000, 10_000
+"""t-SNE takes a second for 400 items and seconds for 2,000; a map is made with every change."""
+BETWEEN = 5
+"""Items that have a place, between which another item is placed."""
 LEAST_CLASSES = 3
 """The means of two classes lie on one line, and give one axis."""
 PROJECTED_AT_ONCE = 65_536
+SIMILARITIES_AT_ONCE = 8_000_000
 SEED = 0
 
 
@@ -41,8 +50,8 @@ class Map:
     """All items of an index in two dimensions.
 
     Attributes:
-        method: ``"PCA"``, ``"UMAP"`` or ``"PCA of class means"``.
-        explained: the share of the variance that the two dimensions hold; None for UMAP.
+        method: ``"PCA"``, ``"UMAP"``, ``"t-SNE"`` or ``"PCA of class means"``.
+        explained: the share of the variance that the two dimensions hold; None for UMAP and t-SNE.
         ids: ``(n,)`` int64, the items.
         points: ``(n, 2)`` float32, their positions.
         field_names: m names of the classes whose mean fields are known.
@@ -66,14 +75,18 @@ def make_map(
 ) -> Map:
     """Project items ``(n, D)`` and fields ``(m, D)`` to two dimensions, always in the same way.
 
-    The method is UMAP if it is installed, for 101 to 20,000 items. Else it is that of the module's
-    first lines: ``labels`` are the classes of the items, ``(n,)``, -1 for none; None if unknown.
+    The method is UMAP if it is installed, for 101 to 20,000 items, or t-SNE, if scikit-learn is,
+    for 401 to 10,000. Else the axes are those of the module's first lines: ``labels`` are the
+    classes of the items, ``(n,)``, -1 for none; None if unknown.
     """
     chosen = draws.permutation(len(vectors), SEED, draws.QUERIES)[:SAMPLE]
     rows = np.sort(chosen)
     sample = np.asarray(vectors[rows], dtype=np.float32)
     if UMAP_ABOVE < len(vectors) <= UMAP_UP_TO and find_spec("umap") is not None:
         return _umap(sample, vectors, ids, fields, field_names)
+    if TSNE_ABOVE < len(vectors) <= TSNE_UP_TO and find_spec("sklearn") is not None:
+        first = np.asarray(vectors[np.sort(chosen[:TSNE_SAMPLE])], dtype=np.float32)
+        return _tsne(first, vectors, ids, fields, field_names)
     method, means_CD = "PCA", _class_means(sample, None if labels is None else labels[rows])
     if len(means_CD) >= LEAST_CLASSES:
         method = "PCA of class means"
@@ -148,6 +161,43 @@ def _umap(
     reducer.fit(sample)
     points = _in_blocks(reducer.transform, vectors)
     return Map("UMAP", None, ids, points, field_names, _in_blocks(reducer.transform, fields))
+
+
+def _tsne(
+    sample: Array, vectors: Array, ids: Array, fields: Array, field_names: tuple[str, ...]
+) -> Map:
+    from sklearn.manifold import TSNE
+
+    # It starts from the principal components, so that the same items have the same map. They are
+    # scaled as scikit-learn scales its own, which cannot be computed of items that are all alike.
+    mean_D, axes_2D, _ = principal_axes(sample)
+    start = (sample - mean_D) @ axes_2D.T
+    start *= 1e-4 / max(float(start[:, 0].std()), 1e-12)
+    places = TSNE(metric="cosine", init=start, random_state=SEED).fit_transform(sample)
+    places = (places / max(float(np.abs(places).max()), 1e-12)).astype(np.float32)
+
+    def project(part: Array) -> Array:
+        return place_between(np.asarray(part, dtype=np.float32), sample, places)
+
+    points = _in_blocks(project, vectors)
+    return Map("t-SNE", None, ids, points, field_names, _in_blocks(project, fields))
+
+
+def place_between(vectors: Array, sample: Array, places: Array) -> Array:
+    """Return the places ``(n, 2)`` of vectors ``(n, D)`` from those of a sample ``(s, D)``.
+
+    Each is the mean of the places of the `BETWEEN` nearest, weighted by 1 / (1 - cosine); so a
+    vector that is in the sample has its own place.
+    """
+    points = np.zeros((len(vectors), 2), dtype=np.float32)
+    rows = max(1, SIMILARITIES_AT_ONCE // len(sample))
+    for start in range(0, len(vectors), rows):
+        apart = np.maximum(1 - vectors[start : start + rows] @ sample.T, 1e-6)
+        near = np.argpartition(apart, min(BETWEEN, len(sample)) - 1, axis=1)[:, :BETWEEN]
+        weights = 1 / np.take_along_axis(apart, near, 1)
+        weights /= weights.sum(axis=1, keepdims=True)
+        points[start : start + rows] = (weights[:, :, None] * places[near]).sum(axis=1)
+    return points
 
 
 def _in_blocks(project: Any, vectors: Array) -> Array:

@@ -1,14 +1,22 @@
 """What a catalogue gives out: items, hits, a threshold, their form in JSON; and its errors."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from weiss.data.list_columns import Value
 from weiss.evaluation.statistics import percent
 
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """Characters that move a cursor or break a line, and bytes of a file name that are no UTF-8."""
+
+LINES = re.compile(CONTROL.pattern.replace("\x00-\x1f", "\x00-\x08\x0b\x0c\x0e-\x1f"))
+"""The same without the tabs and the ends of lines that a long text may have."""
+CLASS = "class"
+"""By which conditions name the label of an item; no column has this name."""
+MOST_SHOWN = 60
+"""Letters of a value that consists of words, on a terminal."""
 
 REPAIR = "Copy the index again, or make it again: weiss index [RUN] IMAGES --out INDEX --replace"
 
@@ -21,6 +29,27 @@ def printable(name: str) -> str:
         (True, True)
     """
     return CONTROL.sub("\ufffd", name)
+
+
+def shown(value: Value | None) -> Value | None:
+    """Return the value of a column without control characters."""
+    return LINES.sub("\ufffd", value) if isinstance(value, str) else value
+
+
+def in_short(value: Value) -> str:
+    r"""Return the value of a column as text of one line, at most so many letters.
+
+    Example:
+        >>> in_short(True), in_short(4.0), in_short("two\nlines")
+        ('true', '4', 'two lines')
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.15g}"
+    text = printable(" ".join(str(value).split()))
+    is_short = len(text) <= MOST_SHOWN or " " not in text  # half an address is of no use
+    return text if is_short else f"{text[: MOST_SHOWN - 3]}..."
 
 
 class UnknownItemError(KeyError):
@@ -54,15 +83,23 @@ class Item:
         name: the path below the collection, or the collection's own name for it; never a path of
             the machine.
         class_names: the classes it belongs to; empty if they are unknown.
+        columns: what a list said about it beyond its class, by the name of the column; without
+            values that are missing.
     """
 
     id: int
     name: str
     class_names: tuple[str, ...]
+    columns: Mapping[str, Value] = field(default_factory=dict, hash=False)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the item for JSON."""
-        return {"id": self.id, "name": self.name, "classes": list(self.class_names)}
+        return {
+            "id": self.id,
+            "name": self.name,
+            "classes": list(self.class_names),
+            "columns": dict(self.columns),
+        }
 
 
 @dataclass(frozen=True)
@@ -151,10 +188,11 @@ def search_answer(hits: Sequence[Hit], threshold: Threshold | None) -> dict[str,
     }
 
 
-def verdict(hits: Sequence[Hit], threshold: Threshold | None) -> str:
+def verdict(hits: Sequence[Hit], threshold: Threshold | None, where: Sequence[str] = ()) -> str:
     """Return one line: whether there is a match, and the error rate of the threshold."""
     if not hits:
-        return "nothing was found: the index has no other item"
+        which = f"no item with {' and '.join(where)}" if where else "no other item"
+        return f"nothing was found: the index has {which}"
     best = hits[0]
     if threshold is None:
         return f"the nearest has similarity {best.similarity:.3f}; the index has no threshold"

@@ -3,6 +3,7 @@
 Dimensions: n items, q queries, D embedding size.
 """
 
+import math
 import threading
 import warnings
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from weiss._base.devices import refuse_absent_device
 from weiss.catalogue.calibration import trained_classes
 from weiss.catalogue.class_fields import ClassFields, Guess, class_fields, grouped
 from weiss.catalogue.embedding import file_digest
+from weiss.catalogue.filtering import Filter, nearest_of
 from weiss.catalogue.index_folder import IndexFolder
 from weiss.catalogue.index_store import open_store
 from weiss.catalogue.item_map import Map, read_map
@@ -33,10 +35,15 @@ from weiss.catalogue.records import (
     damaged,
     kept_threshold,
 )
-from weiss.catalogue.segments import Items
+from weiss.catalogue.segments import Items, has
 from weiss.catalogue.stores import TOLERANCE
 from weiss.runs.folder import Run
 from weiss.runs.summaries import UNTRAINED
+
+COMPARED = 100_000
+"""At most so many items that satisfy the conditions of a search are compared one by one."""
+MOST_ASKED = 10_000
+"""So many items at most are asked of the store to find some that satisfy the conditions."""
 
 
 class Catalogue:
@@ -51,9 +58,10 @@ class Catalogue:
         short_side: `embed` first reduces larger pictures to this shorter side; decoding them to it
             gives the same result with less memory.
         threshold: the similarity from which on a hit is a match; None if none could be set.
-        facts: for JSON: ``name``, ``num_items``, ``num_classes``, ``made``, ``updated``, ``model``,
-            ``data`` and ``scores`` (dicts), ``store`` (one line), ``threshold`` (dict or None),
-            ``threshold_why`` (text). No paths of the machine.
+        columns: the names of what lists said about items beyond their class.
+        facts: for JSON: ``name``, ``num_items``, ``num_classes``, ``columns``, ``made``,
+            ``updated``, ``model``, ``data`` and ``scores`` (dicts), ``store`` (one line),
+            ``threshold`` (dict or None), ``threshold_why`` (text). No paths of the machine.
 
     Example:
         >>> catalogue = Catalogue.open("characters")  # doctest: +SKIP
@@ -75,7 +83,9 @@ class Catalogue:
             raise damaged(str(manifest.map), "it does not have the items of the index")
         self._store = open_store(folder, manifest)
         self._embedding, self._searching = threading.Lock(), threading.Lock()
-        self._measuring = threading.Lock()
+        self._measuring, self._filtering = threading.Lock(), threading.Lock()
+        self._filter = Filter(self._items, self._by_class)
+        self.columns = self._filter.names
         self._class_fields: ClassFields | None = None
         self._by_digest: dict[bytes, int] | None = None
         self.name = manifest.name
@@ -88,6 +98,7 @@ class Catalogue:
             "name": manifest.name,
             "num_items": len(self),
             "num_classes": len(self._by_class),
+            "columns": list(self.columns),
             "made": manifest.made,
             "updated": manifest.updated,
             "model": {
@@ -168,7 +179,12 @@ class Catalogue:
             return self._network.embed_pixels(pixels)
 
     def search(
-        self, vectors: Array, k: int, *, leave_out: Sequence[int | None] | None = None
+        self,
+        vectors: Array,
+        k: int,
+        *,
+        leave_out: Sequence[int | None] | None = None,
+        where: str | Sequence[str] = (),
     ) -> list[list[Hit]]:
         """Return the k nearest items of each vector, best first; fewer if there are fewer.
 
@@ -176,6 +192,10 @@ class Catalogue:
             vectors: float32 ``(q, D)`` of unit length.
             k: how many.
             leave_out: for each query the id of an item that it must not find (itself), or None.
+            where: conditions that all of them must satisfy: ``["class=kiwi", "price<5"]``.
+
+        Raises:
+            ConditionError: a condition cannot be understood, or does not fit the index.
         """
         a_count("k", k, "search")
         vectors = self._checked(vectors)
@@ -187,21 +207,34 @@ class Catalogue:
         if not len(vectors):
             return []
         left_out = list(leave_out) if leave_out is not None else [None] * len(vectors)
-        wanted = [min(k, len(self) - (id is not None and id in self._items)) for id in left_out]
-        asked = min(k, len(self)) + (leave_out is not None)
+        among = self.matching(where) if where else self._items.ids
+        wanted = [min(k, len(among) - (id is not None and has(among, id))) for id in left_out]
+        most = asked = min(k, len(among)) + (leave_out is not None)
+        if where:  # of so many in the store, as many as are needed satisfy the conditions
+            asked = math.ceil(most * len(self) / max(1, len(among)))
         while True:
-            with self._searching:
-                ids_qk, similarity_qk = self._store.search(vectors, asked)
-            found = list(map(self._hits, ids_qk, similarity_qk, left_out, wanted))
-            if all(len(hits) == most for hits, most in zip(found, wanted, strict=True)):
+            is_exact = bool(where) and (len(among) <= COMPARED or asked > MOST_ASKED)
+            if is_exact:
+                ids_qk, similarity_qk = nearest_of(self._items, among, vectors, most)
+            else:
+                with self._searching:
+                    ids_qk, similarity_qk = self._store.search(vectors, asked)
+            every = zip(ids_qk, similarity_qk, left_out, wanted, strict=True)
+            found = [self._hits(*each, among) for each in every]
+            if is_exact or all(len(hits) == n for hits, n in zip(found, wanted, strict=True)):
                 return found
-            # A database that others change may return items that are not, or no longer, of this
-            # index: ask for more.
+            # Others do not satisfy the conditions, or a database that others change returns items
+            # that are not, or no longer, of this index: ask for more.
             with self._searching:
                 size = len(self._store)
             if asked >= size:
                 return found
             asked = min(2 * asked, size)
+
+    def matching(self, where: str | Sequence[str]) -> Array:
+        """Return the sorted ids of all items that satisfy conditions, as `search` takes them."""
+        with self._filtering:
+            return self._filter.ids([where] if isinstance(where, str) else where)
 
     def _checked(self, vectors: Array) -> Array:
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
@@ -275,20 +308,23 @@ class Catalogue:
             for row in fields.doubtful().tolist()
         ]
 
-    def unknown(self) -> list[list[Item]]:
+    def unknown(self, most: int | None = None) -> list[list[Item]]:
         """Return the items without a class that fit none, in groups of what is alike.
 
-        Empty where nothing says what fits: see `ClassFields.level`.
+        Empty where nothing says what fits: see `ClassFields.level`. Of more than ``most`` such
+        items only the first are grouped, since the time grows with the square of their number.
         """
-        fields = self.class_fields()
-        if fields.level is None:
-            return []
         without = [
             at for at, (_, segment, row) in enumerate(self._items) if not segment.labels[row]
         ]
+        if not without or not self._by_class:
+            return []  # without reading any vector
+        fields = self.class_fields()
+        if fields.level is None:
+            return []
         vectors = np.asarray(self._items.vectors()[np.array(without, dtype=np.int64)])
         guesses = fields.classify(vectors, 1)
-        strange = [at for at, (best,) in enumerate(guesses) if not best.fits]
+        strange = [at for at, (best,) in enumerate(guesses) if not best.fits][:most]
         ids = self._items.ids[without][strange].tolist()
         groups = grouped(vectors[strange], fields.level)
         return [[self.item(ids[row]) for row in rows] for rows in groups]
@@ -360,12 +396,14 @@ class Catalogue:
         """Close it."""
         self.close()
 
-    def _hits(self, ids: Array, similarities: Array, left_out: int | None, k: int) -> list[Hit]:
+    def _hits(
+        self, ids: Array, similarities: Array, left_out: int | None, k: int, among: Array
+    ) -> list[Hit]:
         hits: list[Hit] = []
         for id, similarity in zip(ids.tolist(), similarities.tolist(), strict=True):
             if len(hits) == k or id < 0:
                 break
-            if id == left_out or id not in self._items:
+            if id == left_out or not has(among, id):
                 continue
             is_match = None if self.threshold is None else similarity >= self.threshold.similarity
             hits.append(Hit(self.item(id), similarity, 1.0 - similarity, is_match))

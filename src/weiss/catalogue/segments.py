@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, NonNegativeInt, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    ValidationError,
+)
 
 from weiss._base.arrays import Array
 from weiss._base.files import replacing
@@ -25,7 +32,8 @@ from weiss._base.images import encode_png
 from weiss.catalogue.index_folder import IndexFolder
 from weiss.catalogue.manifest import Manifest, Segment, first_error
 from weiss.catalogue.open_file import OpenFile
-from weiss.catalogue.records import Item, UnknownItemError, damaged, printable
+from weiss.catalogue.records import Item, UnknownItemError, damaged, printable, shown
+from weiss.data.list_columns import MOST_DIGITS, Columns, Value
 
 KINDS = ("items", "vectors", "digests", "thumbnails", "places")
 """The files of a segment."""
@@ -112,11 +120,13 @@ def write_segment(
     embedding_size: int,
     names: Sequence[str],
     classes: Sequence[Sequence[str]],
+    columns: Columns,
     blocks: Iterable[Block],
 ) -> Segment:
     """Write the files of a segment; return the entry for the manifest.
 
-    The ids ``(n,)`` ascend; names, classes and the items of all blocks are in the same order.
+    The ids ``(n,)`` ascend; names, classes, the values of each column and the items of all blocks
+    are in the same order.
     """
     shape = len(ids), embedding_size
     segment = Segment(int(ids[0]), len(ids), *(folder.new_name(kind) for kind in KINDS))
@@ -144,9 +154,10 @@ def write_segment(
     known = sorted({name for each in classes for name in each})
     number = {name: at for at, name in enumerate(known)}
     labels = [[number[name] for name in each] for each in classes]
-    words = {"classes": known, "names": list(names), "labels": labels}
+    words = {"classes": known, "names": list(names), "labels": labels, "columns": {**columns}}
     with replacing(folder.path(segment.items)) as path:
-        path.write_text(json.dumps(words, ensure_ascii=False), encoding="utf-8")
+        text = json.dumps(words, ensure_ascii=False, allow_nan=False)
+        path.write_text(text, encoding="utf-8")
     return segment
 
 
@@ -160,12 +171,15 @@ class OpenSegment:
         names: the names of its items.
         class_names: its classes.
         labels: for each item the positions of its classes in ``class_names``.
+        columns: for each further column of a list the values of all items, None where one is
+            missing.
     """
 
     def __init__(self, folder: IndexFolder, segment: Segment, embedding_size: int) -> None:
         self.count = segment.count
         words = _read_items(folder.path(segment.items), segment)
         self.names, self.class_names, self.labels = words.names, words.classes, words.labels
+        self.columns = words.columns
         self.digests = _array(folder.path(segment.digests), (segment.count, 16), "u1")
         shape = (segment.count, embedding_size)
         self.vectors = _array(folder.path(segment.vectors), shape, "f4", mapped=True)
@@ -184,10 +198,21 @@ class OpenSegment:
         start = self._vectors_file.size - (self.count - row) * size
         return np.frombuffer(self._vectors_file.read(start, size), "<f4").astype(np.float32)
 
+    def refuse_cut_off(self) -> None:
+        """Raise DamagedIndexError if the file of vectors has become shorter."""
+        self._vectors_file.refuse_cut_off()
+
+    def vectors_at(self, rows: Array) -> Array:
+        """Return the vectors ``(m, D)`` of some rows; refuse a file that was cut off."""
+        self.refuse_cut_off()
+        return np.asarray(self.vectors[rows], dtype=np.float32)
+
     def item(self, row: int) -> Item:
         """Return the item of a row."""
         classes = tuple(self.class_names[label] for label in self.labels[row])
-        return Item(int(self.ids[row]), self.names[row], classes)
+        known = {name: column[row] for name, column in self.columns.items()}
+        columns = {name: value for name, value in known.items() if value is not None}
+        return Item(int(self.ids[row]), self.names[row], classes, columns)
 
     def thumbnail(self, row: int) -> bytes:
         """Return a thumbnail as the bytes of a PNG or JPEG file."""
@@ -215,6 +240,14 @@ class OpenSegment:
             thumbnails = np.frombuffer(b"".join(map(self._kept, some.tolist())), dtype=np.uint8)
             vectors, digests = self.vectors[some], self.digests[some]
             yield Block(some, vectors, thumbnails, places, digests, {})
+
+
+def has(ids: Array, id: int) -> bool:
+    """Return whether an id is one of sorted ``ids`` ``(n,)``."""
+    if isinstance(id, bool) or not -1 < id < 2**63:
+        return False
+    at = int(np.searchsorted(ids, id))
+    return at < len(ids) and int(ids[at]) == id
 
 
 class Items:
@@ -256,10 +289,7 @@ class Items:
 
     def __contains__(self, id: int) -> bool:
         """Return whether an item has this id."""
-        if isinstance(id, bool) or not -1 < id < 2**63:
-            return False
-        at = int(np.searchsorted(self.ids, id))
-        return at < len(self.ids) and int(self.ids[at]) == id
+        return has(self.ids, id)
 
     def find(self, id: int) -> tuple[OpenSegment, int]:
         """Return the segment of an item and its row there; UnknownItemError if there is none."""
@@ -289,13 +319,35 @@ class Items:
             found.append(number[segment.class_names[labels[0]]] if len(labels) == 1 else -1)
         return np.array(found, dtype=np.int64)
 
+    def column_names(self) -> tuple[str, ...]:
+        """Return the names of all columns, in the order in which they came."""
+        return tuple(dict.fromkeys(name for each in self._segments for name in each.columns))
+
+    def column(self, name: str) -> list[Value | None]:
+        """Return the value of each item in a column, n of them; None where it is missing."""
+        found: list[Value | None] = []
+        for segment, rows in zip(self._segments, self._rows, strict=True):
+            column = segment.columns.get(name)
+            found += [None] * len(rows) if column is None else [column[row] for row in rows]
+        return found
+
     def vectors(self) -> Array:
         """Return the vectors ``(n, D)``; a memory map if there is one segment, and all of it."""
+        for each in self._segments:
+            each.refuse_cut_off()
         parts = [
             segment.vectors if len(rows) == segment.count else segment.vectors[rows]
             for segment, rows in zip(self._segments, self._rows, strict=True)
         ]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def vectors_of(self, ids: Array, at_once: int) -> Iterator[tuple[Array, Array]]:
+        """Yield sorted ids ``(m,)`` and their vectors ``(m, D)``, so many at a time."""
+        for segment in self._segments:
+            rows = np.flatnonzero(np.isin(segment.ids, ids))
+            for start in range(0, len(rows), at_once):
+                some = rows[start : start + at_once]
+                yield segment.ids[some], segment.vectors_at(some)
 
     def without(self, ids: Array) -> list[tuple[OpenSegment, Array]]:
         """Return each segment with its rows, except those of some ids."""
@@ -334,12 +386,15 @@ def _written_anew(
     copied = (name for segment, *_ in parts for name in segment.files())
     folder.compare(manifest, [name for name in copied if name in manifest.files])
     kept = [opened.item(row) for _, opened, rows in parts for row in rows.tolist()]
+    # A column of removed items alone leaves with them.
+    names = dict.fromkeys(name for item in kept for name in item.columns)
     return write_segment(
         folder,
         np.array([item.id for item in kept], dtype=np.int64),
         manifest.embedding_size,
         [item.name for item in kept],
         [item.class_names for item in kept],
+        {name: [item.columns.get(name) for item in kept] for name in names},
         (block for _, opened, rows in parts for block in opened.blocks(rows)),
     )
 
@@ -348,13 +403,18 @@ Text = Annotated[str, AfterValidator(printable)]
 """Somebody else may have written it: it must not move the cursor of a terminal."""
 
 
-class _Words(BaseModel):
-    """The file of the items of a segment."""
+_Whole = Annotated[int, Field(gt=-(10**MOST_DIGITS), lt=10**MOST_DIGITS)]
+_Value = Annotated[str | bool | _Whole | float | None, AfterValidator(shown)]
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+
+class _Words(BaseModel):
+    """The file of the items of a segment; before 0.2 without columns."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     names: list[Text]
     classes: list[Text]
     labels: list[list[NonNegativeInt]]
+    columns: dict[Text, list[_Value]] = {}
 
 
 def _read_items(path: Path, segment: Segment) -> _Words:
@@ -363,7 +423,7 @@ def _read_items(path: Path, segment: Segment) -> _Words:
     except ValidationError as error:
         raise damaged(path.name, first_error(error)) from error
     highest = max((max(each, default=-1) for each in words.labels), default=-1)
-    lengths = {len(words.names), len(words.labels)}
+    lengths = {len(words.names), len(words.labels), *map(len, words.columns.values())}
     if lengths != {segment.count} or highest >= len(words.classes):
         raise damaged(path.name, "it does not fit the manifest")
     return words

@@ -37,7 +37,8 @@ INDEX_HELP = "\n\n".join(
         "Embed a collection of images by the network of a run, so that it can be searched. Without "
         "RUN a pretrained network embeds, as it is.",
         "IMAGES is a folder of images, or one with a subfolder for each class; a CSV, TSV or "
-        "Parquet list with the columns path and label; or the name of a data set. Images that "
+        "Parquet list with the columns path and label; or the name of a data set. Further columns "
+        "of a list are kept: hits show them, and searches filter by them. Images that "
         "cannot be read are left out and listed. If it is interrupted, the same command continues.",
         "A folder of `weiss embed` in the place of IMAGES has the vectors already.",
         "Examples:",
@@ -273,6 +274,14 @@ def search(
         list[Path], typer.Argument(metavar="IMAGE...", help="Pictures to look for, one or more.")
     ],
     k: Annotated[int, typer.Option("-k", help="How many items to find.")] = 10,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CONDITION",
+            help="Only items with it: class=kiwi, 'price<5'. A column of the list that was indexed "
+            "and = != < <= > or >=. Repeat: all must hold.",
+        ),
+    ] = None,
     as_json: Json = False,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write a page with the pictures.")
@@ -288,19 +297,21 @@ def search(
     from weiss.catalogue.records import printable
 
     refuse_arguments(images, k, html)
+    where = where or []
     catalogue = Catalogue.open(index, device=device, onnx=onnx, trust=trust)
+    catalogue.matching(where)  # refuses what does not fit the index before anything is embedded
     found: list[list[Hit]] = []
     pixels = []
     for start in range(0, len(images), AT_ONCE):
         # As small as the network looks at: photos of a whole folder are gigabytes.
         some = [decode(path, short_side=catalogue.short_side) for path in images[start:][:AT_ONCE]]
-        found += catalogue.search(catalogue.embed(some), k)
+        found += catalogue.search(catalogue.embed(some), k, where=where)
         pixels += some if html is not None else []
     if html is not None:
         from weiss.catalogue.gallery_page import write_gallery
 
         names = [printable(path.name) for path in images]
-        write_gallery(html, catalogue, list(zip(names, pixels, found, strict=True)))
+        write_gallery(html, catalogue, list(zip(names, pixels, found, strict=True)), where=where)
     if as_json:
         answers = [
             {"query": {"image": str(path)}, **search_answer(hits, catalogue.threshold)}
@@ -309,7 +320,7 @@ def search(
         printing.print_json({"answers": answers})
     else:
         for path, hits in zip(images, found, strict=True):
-            _print_hits(printable(str(path)), hits, catalogue)
+            _print_hits(printable(str(path)), hits, catalogue, where)
     if html is not None:
         print(f"Wrote {html}", file=sys.stderr if as_json else sys.stdout)
 
@@ -413,21 +424,28 @@ def export(
         print(export_run(short, out, check=check, fields=fields).describe())
 
 
-def _print_hits(name: str, hits: Sequence["Hit"], catalogue: "Catalogue") -> None:
+def _print_hits(
+    name: str, hits: Sequence["Hit"], catalogue: "Catalogue", where: Sequence[str]
+) -> None:
     """Print what was found for a picture as a table, and what to think of it."""
-    from weiss.catalogue.records import verdict
+    from weiss.catalogue.records import in_short, verdict
 
-    print(f"{name}: {verdict(hits, catalogue.threshold)}")
-    rows = [("", "rank", "similarity", "distance", "class", "name")]
+    print(f"{name}: {verdict(hits, catalogue.threshold, where)}")
+    columns = [each for each in catalogue.columns if any(each in h.item.columns for h in hits)]
+    rows = [("", "rank", "similarity", "distance", "class", "name", *columns)]
     for rank, hit in enumerate(hits, 1):
         sign = "*" if hit.is_match else ""
         classes = ", ".join(hit.item.class_names) or "-"
         numbers = (f"{hit.similarity:.4f}", f"{hit.distance:.4f}")
-        rows.append((sign, str(rank), *numbers, classes, hit.item.name))
+        known = hit.item.columns
+        more = [in_short(known[each]) if each in known else "-" for each in columns]
+        rows.append((sign, str(rank), *numbers, classes, hit.item.name, *more))
     if len(rows) > 1:
-        widths = [max(len(row[column]) for row in rows) for column in range(6)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
-            right = [cell.rjust(width) for cell, width in zip(row[:4], widths[:4], strict=True)]
-            print("  ".join([*right, row[4].ljust(widths[4]), row[5]]).rstrip())
+            cells = list(zip(row, widths, strict=True))
+            right = [cell.rjust(width) for cell, width in cells[:4]]
+            left = [cell.ljust(width) for cell, width in cells[4:]]
+            print("  ".join([*right, *left]).rstrip())
     if any(hit.is_match for hit in hits):
         print("* a match")

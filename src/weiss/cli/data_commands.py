@@ -107,6 +107,10 @@ def data_check(
         raise ValueError(f"--html must name a file; {html} is a folder. Add a name: page.html")
     from weiss.data import OFFICIAL, Assembly, check_table, open_table
 
+    if run is not None:
+        from weiss.runs import Run
+
+        Run(run).recipe()  # refused now, not after every image was decoded
     how = Assembly(
         split,
         seed=seed,

@@ -293,7 +293,10 @@ def from_folder(folder: str | Path, how: Assembly | None = None) -> Table:
         splits += [split] * len(found)
     if empty:
         law = f"every class of {folder} must have images"
-        remedy = f"Remove them, or add images ({', '.join(images.SUFFIXES)})."
+        remedy = (
+            f"Remove them, add images ({', '.join(images.SUFFIXES)}), or leave them out with "
+            "skip_bad=True (on the command line: --skip-bad)."
+        )
         how.leave_out(empty, len(classes), EMPTY, law, remedy)
     name = os.path.basename(os.path.abspath(folder))  # also of "."
     return how.table(name, Files(folder, paths), labels, splits if is_split else None)
@@ -362,7 +365,7 @@ def from_list(
     refuse_special_file(path)
     if not path.is_file():
         raise FileNotFoundError(f"a list of images must exist; {path} does not. Check the path.")
-    columns = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
+    columns = _parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path)
     if "path" not in columns or not {"label", "labels"} & set(columns):
         missing = "path" if "path" not in columns else "label"
         others = [name for name in columns if name not in COLUMNS]
@@ -390,35 +393,6 @@ def from_list(
         how.leave_out(names, len(there), why, law, remedy, error)
     splits = columns.get("split")
     return how.table(path.stem, source, labels, splits, rows=np.flatnonzero(there).tolist())
-
-
-def further_columns(path: str | Path, table: Table) -> Any:
-    """Return the columns of a list that `from_list` does not use, for the items of its table.
-
-    It is a table of pyarrow with a row for each item; columns of a CSV or TSV file are text. None
-    if there are no such columns.
-    """
-    path = Path(path)
-    if path.suffix.lower() == ".parquet":
-        import pyarrow.parquet
-
-        found = pyarrow.parquet.read_table(path)
-        found = found.rename_columns([name.lower() for name in found.column_names])
-    else:
-        columns = _csv(path)
-        if set(columns) <= {"path", "label", "labels"}:
-            return None  # also without pyarrow
-        import pyarrow
-
-        found = pyarrow.table({"path": columns["path"], **columns})
-    first: dict[str, int] = {}
-    for row, name in enumerate(found.column("path").to_pylist()):
-        first.setdefault(str(name), row)
-    further = [name for name in found.column_names if name not in ("path", "label", "labels")]
-    if not further:
-        return None
-    rows = [first[table.source.name(row)] for row in range(len(table))]
-    return found.select(further).take(rows).combine_chunks()
 
 
 def from_arrays(
@@ -538,7 +512,8 @@ def _column(argument: str, given: str | None, found: list[str], features: Any) -
     return found[0]
 
 
-def _csv(path: Path) -> dict[str, list[Any]]:
+def read_csv(path: Path) -> dict[str, list[Any]]:
+    """Return the columns of a CSV or TSV file, by their names in small letters, as text."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
@@ -603,12 +578,12 @@ def _values(column: Any) -> list[Any]:
 
 
 def _refuse_repeated(path: Path, header: list[str]) -> None:
-    """Refuse a list in which a column that is used has two meanings."""
-    for name in COLUMNS:
-        if header.count(name) > 1:
+    """Refuse a list in which the name of a column has two meanings."""
+    for name, number in Counter(header).items():
+        if number > 1 and name:
             raise ValueError(
-                f"{path} must have one column {name!r}; it has {header.count(name)}. Rename or "
-                "remove the others."
+                f"{path} must have one column {name!r}; it has {number}. Rename or remove the "
+                "others."
             )
 
 

@@ -22,7 +22,15 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from weiss._base.decoder import UploadSettings
 from weiss._base.decoding import usable_cores
 from weiss._version import __version__
-from weiss.catalogue import Catalogue, DamagedIndexError, Hit, UnknownItemError, search_answer
+from weiss.catalogue import (
+    Catalogue,
+    ConditionError,
+    DamagedIndexError,
+    Hit,
+    UnknownItemError,
+    search_answer,
+)
+from weiss.catalogue.filtering import MOST_CONDITIONS
 from weiss.server import schemas
 from weiss.server.batching import Batcher, Slots
 from weiss.server.decoders import UploadDecoders
@@ -48,8 +56,16 @@ RULES = {
     "id": "an integer from 0",
     "start": "an integer from 0",
     "count": f"an integer from 1 to {MAX_COUNT}",
+    "where": f"at most {MOST_CONDITIONS} conditions",
 }
 K = Annotated[schemas.Number, Query(ge=1, le=MAX_K, description="How many neighbours.")]
+Where = Annotated[
+    list[str] | None,
+    Query(
+        max_length=MOST_CONDITIONS,
+        description="Only items with it: class=kiwi, or price<5. Several must hold together.",
+    ),
+]
 Id = Annotated[schemas.Number, Path(ge=0, lt=2**63, description="The number of an item.")]
 
 
@@ -143,10 +159,16 @@ def make_app(
         answer["results"] = list(map(state.with_thumbnail, answer["results"]))
         return schemas.SearchAnswer.model_validate({"query": query, **answer})
 
+    async def refuse_conditions(state: State, where: list[str] | None) -> None:
+        """Refuse conditions before they are in a batch with other searches."""
+        if where:
+            await asyncio.to_thread(state.catalogue.matching, where)
+
     @app.post("/search", summary="Search with a picture", openapi_extra=UPLOAD_BODY)
-    async def search(request: Request, k: K = 10) -> schemas.SearchAnswer:
+    async def search(request: Request, k: K = 10, where: Where = None) -> schemas.SearchAnswer:
         """Return the items that are most similar to an uploaded picture."""
         client = client_of(request)
+        await refuse_conditions(current.state, where)
         with uploads.take(client):
             content = await read_file(request, limits)
             with batcher.announced.take():
@@ -154,7 +176,8 @@ def make_app(
             del content  # it may be large
         with batcher.searches.take(client):
             state, query = current.state, {"width": width, "height": height}
-            return await answered(state, query, batcher.picture(state.catalogue, pixels, k))
+            future = batcher.picture(state.catalogue, pixels, k, where or ())
+            return await answered(state, query, future)
 
     @app.get("/items/{id}", summary="An item")
     async def item(id: Id) -> schemas.ItemAnswer:
@@ -177,17 +200,25 @@ def make_app(
         return Response(content, media_type=kind, headers={"Cache-Control": cached})
 
     @app.get("/items/{id}/neighbours", summary="Search with an item")
-    async def neighbours(request: Request, id: Id, k: K = 10) -> schemas.SearchAnswer:
+    async def neighbours(
+        request: Request, id: Id, k: K = 10, where: Where = None
+    ) -> schemas.SearchAnswer:
         """Return the items that are most similar to an item, without itself."""
         state = current.state
         query = {"item": state.with_thumbnail(state.catalogue.item(id).as_dict())}
         with batcher.searches.take(client_of(request)):
-            return await answered(state, query, batcher.item(state.catalogue, id, k))
+            await refuse_conditions(state, where)
+            return await answered(state, query, batcher.item(state.catalogue, id, k, where or ()))
 
     @app.get("/classes", summary="All classes", responses={200: {"model": schemas.ClassesAnswer}})
     async def classes() -> Response:
         """Return every class, the number of its items, and one thumbnail."""
         return Response(current.state.classes, media_type="application/json")
+
+    @app.get("/unknown", summary="Items without a class that fit none")
+    def unknown() -> schemas.UnknownAnswer:
+        """Return groups of items that are alike; none in an index whose items have classes."""
+        return current.state.unknown()
 
     @app.get("/classes/items", summary="The items of a class")
     def class_items(
@@ -229,6 +260,7 @@ def make_app(
             version=state.version,
             items=len(shown),
             classes=len(state.sizes),
+            columns=list(shown.columns),
             embedding_size=shown.embedding_size,
             threshold=shown.facts["threshold"],
             outdated=shown.is_outdated(),
@@ -335,10 +367,14 @@ def _handle_errors(app: FastAPI) -> None:
         return JSONResponse({"detail": detail}, error.status_code, error.headers)
 
     @app.exception_handler(UnknownItemError)
-    async def unknown(request: Request, error: UnknownItemError) -> JSONResponse:
+    async def no_item(request: Request, error: UnknownItemError) -> JSONResponse:
         detail = "id must be that of an item of this catalogue; it is not. "
         detail += "See the ids in the answers of /search and /classes/items."
         return JSONResponse({"detail": detail}, 404)
+
+    @app.exception_handler(ConditionError)
+    async def condition(request: Request, error: ConditionError) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, 422)
 
     logged: set[str] = set()
 

@@ -9,7 +9,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -64,6 +64,7 @@ class _Job:
 
     catalogue: Catalogue
     k: int
+    where: tuple[str, ...] = ()
     picture: Array | None = None
     item: int | None = None
     answer: "Future[list[Hit]]" = field(default_factory=Future)
@@ -107,13 +108,17 @@ class Batcher:
         oldest = self._oldest
         return 0.0 if oldest is None else time.monotonic() - oldest.since
 
-    def picture(self, catalogue: Catalogue, pixels: Array, k: int) -> "Future[list[Hit]]":
-        """Search with a picture, uint8 ``(height, width, channels)``."""
-        return self._submit(_Job(catalogue, k, picture=pixels))
+    def picture(
+        self, catalogue: Catalogue, pixels: Array, k: int, where: Sequence[str] = ()
+    ) -> "Future[list[Hit]]":
+        """Search with a picture, uint8 ``(height, width, channels)``, under conditions."""
+        return self._submit(_Job(catalogue, k, tuple(where), picture=pixels))
 
-    def item(self, catalogue: Catalogue, id: int, k: int) -> "Future[list[Hit]]":
-        """Search with an item, which is not found itself."""
-        return self._submit(_Job(catalogue, k, item=id))
+    def item(
+        self, catalogue: Catalogue, id: int, k: int, where: Sequence[str] = ()
+    ) -> "Future[list[Hit]]":
+        """Search with an item, which is not found itself, under conditions."""
+        return self._submit(_Job(catalogue, k, tuple(where), item=id))
 
     def close(self) -> None:
         """Answer the jobs that were submitted, then end the thread."""
@@ -187,5 +192,11 @@ class Batcher:
         for at, job in enumerate(jobs):
             if job.item is not None:
                 vectors[at] = catalogue.vector(job.item)
-        items = [job.item for job in jobs]
-        return catalogue.search(vectors, max(job.k for job in jobs), leave_out=items)
+        found: list[list[Hit]] = [[]] * len(jobs)
+        for where in dict.fromkeys(job.where for job in jobs):
+            rows = [at for at, job in enumerate(jobs) if job.where == where]
+            items, most = [jobs[at].item for at in rows], max(jobs[at].k for at in rows)
+            hits = catalogue.search(vectors[rows], most, leave_out=items, where=where)
+            for at, own in zip(rows, hits, strict=True):
+                found[at] = own
+        return found

@@ -27,6 +27,9 @@ class ItemAnswer(BaseModel):
     id: int = Field(description="Its number; never used for another item.")
     name: str = Field(description="Its name in the collection, not a path on a disk.")
     classes: list[str] = Field(description="The classes it belongs to; empty if they are unknown.")
+    columns: dict[str, str | bool | int | float] = Field(
+        description="What a list said about it beyond its class, without missing values."
+    )
     thumbnail: str = Field(description="The address of its thumbnail on this server.")
 
 
@@ -103,6 +106,21 @@ class PageAnswer(BaseModel):
     items: list[ItemAnswer]
 
 
+class GroupAnswer(BaseModel):
+    """Items that are alike, without a class, and that fit none."""
+
+    count: int
+    items: list[ItemAnswer] = Field(description="The first of them.")
+
+
+class UnknownAnswer(BaseModel):
+    """Groups of unknown items, the largest first."""
+
+    total: int = Field(description="How many groups there are.")
+    is_cut: bool = Field(description="Whether there are more such items than are grouped.")
+    groups: list[GroupAnswer] = Field(description="The first of them.")
+
+
 class FieldsAnswer(BaseModel):
     """The positions of the mean fields of the model's classes on the map; m each."""
 
@@ -114,9 +132,9 @@ class FieldsAnswer(BaseModel):
 class MapAnswer(BaseModel):
     """All items in two dimensions; lists of n."""
 
-    method: str = Field(description="PCA, PCA of class means, or UMAP.")
+    method: str = Field(description="PCA, PCA of class means, UMAP or t-SNE.")
     explained: float | None = Field(
-        description="The share of the variance that two dimensions hold; null for UMAP."
+        description="The share of the variance that two dimensions hold; null for UMAP and t-SNE."
     )
     total: int = Field(description="Items of the catalogue; the lists may have fewer.")
     ids: list[int]
@@ -144,6 +162,7 @@ class AboutAnswer(BaseModel):
     version: str = Field(description="Another one after every change of what is served.")
     items: int
     classes: int
+    columns: list[str] = Field(description="By which searches can be filtered, beside class.")
     embedding_size: int
     threshold: ThresholdAnswer | None
     outdated: bool = Field(description="Whether the index has changed since it was opened.")

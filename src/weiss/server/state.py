@@ -9,6 +9,7 @@ import gzip
 import logging
 import os
 import secrets
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,11 +18,14 @@ from typing import Any
 from weiss.catalogue import Catalogue
 from weiss.catalogue.manifest import MANIFEST
 from weiss.server.overview import classes_json, map_json
+from weiss.server.schemas import GroupAnswer, ItemAnswer, UnknownAnswer
 
 POLL_SECONDS = 1.0
 """How often the state of ``index.json`` is compared; one call of the system."""
 RETRY_SECONDS = 30.0
 """When an index that could not be opened is tried again: a copy may not be finished."""
+MOST_UNKNOWN, MOST_GROUPS, MOST_OF_GROUP = 5_000, 50, 12
+"""Unknown items that are grouped, groups that are shown, and items of each."""
 log = logging.getLogger(__name__)
 
 
@@ -44,6 +48,29 @@ class State:
         self.classes = classes_json(catalogue, self.thumbnail_of)
         self.map = map_json(catalogue)
         self.packed_map = gzip.compress(self.map, 6)
+        self._grouping = threading.Lock()
+        self._unknown: UnknownAnswer | None = None
+
+    def unknown(self) -> UnknownAnswer:
+        """Return the answer of ``/unknown``, made when it is first asked for."""
+        with self._grouping:
+            if self._unknown is None:
+                groups = self.catalogue.unknown(MOST_UNKNOWN)
+                self._unknown = UnknownAnswer(
+                    total=len(groups),
+                    is_cut=sum(map(len, groups)) == MOST_UNKNOWN,
+                    groups=[
+                        GroupAnswer(
+                            count=len(group),
+                            items=[
+                                ItemAnswer.model_validate(self.with_thumbnail(item.as_dict()))
+                                for item in group[:MOST_OF_GROUP]
+                            ],
+                        )
+                        for group in groups[:MOST_GROUPS]
+                    ],
+                )
+            return self._unknown
 
     def thumbnail_of(self, id: int) -> str:
         """Return the address of a thumbnail."""

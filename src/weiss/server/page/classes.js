@@ -11,6 +11,7 @@ let turn = 0;
 /** Show the list of classes. */
 export async function showClasses() {
   const mine = ++turn;
+  $("unknown-list").replaceChildren();
   $("classes-title").textContent = "Classes";
   entitle("Classes", $("name").textContent);
   $("filter-label").hidden = false;
@@ -22,6 +23,21 @@ export async function showClasses() {
     list(answer);
   };
   list(answer);
+  const unknown = await ask("/unknown").catch(() => null); // the classes are shown without it
+  if (mine === turn && unknown?.groups.length) showUnknown(unknown);
+}
+
+/** Show items without a class that fit none, in groups of what is alike. */
+function showUnknown({total, is_cut: isCut, groups}) {
+  const parts = groups.map(({count: size, items}, at) => [
+    make("h4", {text: `Group ${count(at + 1)} · ${plural(size, "item", "items")}`}),
+    make("ul", {class: "cards small-cards"}, ...items.map((item) => make("li", {class: "card"}, itemLink(item)))),
+  ]);
+  $("unknown-list").replaceChildren(
+    make("h3", {text: "Without a class, and unlike every class"}),
+    make("p", {class: "soft", text: `${plural(total, "group", "groups")} of items that are alike: new classes, perhaps.${isCut ? " There are more items than could be grouped." : ""}${total > groups.length ? ` The largest ${count(groups.length)} are shown.` : ""}`}),
+    ...parts.flat(),
+  );
 }
 
 function list({items, classes}) {
@@ -61,6 +77,7 @@ function list({items, classes}) {
 /** Show some items of a class, or of all if the name is null. */
 export async function showClass(name, start) {
   const mine = ++turn;
+  $("unknown-list").replaceChildren();
   $("classes-title").textContent = name ?? "All items";
   entitle($("classes-title").textContent, $("name").textContent);
   $("filter-label").hidden = true;

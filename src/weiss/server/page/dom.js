@@ -81,6 +81,23 @@ export const titleOf = (item) => (item.classes.length ? item.classes.join(", ") 
 /** The address of the photo of an item; only a server that was given the photos has it. */
 export const originalOf = (item) => `/items/${item.id}/original`;
 
+const isAddress = (value) => typeof value === "string" && /^https?:\/\/\S+$/i.test(value);
+
+/** What a list said about an item, as names and values; an address is a link. Nothing if it said nothing. */
+export function columnsOf(item) {
+  const rows = Object.entries(item.columns ?? {}).map(([name, value]) => {
+    const shown = breakable(String(value));
+    return make("div", {}, make("dt", {text: name}), make("dd", {}, ...(isAddress(value) ? [make("a", {href: value, target: "_blank", rel: "noopener noreferrer"}, ...shown)] : shown)));
+  });
+  return rows.length ? make("dl", {class: "columns small"}, ...rows) : "";
+}
+
+/** The first of it in few words, for a tile, without addresses. */
+export function brieflyOf(item) {
+  const some = Object.entries(item.columns ?? {}).filter(([, value]) => !isAddress(value)).slice(0, 3);
+  return some.map(([name, value]) => make("span", {class: "soft small brief", title: `${name}: ${value}`, text: `${name}: ${value}`}));
+}
+
 /** Set the title of the window. */
 export function entitle(...parts) {
   document.title = parts.filter(Boolean).join(" · ");

@@ -96,6 +96,7 @@ function showAbout() {
     ["classes", count(about.classes)],
     ["dimensions of an embedding", count(about.embedding_size)],
   ];
+  if (about.columns.length) facts.push(["columns", about.columns.join(", ")]);
   if (about.threshold) {
     facts.push(
       ["threshold", `similarity ${about.threshold.similarity.toFixed(3)}`],
@@ -104,7 +105,7 @@ function showAbout() {
       ["measured on", about.threshold.basis],
     );
   }
-  const told = new Set(["name", "num_items", "num_classes", "threshold", "threshold_why"]);
+  const told = new Set(["name", "num_items", "num_classes", "columns", "threshold", "threshold_why"]);
   const rest = Object.entries(about.facts).filter(([key]) => !told.has(key));
   const groups = rest.filter(([, value]) => value && typeof value === "object" && Object.keys(value).length);
   facts.push(...rows(Object.fromEntries(rest.filter(([, value]) => typeof value !== "object"))));

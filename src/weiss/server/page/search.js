@@ -1,12 +1,13 @@
 // Search with a photo that is dropped, pasted or chosen, or with an item.
 
-import {$, address, ask, breakable, count, entitle, make, originalOf, picture, plural, rateOf, say, titleOf} from "./dom.js";
+import {$, address, ask, breakable, brieflyOf, columnsOf, count, entitle, make, originalOf, picture, plural, rateOf, say, titleOf} from "./dom.js";
 import {showPictures} from "./viewer.js";
 
-const photos = new Map(); // number -> {file, url, answer, k}, for the back button
+const photos = new Map(); // number -> {file, url, answer, asked}, for the back button
 const MOST_PHOTOS = 20;
 const EXAMPLE = 142; // largest width of an example in CSS pixels
 let about = null;
+let filters = ""; // the conditions of the last search
 let problem = ""; // a message for the first page
 let turn = 0; // of several requests only the last one shows its answer
 
@@ -20,6 +21,13 @@ export function startSearching(known, again) {
   });
   addEventListener("paste", (event) => take([...(event.clipboardData?.files ?? [])]));
   $("k").addEventListener("change", again);
+  const filter = () => filters !== conditions().join("\n") && again();
+  for (const name of ["only-class", "where"]) {
+    $(name).addEventListener("change", filter);
+    $(name).addEventListener("search", filter); // emptied by its cross
+  }
+  $("filters").addEventListener("submit", (event) => (event.preventDefault(), filter()));
+  showFilters();
   let depth = 0;
   const carriesFiles = (event) => event.dataTransfer?.types.includes("Files");
   const curtain = (by) => ($("curtain").hidden = (depth = Math.max(0, depth + by)) === 0);
@@ -33,6 +41,30 @@ export function startSearching(known, again) {
   });
 }
 
+/** Offer what the catalogue can be filtered by. */
+async function showFilters() {
+  $("only-class-label").hidden = !about.classes;
+  $("where-label").hidden = !about.columns.length;
+  $("where").placeholder = `${about.columns[0]}=…`;
+  $("where").title = `A column (${about.columns.join(", ")}), one of = != < <= > >=, and a value. A comma separates conditions; all must hold.`;
+  const {classes} = await ask("/classes").catch(() => ({classes: []}));
+  $("only-classes").replaceChildren(...classes.map(({name}) => make("option", {value: name})));
+}
+
+/** The conditions of a search as the server wants them: `price<5, colour=red` are two. */
+function conditions() {
+  const name = $("only-class").value.trim();
+  const others = $("where").value.split(/,(?=[^=!<>,]+[=!<>])/).map((each) => each.trim()).filter(Boolean);
+  return [...(name && about.classes ? [`class=${name}`] : []), ...(about.columns.length ? others : [])];
+}
+
+/** The part of an address that says what is asked for, and with which conditions. */
+function wanted() {
+  const where = conditions();
+  filters = where.join("\n");
+  return String(new URLSearchParams([["k", $("k").value], ...where.map((each) => ["where", each])]));
+}
+
 function take(files) {
   if (!files.length) return;
   const [file] = files;
@@ -41,7 +73,7 @@ function take(files) {
     return;
   }
   const number = nextNumber();
-  photos.set(number, {file, url: URL.createObjectURL(file), answer: null, k: 0});
+  photos.set(number, {file, url: URL.createObjectURL(file), answer: null, asked: ""});
   if (photos.size > MOST_PHOTOS) {
     const [oldest, {url}] = photos.entries().next().value;
     URL.revokeObjectURL(url);
@@ -78,7 +110,8 @@ function showProblem(message) {
 /** Use other facts about the catalogue: its index has changed. */
 export function startAgain(known) {
   about = known;
-  for (const photo of photos.values()) photo.k = 0; // its answer is of the old index
+  for (const photo of photos.values()) photo.asked = ""; // its answer is of the old index
+  showFilters();
 }
 
 /** Start a request: its number, and the page before the answer. */
@@ -86,6 +119,7 @@ function begin(title) {
   showProblem("");
   $("verdict").hidden = true;
   $("how-many").hidden = false;
+  $("filters").hidden = !about.classes && !about.columns.length;
   $("search").classList.remove("empty");
   $("found-title").textContent = title;
   $("results").setAttribute("aria-busy", "true");
@@ -102,6 +136,7 @@ export async function showStart() {
   $("asked").hidden = true;
   $("verdict").hidden = true;
   $("how-many").hidden = true;
+  $("filters").hidden = true;
   $("found-title").textContent = "Or begin with one of these";
   $("results").replaceChildren();
   $("results").removeAttribute("aria-busy");
@@ -135,14 +170,14 @@ export function itemLink(item) {
     "a",
     {href: address({item: item.id}), "aria-label": `${label}: search with it`},
     make("span", {class: "plate"}, picture(item.thumbnail)),
-    make("span", {class: "words"}, make("strong", {}, ...breakable(titleOf(item))), nameBelow(item)),
+    make("span", {class: "words"}, make("strong", {}, ...breakable(titleOf(item))), nameBelow(item), ...brieflyOf(item)),
   );
 }
 
 /** Search with a photo; an answer that is known is shown again without a request. */
 export async function showPhoto(number) {
   const photo = photos.get(number);
-  const k = Number($("k").value);
+  const asked = wanted();
   if (!photo) {
     problem = "The photo is no longer here; choose it again."; // the page was reloaded
     return showStart();
@@ -150,14 +185,14 @@ export async function showPhoto(number) {
   const mine = begin("Nearest items");
   entitle("Your photo", about.name);
   showQuery(photo.url, "Your photo", []);
-  if (photo.k === k) return showAnswer(photo.answer);
+  if (photo.asked === asked) return showAnswer(photo.answer);
   say("Searching");
-  $("results").replaceChildren(...waiting(k));
+  $("results").replaceChildren(...waiting(Number($("k").value)));
   const form = new FormData();
   form.set("file", photo.file, "photo"); // its own name is private
   try {
-    const answer = await ask(`/search?k=${k}`, {method: "POST", body: form});
-    Object.assign(photo, {answer, k});
+    const answer = await ask(`/search?${asked}`, {method: "POST", body: form});
+    Object.assign(photo, {answer, asked});
     if (mine === turn) showAnswer(answer);
   } catch (error) {
     if (mine === turn) showFailure(error);
@@ -168,11 +203,11 @@ export async function showPhoto(number) {
 export async function showItem(id) {
   const mine = begin("Nearest items");
   try {
-    const answer = await ask(`/items/${encodeURIComponent(id)}/neighbours?k=${Number($("k").value)}`);
+    const answer = await ask(`/items/${encodeURIComponent(id)}/neighbours?${wanted()}`);
     if (mine !== turn) return;
     const {item} = answer.query;
     entitle(titleOf(item), about.name);
-    showQuery(item.thumbnail, item.name, item.classes, about.originals && originalOf(item));
+    showQuery(item.thumbnail, item.name, item.classes, about.originals && originalOf(item), item);
     showAnswer(answer);
   } catch (error) {
     if (mine === turn) showFailure(error);
@@ -186,11 +221,17 @@ function waiting(k) {
 
 /** Show an error, and let the user start again. */
 function showFailure(error) {
+  if (error.status === 422 && filters) {
+    showProblem(error.message); // the query stays, and its conditions can be changed
+    $("results").replaceChildren();
+    $("results").removeAttribute("aria-busy");
+    return;
+  }
   problem = error.message;
   return showStart();
 }
 
-function showQuery(source, name, classes, original) {
+function showQuery(source, name, classes, original, item = {}) {
   $("asked").hidden = false;
   $("asked-picture").src = source;
   $("asked-picture").alt = `The query: ${name}`;
@@ -203,6 +244,7 @@ function showQuery(source, name, classes, original) {
     make("span", {class: "soft small", text: "Searching with"}),
     make("strong", {}, ...breakable(name)),
     make("span", {class: "chips"}, ...links),
+    columnsOf(item),
   );
 }
 
@@ -210,8 +252,9 @@ function showAnswer(answer) {
   $("results").removeAttribute("aria-busy");
   const {results, threshold} = answer;
   if (!results.length) {
-    say("There is no other item.");
-    $("results").replaceChildren(make("p", {class: "soft", text: "There is no other item."}));
+    const text = filters ? "No other item satisfies the filter." : "There is no other item.";
+    say(text);
+    $("results").replaceChildren(make("p", {class: "soft", text}));
     return;
   }
   showVerdict(answer);
@@ -249,6 +292,7 @@ function card(hit, rank, threshold) {
       {class: "words"},
       make("strong", {}, ...breakable(titleOf(hit))),
       nameBelow(hit),
+      ...brieflyOf(hit),
       meter(hit, threshold),
       make("span", {class: "numbers small"}, make("span", {text: similarity}), make("span", {class: "soft", text: `dist. ${hit.distance.toFixed(3)}`})),
     ),

@@ -1,6 +1,6 @@
 // A larger picture of a hit, in a dialog; arrows go to the next one, and Escape closes it.
 
-import {$, address, breakable, make, originalOf, titleOf} from "./dom.js";
+import {$, address, breakable, columnsOf, make, originalOf, titleOf} from "./dom.js";
 
 let hits = [];
 let at = 0;
@@ -36,6 +36,7 @@ function show(place) {
   $("viewer-title").replaceChildren(...breakable(titleOf(hit)));
   $("viewer-name").replaceChildren(...(hit.classes.length ? breakable(hit.name) : []));
   $("viewer-rank").textContent = `${at + 1} of ${hits.length} · similarity ${hit.similarity.toFixed(3)}`;
+  $("viewer-columns").replaceChildren(columnsOf(hit));
   $("viewer-search").href = address({item: hit.id});
   $("viewer-original").hidden = !hasOriginals;
   $("viewer-original").href = original;

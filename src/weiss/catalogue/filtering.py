@@ -1,0 +1,213 @@
+"""Conditions on the items of an index: what they say, which items satisfy them, the nearest ones.
+
+    class=kiwi    price<5    colour!=red    date>=2024-06-01
+
+A condition is a column, one of ``= != < <= > >=``, and a value. Several must hold together. A
+column of numbers is compared with a number, a column of text with text, in the order of the
+alphabet. An item without a value satisfies no condition on it, not even ``!=``.
+
+Dimensions: n items, m of them satisfy the conditions, q queries, D embedding size.
+"""
+
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from weiss._base.arrays import Array
+from weiss._base.checks import some, suggestion
+from weiss.catalogue.records import CLASS, damaged, in_short
+from weiss.catalogue.segments import Items
+from weiss.catalogue.stores import MOST, ROUNDING, best_first
+from weiss.data.list_columns import as_number
+
+CONDITION = re.compile(r"\s*([^=!<>]*[^=!<>\s])\s*(==|!=|<=|>=|=|<|>)(.*)", re.DOTALL)
+COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+EXAMPLES = "class=kiwi or price<5"
+MOST_CONDITIONS, MOST_LETTERS = 32, 1000
+"""More conditions of a search, and longer ones, are refused: a server gets them from anybody."""
+MOST_NAMES = 2_000
+"""Of more classes none is suggested: to look for a similar name takes long."""
+ROWS_AT_ONCE = 32_768
+"""Vectors that are compared at a time."""
+
+
+class ConditionError(ValueError):
+    """A condition cannot be understood, or does not fit the index."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A column, a sign of `COMPARE`, and the value to compare with, as it was written."""
+
+    column: str
+    sign: str
+    value: str
+
+    @classmethod
+    def parse(cls, text: str) -> "Condition":
+        """Read a condition.
+
+        Example:
+            >>> Condition.parse("price<= 4.50")
+            Condition(column='price', sign='<=', value='4.50')
+        """
+        found = CONDITION.fullmatch(text)
+        if found is None or not found[3].strip() or len(text) > MOST_LETTERS:
+            raise ConditionError(
+                f"a condition must be a column, one of {' '.join(COMPARE)}, and a value, as "
+                f"{EXAMPLES}; got {in_short(text)!r}. On a command line put it in quotes."
+            )
+        # Lists have their columns in small letters.
+        return cls(found[1].lower(), "=" if found[2] == "==" else found[2], found[3].strip())
+
+
+@dataclass(frozen=True)
+class _Column:
+    """The values of n items in a column.
+
+    Attributes:
+        numbers: float64 ``(n,)``; NaN where it is missing, text or a bool.
+        words: different texts, sorted; bools are ``false`` and ``true``.
+        codes: int64 ``(n,)``, the place of each text among the words, -1 for others.
+    """
+
+    numbers: Array
+    words: list[str]
+    codes: Array
+
+
+class Filter:
+    """Finds the items of an index that satisfy conditions.
+
+    Args:
+        items: of the index.
+        by_class: the sorted ids of each class.
+    """
+
+    def __init__(self, items: Items, by_class: Mapping[str, Array]) -> None:
+        self._items, self._by_class = items, by_class
+        self.names = items.column_names()
+        self._columns: dict[str, _Column] = {}
+
+    def ids(self, where: Sequence[str]) -> Array:
+        """Return the sorted ids ``(m,)`` of the items that satisfy all conditions.
+
+        Raises:
+            ConditionError: a condition cannot be understood, or does not fit the index.
+        """
+        if len(where) > MOST_CONDITIONS:
+            raise ConditionError(
+                f"a search must have at most {MOST_CONDITIONS} conditions; got {len(where)}. "
+                "Leave some out."
+            )
+        holds: Array = np.ones(len(self._items.ids), dtype=bool)
+        for condition in map(Condition.parse, where):
+            of_class = condition.column == CLASS
+            holds &= self._of_class(condition) if of_class else self._of_column(condition)
+        return self._items.ids[holds]
+
+    def _of_class(self, condition: Condition) -> Array:
+        """Return which items, bool ``(n,)``, have a class, and if so this one, or not this one."""
+        name = condition.value
+        if condition.sign not in ("=", "!="):
+            raise ConditionError(
+                f"{CLASS} must be compared by = or !=; got {condition.sign}. Write {CLASS}={name}"
+            )
+        if name not in self._by_class:
+            known = list(self._by_class)
+            have = f"they are {some(known)}" if known else "its items have none"
+            raise ConditionError(
+                f"{CLASS} must be compared with a class of the index ({have}); got "
+                f"{in_short(name)!r}.{suggestion(name, known) if len(known) <= MOST_NAMES else ''}"
+            )
+        is_in = np.isin(self._items.ids, self._by_class[name])
+        if condition.sign == "=":
+            return is_in
+        has_any = np.isin(self._items.ids, np.concatenate(list(self._by_class.values())))
+        return np.asarray(has_any & ~is_in)
+
+    def _of_column(self, condition: Condition) -> Array:
+        """Return which items, bool ``(n,)``, have a value in a column, and one that is meant."""
+        name, sign = condition.column, condition.sign
+        if name not in self.names:
+            known = [CLASS, *self.names]
+            raise ConditionError(
+                f"a condition must name a column of the index ({', '.join(known)}); got "
+                f"{in_short(name)!r}.{suggestion(name, known)}"
+            )
+        column = self._column(name)
+        compare, number = COMPARE[sign], as_number(condition.value)
+        is_ordering = sign not in ("=", "!=")
+        if number is None and not column.words:
+            raise ConditionError(
+                f"{name} holds numbers and must be compared with one; got "
+                f"{in_short(condition.value)!r}. Write it like 4 or 4.50"
+            )
+        if is_ordering and number is not None and column.words:
+            number_of = int((column.codes >= 0).sum())
+            raise ConditionError(
+                f"{name} must hold numbers to be compared by {sign} with one; {number_of:,} of its "
+                f"values are text, such as {in_short(column.words[0])!r}. Compare it with text, "
+                "or give it numbers alone in the list."
+            )
+        # A column that holds both: a number is compared with numbers alone, text with text.
+        holds = np.zeros(len(column.codes), dtype=bool)
+        if number is not None:
+            holds |= ~np.isnan(column.numbers) & compare(column.numbers, number)
+        elif sign == "!=":
+            holds |= ~np.isnan(column.numbers)
+        is_yes_or_no = {*column.words} <= {"false", "true"}
+        meant = condition.value.lower() if is_yes_or_no else condition.value
+        of_words = np.array([compare(word, meant) for word in column.words] + [False], dtype=bool)
+        return np.asarray(holds | of_words[column.codes])
+
+    def _column(self, name: str) -> _Column:
+        """Return a column, made at its first use."""
+        if name not in self._columns:
+            values = [
+                str(value).lower() if isinstance(value, bool) else value
+                for value in self._items.column(name)
+            ]
+            words = sorted({value for value in values if isinstance(value, str)})
+            place = {word: at for at, word in enumerate(words)}
+            self._columns[name] = _Column(
+                np.array(
+                    [np.nan if v is None or isinstance(v, str) else v for v in values], dtype=float
+                ),
+                words,
+                np.array([place[v] if isinstance(v, str) else -1 for v in values], dtype=np.int64),
+            )
+        return self._columns[name]
+
+
+def nearest_of(items: Items, ids: Array, queries: Array, k: int) -> tuple[Array, Array]:
+    """Compare queries ``(q, D)`` with all items of the sorted ids ``(m,)``: exact.
+
+    The result is that of `VectorStore.search`.
+    """
+    best_ids = np.empty((len(queries), 0), np.int64)
+    best_sims = np.empty((len(queries), 0), np.float32)
+    for some_ids, vectors in items.vectors_of(ids, ROWS_AT_ONCE):
+        sims = queries @ vectors.T
+        if not (np.abs(sims) <= MOST + ROUNDING).all():
+            raise damaged("a file of vectors", "one of them has not unit length")
+        sims = np.concatenate([best_sims, sims], axis=1)
+        of_sims = [best_ids, np.broadcast_to(some_ids, (len(queries), len(some_ids)))]
+        places = np.concatenate(of_sims, axis=1)
+        if sims.shape[1] > k:  # all that are as near as the k-th: ids decide between equal ones
+            kth = -np.partition(-sims, k - 1, axis=1)[:, k - 1 : k]
+            is_near = (sims >= kth).any(axis=0)
+            sims, places = sims[:, is_near], places[:, is_near]
+        best_ids, best_sims = (part[:, :k] for part in best_first(places, sims, sims.shape[1]))
+    return best_first(best_ids, best_sims, k)
