@@ -14,7 +14,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from weiss._base.clusters import connected, slots
@@ -32,31 +32,31 @@ from weiss.data.sources import Files
 
 FILE, NUMBER = "weiss.file", "weiss.shard"
 """Further columns of a block: where each image is below the root, and the shard."""
-HELD_SECONDS = 0.5
-"""Between two looks at shards that other commands hold."""
+HELD_SECONDS, LOOK_SECONDS = 0.5, 1.0
+"""Between two looks at shards that other commands hold, and at the progress of a task."""
 
 
 def options_of_network(
-    needs: Mapping[str, float], device: str, total: Mapping[str, float]
+    needs: Mapping[str, float], device: str, machines: Sequence[Mapping[str, float]]
 ) -> dict[str, float]:
     """Return what an actor with a network needs, as options of Ray.
 
     GPUs: none for the device ``"cpu"``, one for ``"cuda"``, and one for ``"auto"`` if the cluster
-    has any. Cores, which decode: with a GPU its share of all cores, otherwise one.
+    has any. Cores, which decode: with a GPU its share of the machine's, otherwise one.
 
     Args:
         needs: numbers that replace these: ``gpus``, ``cpus``, ``memory`` in GB.
         device: of the network.
-        total: the resources of the cluster, as Ray names them.
+        machines: the resources of each machine, as Ray names them.
 
     Example:
-        >>> options_of_network({}, "auto", {"CPU": 32.0, "GPU": 4.0})
+        >>> options_of_network({}, "auto", [{"CPU": 32.0, "GPU": 4.0}, {"CPU": 64.0}])
         {'num_gpus': 1.0, 'num_cpus': 8}
     """
-    has_gpus = total.get("GPU", 0) > 0
-    gpus = needs.get("gpus", float(device == "cuda" or (device == "auto" and has_gpus)))
-    share = int(total.get("CPU", 0) * gpus / total["GPU"]) if gpus and has_gpus else 1
-    found = {"num_gpus": gpus, "num_cpus": needs.get("cpus", max(1, share))}
+    with_gpus = [each for each in machines if each.get("GPU")]
+    gpus = needs.get("gpus", float(device == "cuda" or (device == "auto" and bool(with_gpus))))
+    shares = [int(each.get("CPU", 0) * gpus / each["GPU"]) for each in with_gpus if gpus]
+    found = {"num_gpus": gpus, "num_cpus": needs.get("cpus", max(1, min(shares, default=1)))}
     return found | ({"memory": int(needs["memory"] * 1e9)} if needs.get("memory") else {})
 
 
@@ -97,9 +97,9 @@ def embed_on_ray(
             f"{device!r}."
         )
     with connected(cluster) as ray:
-        total = ray.cluster_resources()
-        options = options_of_network(needs, device, total)
-        if not (room := slots(total, options)):
+        machines = [each["Resources"] for each in ray.nodes() if each["Alive"]]
+        options = options_of_network(needs, device, machines)
+        if not (room := sum(slots(each, options) for each in machines)):
             wanted = ", ".join(f"{name} {value:g}" for name, value in options.items())
             raise ValueError(
                 f"the cluster must have room for a network, which needs {wanted}; it has none. "
@@ -107,10 +107,13 @@ def embed_on_ray(
             )
         while missing := out.missing(contents):
             blocks = [_block(contents, number, collection, further) for number in missing]
+            place = str(out.folder.absolute()), _root(collection), device, trust
+            arguments = place, blocks, min(room, len(missing)), options
+            # A data set cannot be made through the client of Ray: a task makes it there.
+            is_here = cluster == "auto"
+            found = _embedded(*arguments) if is_here else _by_a_task(ray, out, contents, arguments)
             done = 0
-            for rows in _embedded(
-                ray, out, blocks, min(room, len(missing)), options, _root(collection), device, trust
-            ):
+            for rows in found:
                 done += rows
                 advance(rows)
             if not done:  # other commands hold what is missing
@@ -118,23 +121,22 @@ def embed_on_ray(
 
 
 def _embedded(
-    ray: Any,
-    out: EmbeddingsFolder,
+    place: tuple[str, str, str, bool],
     blocks: list[Any],
     actors: int,
     options: Mapping[str, float],
-    root: str,
-    device: str,
-    trust: bool,
 ) -> Iterator[int]:
     """Yield how many images of each block are embedded, in the order of time."""
+    import ray.data
     from ray.data import ActorPoolStrategy, DataContext
 
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
-    DataContext.get_current().enable_progress_bars = False
+    folder, root, device, trust = place
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    settings = DataContext.get_current()
+    with_bars, settings.enable_progress_bars = settings.enable_progress_bars, False
     dataset = ray.data.from_arrow(blocks).map_batches(
         ShardWriter,
-        fn_constructor_args=(str(out.folder.absolute()), root, device, int(options["num_cpus"])),
+        fn_constructor_args=(folder, root, device, int(options["num_cpus"])),
         fn_constructor_kwargs={"trust": trust},
         batch_size=None,  # a block is a shard
         batch_format="pyarrow",
@@ -145,12 +147,44 @@ def _embedded(
         for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
             yield from batch.column("rows").to_pylist()
     except ray.exceptions.RayError as error:
-        cause = getattr(error, "cause", None) or error
-        said = " ".join(str(cause).strip().splitlines()[-1:])
-        raise RuntimeError(
-            f"the machines of the cluster must be able to embed; one could not: {said} Finished "
-            f"files in {out.folder} are kept: start the same command again."
-        ) from error
+        raise _failure(error, folder) from error
+    finally:
+        settings.enable_progress_bars = with_bars
+
+
+def _by_a_task(
+    ray: Any, out: EmbeddingsFolder, contents: Contents, arguments: tuple[Any, ...]
+) -> Iterator[int]:
+    """Do what `_embedded` does in a task of the cluster; count the shards that appear."""
+
+    def left() -> int:
+        return sum(len(contents.rows(number)) for number in out.missing(contents))
+
+    before = left()
+    task = ray.remote(_embed_all).options(num_cpus=0).remote(*arguments)
+    is_done = False
+    while not is_done:
+        is_done = bool(ray.wait([task], timeout=LOOK_SECONDS)[0])
+        now = left()
+        yield before - now
+        before = now
+    try:
+        ray.get(task)
+    except ray.exceptions.RayError as error:
+        raise _failure(error, str(out.folder)) from error
+
+
+def _embed_all(*arguments: Any) -> int:
+    return sum(_embedded(*arguments))
+
+
+def _failure(error: Exception, folder: str) -> RuntimeError:
+    cause = getattr(error, "cause", None) or error
+    said = " ".join(str(cause).strip().splitlines()[-1:])
+    return RuntimeError(
+        f"the machines of the cluster must be able to embed; one could not: {said} Finished files "
+        f"in {folder} are kept: start the same command again."
+    )
 
 
 def _root(collection: Collection) -> str:
