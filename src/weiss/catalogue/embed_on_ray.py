@@ -128,19 +128,19 @@ def _embedded(
 ) -> Iterator[int]:
     """Yield how many images of each block are embedded, in the order of time."""
     import ray.data
-    from ray.data import ActorPoolStrategy, DataContext
 
+    engine: Any = ray.data
     folder, root, device, trust = place
     logging.getLogger("ray.data").setLevel(logging.ERROR)
-    settings = DataContext.get_current()
+    settings = engine.DataContext.get_current()
     with_bars, settings.enable_progress_bars = settings.enable_progress_bars, False
-    dataset = ray.data.from_arrow(blocks).map_batches(
+    dataset = engine.from_arrow(blocks).map_batches(
         ShardWriter,
         fn_constructor_args=(folder, root, device, int(options["num_cpus"])),
         fn_constructor_kwargs={"trust": trust},
         batch_size=None,  # a block is a shard
         batch_format="pyarrow",
-        compute=ActorPoolStrategy(size=actors),
+        compute=engine.ActorPoolStrategy(size=actors),
         **options,
     )
     try:

@@ -463,9 +463,11 @@ def further_columns(path: str | Path, table: Table) -> Any:
         import pyarrow
 
         found = pyarrow.table({"path": columns["path"], **columns})
+    source = table.source
+    below = f"{source.root}/" if isinstance(source, Objects) else ""  # a list may have addresses
     first: dict[str, int] = {}
     for row, name in enumerate(found.column("path").to_pylist()):
-        first.setdefault(str(name), row)
+        first.setdefault(str(name).removeprefix(below), row)
     further = [name for name in found.column_names if name not in ("path", "label", "labels")]
     if not further:
         return None
