@@ -134,7 +134,8 @@ def _embedded(
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     settings = engine.DataContext.get_current()
     with_bars, settings.enable_progress_bars = settings.enable_progress_bars, False
-    dataset = engine.from_arrow(blocks).map_batches(
+    # from_arrow would ask a task of the cluster about each block, and may join blocks.
+    dataset = engine.from_blocks(blocks).map_batches(
         ShardWriter,
         fn_constructor_args=(folder, root, device, int(options["num_cpus"])),
         fn_constructor_kwargs={"trust": trust},
@@ -237,6 +238,8 @@ class ShardWriter:
         A shard that is there, or that another worker holds, has 0.
         """
         number, names = table.column(NUMBER)[0].as_py(), table.column(FILE).to_pylist()
+        if (wanted := len(self._contents.rows(number))) != len(names):
+            raise RuntimeError(f"a block must be shard {number}, {wanted} rows; got {len(names)}")
         path, done = self._out.shard(number), 0
         try:
             with alone(path, wait=False):
