@@ -63,7 +63,7 @@ def open_storage(address: str) -> tuple[Any, str]:
     except ImportError as error:
         raise ImportError(
             f"{address} needs fsspec and its library for {scheme}://: {error}. Install them: "
-            "pip install 'weiss[storage]'"
+            f"pip install 'weiss[storage]'{' gcsfs' if scheme == 'gs' else ''}"
         ) from error
     return fs, fs._strip_protocol(address).rstrip("/")
 
