@@ -68,6 +68,8 @@ def test_frames_as_spark_gives_them_and_plain_columns_of_bytes(lost_run, folder,
         embed = EmbedColumn(lost_run, "content", device="cpu")
         yield from map(embed, frames)
 
+    missing = EmbedColumn(lost_run, root=folder, device="cpu")(pandas.DataFrame({"path": [None]}))
+    assert list(missing.error) == ["is missing"]
     frame = pandas.DataFrame({"path": names, "content": contents})
     first, second = embed_frames(iter([frame[:5], frame[5:]]))
     found = pandas.concat([first, second])

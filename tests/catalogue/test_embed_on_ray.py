@@ -8,10 +8,10 @@ import sys
 import numpy as np
 import pytest
 from glyph_catalogue import photos
-from raylets import Cluster, said_by
+from raylets import said_by
 from tiny import wait_until
 
-from weiss.catalogue import EmbedColumn, embed_images
+from weiss.catalogue import EmbedColumn, embed_images, embed_on_ray
 from weiss.catalogue.embed_on_ray import FILE, NUMBER, ShardWriter, options_of_network
 from weiss.catalogue.embeddings_folder import EmbeddingsFolder
 
@@ -81,21 +81,6 @@ def assert_same(out, truth):
         vectors = [np.array(each["vector"].to_pylist()) for each in (found, wanted)]
         np.testing.assert_allclose(*vectors, atol=1e-5)
     assert not list(out.rglob("*.lock"))
-
-
-@pytest.fixture(scope="module")
-def running():
-    pytest.importorskip("ray")
-    cluster = Cluster()
-    yield cluster
-    cluster.close()
-
-
-@pytest.fixture
-def cluster(running):
-    """The cluster, whole."""
-    running.add()
-    return running
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +156,16 @@ class TestWithACluster:
         said_by(process)
         assert_same(out, truth)
         self.assert_kept(before)
+
+    def test_a_machine_that_sees_no_images_stops_the_command(
+        self, lost_run, glyph_folder, tmp_path, monkeypatch
+    ):
+        monkeypatch.setenv("RAY_ADDRESS", self.cluster.address)
+        monkeypatch.setattr(embed_on_ray, "_root", lambda collection: "/nowhere")
+        options = {"device": "cpu", "quiet": True, "cluster": "auto", "shard_items": 100}
+        with pytest.raises(RuntimeError, match="RuntimeError: the images must be seen by all"):
+            embed_images(lost_run, glyph_folder, tmp_path / "vectors", **options)
+        assert shards(tmp_path / "vectors") == []
 
     @pytest.mark.parametrize("what", ["files", "parquet"])
     def test_in_a_pipeline_of_ones_own(

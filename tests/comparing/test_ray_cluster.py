@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 import ray_units
 from compared import CHECK, QUICK, bench, small_check, summary_of, table, when_done
-from raylets import Cluster, said_by
+from raylets import said_by
 from tiny import tiny_recipe, wait_until
 
 from weiss.comparing import carry_out, traditional
@@ -47,21 +47,6 @@ def test_a_machine_that_does_not_see_the_folder_does_nothing(recipe, tmp_path):
     with pytest.raises(RuntimeError, match="Use a shared disk"):
         _do(unit, str(tmp_path / "elsewhere"), "any", str(tmp_path))
     assert not (tmp_path / "elsewhere").exists()
-
-
-@pytest.fixture(scope="module")
-def running():
-    pytest.importorskip("ray")
-    cluster = Cluster()
-    yield cluster
-    cluster.close()
-
-
-@pytest.fixture
-def cluster(running):
-    """The cluster, whole."""
-    running.add()
-    return running
 
 
 @pytest.fixture(scope="module")

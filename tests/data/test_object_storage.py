@@ -78,9 +78,9 @@ def test_splits_depth_and_what_is_not_taken_are_as_in_a_folder(memory, stripes, 
         how = Assembly(nested=nested, min_images=1)
         here = open_table(tmp_path / "parts", how=how)
         assert facts(here) == facts(open_table("memory://parts", how=how))
-    assert folder_remarks("memory://parts") == [
-        "files that are not taken, since they are no images: 1 .txt"
-    ]
+    remarks = folder_remarks("memory://parts")
+    assert remarks == folder_remarks(tmp_path / "parts", nested=True)
+    assert remarks[0].endswith("no images: 1 hidden, 1 .txt")
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])

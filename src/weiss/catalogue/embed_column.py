@@ -85,7 +85,9 @@ class EmbedColumn:
                 f"has {lack} among {', '.join(names)}. Name the column of images, or rename others."
             )
         given = table[self.column] if is_frame else table.column(self.column)
-        made = self._embed(given.tolist() if is_frame else given.to_pylist())
+        values = given.tolist() if is_frame else given.to_pylist()
+        # A frame has NaN in the place of a missing value.
+        made = self._embed([None if value != value else value for value in values])
         if is_frame:
             rows = zip(*(made[name].to_pylist() for name in MADE), strict=True)
             vectors, errors = zip(*rows, strict=True) if len(table) else ((), ())

@@ -12,6 +12,7 @@ used.
 
 import logging
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -180,8 +181,10 @@ def _embed_all(*arguments: Any) -> int:
 
 
 def _failure(error: Exception, folder: str) -> RuntimeError:
-    cause = getattr(error, "cause", None) or error
-    said = " ".join(str(cause).strip().splitlines()[-1:])
+    """Return the error for what an actor raised, whose words are in Ray's text of several lines."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    found = [line for line in lines if re.match(r"(?!ray\.)[\w.]+(Error|Exception): ", line)]
+    said = (found or lines[-1:])[0]
     return RuntimeError(
         f"the machines of the cluster must be able to embed; one could not: {said} Finished files "
         f"in {folder} are kept: start the same command again."

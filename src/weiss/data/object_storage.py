@@ -218,7 +218,7 @@ def local_list(path: str | Path) -> Iterator[Path]:
 
 
 def names_below(address: str) -> tuple[list[str], list[str]]:
-    """Return the names of all objects below an address that are not hidden; and their states.
+    """Return the names of all objects below an address, outside of hidden folders; and states.
 
     Raises:
         FileNotFoundError: there are none.
@@ -233,7 +233,7 @@ def names_below(address: str) -> tuple[list[str], list[str]]:
     kept = {}
     for place, info in sorted(found.items()):
         name = str(place).removeprefix(path).lstrip("/")
-        if name and not any(part.startswith(".") for part in name.split("/")):
+        if name and not any(part.startswith(".") for part in name.split("/")[:-1]):
             kept[name] = _state(info)
     if not kept:
         raise FileNotFoundError(f"{address} must hold images; it holds nothing. Check the address.")
