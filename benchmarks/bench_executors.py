@@ -53,13 +53,13 @@ LOSSES = ["mf_cwms", "mf_contrastive", "cwms", "contrastive", "ms", "arcface", "
 
 
 @contextlib.contextmanager
-def cluster_here() -> Iterator[None]:
-    """Start a Ray cluster of this process, and end it."""
+def cluster_here() -> Iterator[str]:
+    """Start a Ray cluster of this process, give its address, and end it."""
     import ray
 
-    ray.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False)
+    ray.init(address="local", num_cpus=WORKERS, include_dashboard=False, log_to_driver=False)
     try:
-        yield
+        yield ray.get_runtime_context().gcs_address
     finally:
         ray.shutdown()
 
@@ -130,7 +130,7 @@ def make_network(folder: Path) -> Path:
     return folder
 
 
-def embedding_speeds(run: Path, photos: Path, out: Path, count: int, cluster: bool) -> list[float]:
+def embedding_speeds(run: Path, photos: Path, out: Path, count: int, cluster: str) -> list[float]:
     """Return images a second of `weiss embed`: of all of it, and from the first file on."""
     words = [sys.executable, "-m", "weiss", "embed", str(run), str(photos), "--out", str(out)]
     words += ["--shard-items", str(SHARD), "--device", "cpu", "--quiet"]
@@ -141,6 +141,7 @@ def embedding_speeds(run: Path, photos: Path, out: Path, count: int, cluster: bo
     ]
     start = time.time()
     if cluster:
+        own |= {"RAY_ADDRESS": cluster}
         commands = [subprocess.Popen([*words, "--cluster", "auto"], env=own)]
     else:
         commands = [subprocess.Popen(words, env=rank) for rank in ranks]
@@ -155,14 +156,14 @@ def embedding_speeds(run: Path, photos: Path, out: Path, count: int, cluster: bo
 def compare_embedding(count: int, rounds: int) -> dict[str, float]:
     """Return by how much the speed on Ray is that of one process: medians over rounds."""
     ratios: dict[str, list[float]] = {"whole": [], "begun": []}
-    with tempfile.TemporaryDirectory() as made, cluster_here():
+    with tempfile.TemporaryDirectory() as made, cluster_here() as address:
         folder = Path(made)
         write_photos(folder / "photos", count)
         run = make_network(folder / "run")
         for turn in range(rounds + 1):  # the first one warms up
             plain, ray = (
-                embedding_speeds(run, folder / "photos", folder / f"{name}-{turn}", count, is_ray)
-                for name, is_ray in (("plain", False), ("ray", True))
+                embedding_speeds(run, folder / "photos", folder / f"{name}-{turn}", count, cluster)
+                for name, cluster in (("plain", ""), ("ray", address))
             )
             if turn:
                 for found, one, other in zip(ratios.values(), ray, plain, strict=True):

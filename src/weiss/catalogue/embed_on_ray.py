@@ -33,6 +33,8 @@ from weiss.data.sources import Files
 
 FILE, NUMBER = "weiss.file", "weiss.shard"
 """Further columns of a block: where each image is below the root, and the shard."""
+DEATHS = 3
+"""Actors that may die one after the other while they load the network, as their machine dies."""
 HELD_SECONDS, LOOK_SECONDS = 0.5, 1.0
 """Between two looks at shards that other commands hold, and at the progress of a task."""
 
@@ -133,10 +135,11 @@ def _embedded(
     engine: Any = ray.data
     folder, root, device, trust = place
     logging.getLogger("ray.data").setLevel(logging.ERROR)
-    settings = engine.DataContext.get_current()
-    with_bars, settings.enable_progress_bars = settings.enable_progress_bars, False
     # from_arrow would ask a task of the cluster about each block, and may join blocks.
-    dataset = engine.from_blocks(blocks).map_batches(
+    dataset = engine.from_blocks(blocks)
+    dataset.context.enable_progress_bars = False
+    dataset.context.max_consecutive_actor_init_deaths = DEATHS
+    dataset = dataset.map_batches(
         ShardWriter,
         fn_constructor_args=(folder, root, device, int(options["num_cpus"])),
         fn_constructor_kwargs={"trust": trust},
@@ -150,8 +153,6 @@ def _embedded(
             yield from batch.column("rows").to_pylist()
     except ray.exceptions.RayError as error:
         raise _failure(error, folder) from error
-    finally:
-        settings.enable_progress_bars = with_bars
 
 
 def _by_a_task(
