@@ -153,9 +153,9 @@ def embedding_speeds(run: Path, photos: Path, out: Path, count: int, cluster: st
     return [count / whole, begun]
 
 
-def compare_embedding(count: int, rounds: int) -> dict[str, float]:
-    """Return by how much the speed on Ray is that of one process: medians over rounds."""
-    ratios: dict[str, list[float]] = {"whole": [], "begun": []}
+def compare_embedding(count: int, rounds: int) -> list[dict[str, float]]:
+    """Return for each round by how much the speed on Ray is that of plain commands."""
+    ratios = []
     with tempfile.TemporaryDirectory() as made, cluster_here() as address:
         folder = Path(made)
         write_photos(folder / "photos", count)
@@ -165,11 +165,11 @@ def compare_embedding(count: int, rounds: int) -> dict[str, float]:
                 embedding_speeds(run, folder / "photos", folder / f"{name}-{turn}", count, cluster)
                 for name, cluster in (("plain", ""), ("ray", address))
             )
+            found = [one / other for one, other in zip(ray, plain, strict=True)]
             if turn:
-                for found, one, other in zip(ratios.values(), ray, plain, strict=True):
-                    found.append(one / other)
-                print({name: round(found[-1], 3) for name, found in ratios.items()}, flush=True)
-    return {name: statistics.median(found) for name, found in ratios.items()}
+                ratios.append(dict(zip(("whole", "begun"), found, strict=True)))
+                print({name: round(value, 3) for name, value in ratios[-1].items()}, flush=True)
+    return ratios
 
 
 def main() -> None:
@@ -180,15 +180,19 @@ def main() -> None:
     parser.add_argument("--nap", type=float, default=4.0, help="seconds of a unit")
     arguments = parser.parse_args()
     if arguments.embed:
-        found = compare_embedding(arguments.embed, arguments.rounds)
-        row = {"contender": "weiss embed on Ray", "rival": "two plain commands"}
-        row |= {f"speed_over_plain_{name}": f"{value:.4f}" for name, value in found.items()}
-        row |= {"images": str(arguments.embed), "rounds": str(arguments.rounds)}
-        row |= {"backbone": "resnet50, 112 pixels", "ray": version("ray")}
-        keep(arguments, "embed", [row])
+        shared = {"contender": "weiss embed on Ray", "rival": "two plain commands"}
+        shared |= {"backbone": "resnet50, 112 pixels", "ray": version("ray")}
+        ratios = compare_embedding(arguments.embed, arguments.rounds)
+        rows = [
+            {"round": turn, **{f"speed_over_plain_{key}": round(each[key], 4) for key in each}}
+            | {"images": arguments.embed, **shared}
+            for turn, each in enumerate(ratios, 1)
+        ]
+        keep(arguments, "embed", rows)
+        whole, begun = (statistics.median(each[key] for each in ratios) for key in ratios[0])
         print(
-            f"weiss embed on Ray: {found['whole']:.3f} times the speed of plain commands with the "
-            f"start, {found['begun']:.3f} times from the first file on"
+            f"weiss embed on Ray: {whole:.3f} times the speed of plain commands with the start, "
+            f"{begun:.3f} times from the first file on"
         )
         return
     here = str(Path(__file__).parent)
