@@ -100,3 +100,21 @@ def _given(request, option, what):
     if not Path(folder).is_dir():
         pytest.fail(f"{option} must be {what}; there is no folder {folder}", pytrace=False)
     return Path(folder)
+
+
+@pytest.fixture(scope="module")
+def running():
+    """A cluster of Ray for the tests of a file, which may lack a raylet."""
+    pytest.importorskip("ray")
+    from raylets import Cluster
+
+    cluster = Cluster()
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def cluster(running):
+    """The cluster, whole."""
+    running.add()
+    return running

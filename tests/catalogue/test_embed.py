@@ -45,6 +45,22 @@ def test_an_index_of_embeddings_is_the_index_of_the_images(
         assert found[0] == found[1]
 
 
+def test_milvus_takes_a_folder_of_embeddings(glyph_run, glyph_folder, glyph_index, tmp_path):
+    pytest.importorskip("pymilvus")
+    embed(glyph_run, glyph_folder, tmp_path / "vectors", shard_items=100)
+    build(
+        tmp_path / "vectors" / "model",
+        tmp_path / "vectors",
+        tmp_path / "index",
+        store="milvus:items.db",
+    )
+    one, two = opened(glyph_index), opened(tmp_path / "index")
+    queries = np.stack([one.vector(id) for id in range(0, 320, 29)])
+    for hits, others in zip(one.search(queries, 3), two.search(queries, 3), strict=True):
+        assert [hit.item for hit in hits] == [hit.item for hit in others]
+    two.close()
+
+
 def test_labels_further_columns_and_unreadable_images_are_in_the_shards(lost_run, tmp_path):
     folder = photos(tmp_path / "photos", count=3)
     (folder / "class0" / "bad.jpg").write_bytes(b"no image")

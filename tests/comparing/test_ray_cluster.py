@@ -3,21 +3,15 @@
 make test-ray
 """
 
-import shutil
 import signal
 import socket
-import subprocess
-import sys
-import tempfile
-from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
-import psutil
 import pytest
 import ray_units
 from compared import CHECK, QUICK, bench, small_check, summary_of, table, when_done
-from tiny import begin, environment, tiny_recipe, wait_until
+from raylets import said_by
+from tiny import tiny_recipe, wait_until
 
 from weiss.comparing import carry_out, traditional
 from weiss.comparing.folder import join, read_plan
@@ -25,7 +19,6 @@ from weiss.comparing.ray_cluster import RayCluster, _do, resources
 from weiss.comparing.units import computed
 from weiss.runs import Run
 
-TESTS = Path(__file__).parents[1]
 needs_ray = [pytest.mark.ray, pytest.mark.dist, pytest.mark.filterwarnings("default")]
 LONG = QUICK | {"train__epochs": 40, "train__checkpoint_seconds": 0}
 LOSSES = ["mf_cwms", "ms"]
@@ -56,85 +49,6 @@ def test_a_machine_that_does_not_see_the_folder_does_nothing(recipe, tmp_path):
     assert not (tmp_path / "elsewhere").exists()
 
 
-class Cluster:
-    """A head with one core, and a raylet with another that can be killed and comes back."""
-
-    def __init__(self):
-        from ray.cluster_utils import Cluster as RayletsHere
-
-        self.folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # sockets need a short path
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.client_port = probe.getsockname()[1]
-        options = {"num_cpus": 1, "num_gpus": 1, "include_dashboard": False}
-        options |= {"temp_dir": self.folder, "ray_client_server_port": self.client_port}
-        # A dead machine is noticed within seconds, not in half a minute.
-        options["_system_config"] = {"health_check_period_ms": 500, "health_check_timeout_ms": 2000}
-        with self.seeing_tests():
-            self.raylets = RayletsHere(initialize_head=True, head_node_args=options)
-        self.other = None
-        self.address = self.raylets.address
-
-    @contextmanager
-    def seeing_tests(self):
-        """Let workers import weiss, and the units of these tests, from here."""
-        source = str(Path(sys.modules["weiss"].__file__).parents[1])
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PYTHONPATH", f"{source}:{TESTS}")
-            patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-            yield
-
-    def add(self):
-        """Add a second raylet, unless it is there."""
-        if self.other is None:
-            with self.seeing_tests():
-                self.other = self.raylets.add_node(num_cpus=1)
-            self.raylets.wait_for_nodes()
-
-    @property
-    def other_raylet(self):
-        return psutil.Process(self.other.all_processes["raylet"][0].process.pid)
-
-    def kill_other(self):
-        """Kill the second raylet with -9, then its agents; its workers end by themselves."""
-        self.other_raylet.kill()
-        self.raylets.remove_node(self.other, allow_graceful=False)
-        self.other = None
-
-    def environment(self):
-        return environment(RAY_ADDRESS=self.address)
-
-    def begin(self, command):
-        return begin(command, env=self.environment(), stderr=subprocess.STDOUT)
-
-    def worker_on(self, key, raylet=None):
-        """Return the process that does a unit, on any raylet or on one; None if there is none."""
-        for process in psutil.process_iter(["cmdline", "ppid"]):
-            title = " ".join(process.info["cmdline"] or ())
-            if title.startswith(f"ray::{key}") and raylet in (None, process.info["ppid"]):
-                return process
-        return None
-
-    def close(self):
-        self.raylets.shutdown()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-@pytest.fixture(scope="module")
-def running():
-    pytest.importorskip("ray")
-    cluster = Cluster()
-    yield cluster
-    cluster.close()
-
-
-@pytest.fixture
-def cluster(running):
-    """The cluster, whole."""
-    running.add()
-    return running
-
-
 @pytest.fixture(scope="module")
 def long_recipe(stripes):
     return tiny_recipe(stripes, **LONG)
@@ -150,12 +64,6 @@ def truth(long_recipe, tmp_path_factory):
 def long_bench(stripes, out):
     options = ["--losses", ",".join(LOSSES), "--seeds", 1, "--cluster", "auto"]
     return bench(stripes, out, *options, **LONG)
-
-
-def said_by(process, code=0):
-    said = process.communicate(timeout=300)[0].decode()
-    assert process.returncode == code, said
-    return said
 
 
 def epochs_of(out, loss):

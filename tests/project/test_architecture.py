@@ -63,7 +63,8 @@ LAZY = {
     "faiss": {"catalogue"},
     "pymilvus": {"catalogue"},
     "umap": {"catalogue"},
-    "ray": {"comparing"},
+    "ray": {"_base", "catalogue"},
+    "fsspec": {"data"},
 }
 # Files that are for one library and import it at import time; nothing imports them.
 FOR_ONE_LIBRARY = {"training.estimator": "sklearn"}

@@ -8,6 +8,7 @@ changes.
 import contextlib
 import io
 import re
+import subprocess
 from html import unescape
 from pathlib import Path
 
@@ -69,6 +70,19 @@ def test_the_readme_is_short_and_has_code_with_output():
     assert any(each.values[1] for each in here)
     assert not any(each.marks for each in here)
     assert README.count("\n") <= 130
+
+
+@pytest.mark.parametrize("path", PAGES, ids=named)
+def test_manifests_and_scripts_are_whole(path):
+    fences = re.findall(r"^```(yaml|bash)\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
+    for kind, text in fences:
+        if kind == "bash":
+            subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+        else:
+            import yaml
+
+            for each in yaml.safe_load_all(text):
+                assert {"apiVersion", "kind", "metadata", "spec"} <= set(each)
 
 
 def test_every_make_target_that_a_document_names_exists():

@@ -3,6 +3,7 @@
 from weiss.catalogue.building import Change, add_items, build_index, compact_index, remove_items
 from weiss.catalogue.class_fields import ClassFields, Guess
 from weiss.catalogue.embed import Embedded, embed_images
+from weiss.catalogue.embed_column import EmbedColumn
 from weiss.catalogue.filtering import ConditionError
 from weiss.catalogue.item_map import Map
 from weiss.catalogue.records import (
@@ -22,6 +23,7 @@ __all__ = [
     "ClassFields",
     "ConditionError",
     "DamagedIndexError",
+    "EmbedColumn",
     "Embedded",
     "Guess",
     "Hit",

@@ -44,6 +44,7 @@ from weiss.catalogue.records import OtherModelError, UnknownItemError, kept_thre
 from weiss.catalogue.segments import Block, Items, compacted, write_segment
 from weiss.catalogue.store_table import store_at
 from weiss.data import DATASETS, Table
+from weiss.data.object_storage import is_address
 from weiss.runs import recipe_from_dict, to_toml
 from weiss.runs.card import card
 from weiss.runs.dimension import at_dimension
@@ -479,7 +480,7 @@ def _refuse_folder(
     index: IndexFolder, run: str | Path, data: str | Path | Table, replace_old: bool
 ) -> None:
     named = {"RUN": Path(run)}
-    if not isinstance(data, Table) and str(data) not in DATASETS:
+    if not isinstance(data, Table) and str(data) not in DATASETS and not is_address(data):
         named["IMAGES"] = Path(data)
     refuse_folder(index, named, replace_old)
 

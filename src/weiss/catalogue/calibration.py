@@ -30,10 +30,12 @@ import numpy as np
 
 from weiss._base import draws
 from weiss._base.arrays import Array
+from weiss._base.checks import UntrustedError
 from weiss.catalogue.manifest import Manifest
 from weiss.catalogue.records import printable
 from weiss.evaluation.statistics import independent_count, share_interval
 from weiss.runs import embed_runs
+from weiss.runs.experiment import refuse_addresses
 from weiss.runs.folder import Run
 
 MIN_CLASSES, MIN_OF_A_CLASS = 3, 2
@@ -281,6 +283,10 @@ def _of_test_data(
     many: bool,
 ) -> tuple[dict[str, Any] | None, str]:
     """Calibrate on the test data of a run; or None, and why not: with ``many`` if there are few."""
+    try:
+        refuse_addresses(run)
+    except UntrustedError:
+        return None, "and the run's own test data are at an address, which needs --trust"
     try:
         data = {f"data.{key}": value for key, value in run.recipe()["data"].items()}
         tested = embed_runs([model], device=device, overrides=data)[0]

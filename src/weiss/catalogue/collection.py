@@ -6,7 +6,7 @@ Dimensions: n items.
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from weiss.catalogue.records import CLASS, printable, shown
 from weiss.data import DATASETS, Assembly, Table, open_table
 from weiss.data.datasets import LISTS
 from weiss.data.list_columns import Columns, Value, list_columns
+from weiss.data.object_storage import Objects, is_address, local_list, names_below
 from weiss.data.own_data import EMPTY, folder_remarks, images_below, is_image
 from weiss.data.sources import Files, Vectors
 
@@ -72,6 +73,13 @@ def open_collection(
     if isinstance(data, Table):
         _refuse_class(class_name, data.name)
         return _named(data.name, data if split == "all" else data.part(split))
+    if is_address(data) and not is_list(data):
+        loose = _loose_objects(str(data))
+        if loose is not None:
+            if split != "all":
+                raise ValueError(f"--split must be left out for {data}, which has no classes.")
+            found = _named(loose.name, loose, remarks=tuple(folder_remarks(data)))
+            return found if class_name is None else _of_class(found, class_name)
     path = Path(data)
     is_folder = str(data) not in DATASETS and path.is_dir()
     if is_folder and next(images_below(path), None) is None:
@@ -93,18 +101,22 @@ def open_collection(
     table, left_out = _with_classes(str(data), root, split, nested)
     empty = [printable(name) for name, why in left_out if why == EMPTY]
     remarks = [f"{len(empty):,} subfolders hold no images: {some(empty)}"] if empty else []
-    remarks += folder_remarks(path, nested=nested) if is_folder else []
+    is_folder = is_folder or (is_address(data) and not is_list(data))
+    remarks += folder_remarks(data, nested=nested) if is_folder else []
     rows = tuple((name, why) for name, why in left_out if why != EMPTY)
     found = _named(table.name or path.resolve().name, table, rows, tuple(remarks))
     if is_list(data):
-        return with_columns(found, *list_columns(path, table))
+        with local_list(data) as local:
+            return with_columns(found, *list_columns(local, table))
     return found
 
 
 def is_list(data: str | Path) -> bool:
     """Return whether a collection is a file that lists images."""
-    path = Path(data)
-    return str(data) not in DATASETS and path.suffix.lower() in LISTS and path.is_file()
+    named = str(data)
+    if named in DATASETS or not named.lower().endswith(LISTS):
+        return False
+    return is_address(data) or Path(data).is_file()
 
 
 def with_columns(found: Collection, columns: Columns, left_out: Sequence[str]) -> Collection:
@@ -156,7 +168,7 @@ def _named(
     if isinstance(table.source, Vectors):
         raise ValueError(f"a catalogue must be of images; {name} holds vectors.")
     source = table.source
-    if isinstance(source, Files):
+    if isinstance(source, (Files, Objects)):
         left_out = [(_inside(each, source.root), why) for each, why in left_out]
     rows = tuple((printable(each), why) for each, why in left_out)
     return Collection(printable(name), table, item_names(table), _classes(table), rows, remarks)
@@ -170,7 +182,7 @@ def item_names(table: Table) -> tuple[str, ...]:
     """
     source = table.source
     names = (source.name(row) for row in range(len(source)))
-    if isinstance(source, Files):
+    if isinstance(source, (Files, Objects)):
         names = (_inside(name, source.root) for name in names)
     return _different(map(printable, names))
 
@@ -190,7 +202,9 @@ def _different(given: Iterable[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _inside(path: str, root: Path) -> str:
+def _inside(path: str, root: str | Path) -> str:
+    if not isinstance(root, Path):
+        return path.removeprefix(f"{root}/")
     relative = Path(path)
     if relative.is_absolute():
         try:
@@ -229,6 +243,26 @@ def _without_classes(folder: Path) -> Table:
     return Table(folder.resolve().name, Files(folder, names), labels, (NO_CLASS,), splits)
 
 
+def _loose_objects(address: str) -> Table | None:
+    """Return the table of objects that lie directly below an address; None if none does."""
+    names, states = names_below(address)
+    kept = [
+        (name, state) for name, state in zip(names, states, strict=True) if is_image(Path(name))
+    ]
+    loose = [pair for pair in kept if "/" not in pair[0]]
+    if not loose:
+        return None
+    if deeper := sorted({name.split("/")[0] for name, _ in kept if "/" in name}):
+        raise ValueError(
+            f"{address} must hold images, or one subfolder for each class, not both; it holds "
+            f"{len(loose):,} images beside the subfolders {some(deeper)}. Index them one after the "
+            "other."
+        )
+    source = Objects(address, [name for name, _ in loose], states=[state for _, state in loose])
+    labels, splits = np.zeros(len(loose), dtype=np.int64), np.full(len(loose), "test")
+    return Table(PurePosixPath(address).name, source, labels, (NO_CLASS,), splits)
+
+
 def _with_classes(
     data: str, root: str | Path | None, split: str, nested: bool
 ) -> tuple[Table, list[tuple[str, str]]]:
@@ -244,7 +278,7 @@ def _with_classes(
             nested=nested,
             on_left_out=lambda names, why: left_out.extend((name, why) for name in names),
         )
-    table = open_table(data, root=root, how=how)
+    table = open_table(data, root=root, how=how, copy=False)
     if split != "all":
         rows = table.rows(split)
         if not len(rows):

@@ -10,18 +10,20 @@ after a kill, on another GPU, by torchrun or as tasks of Ray, and nothing is div
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from weiss._base.checks import count as a_count
 from weiss._base.checks import some
+from weiss._base.clusters import check_address, check_needs
 from weiss._base.decoding import usable_cores
 from weiss._base.progress import Bar
 from weiss._version import __version__
 from weiss.catalogue.building import check_batch_size, copy_model, embedder_of, refuse_overlap
 from weiss.catalogue.collection import Collection, is_list, open_collection
+from weiss.catalogue.embed_on_ray import embed_on_ray
 from weiss.catalogue.embedding import data_digest, embedded_blocks
 from weiss.catalogue.embeddings_folder import (
     FORMAT,
@@ -29,12 +31,15 @@ from weiss.catalogue.embeddings_folder import (
     Claims,
     Contents,
     EmbeddingsFolder,
+    given_columns,
     imported_pyarrow,
     own_columns,
 )
 from weiss.catalogue.networks import network_of_run
 from weiss.data import DATASETS
 from weiss.data.list_columns import arrow_columns
+from weiss.data.object_storage import Objects, is_address, local_list
+from weiss.data.sources import Files
 from weiss.runs.folder import Run
 
 WAIT_SECONDS = 0.5
@@ -98,7 +103,8 @@ def embed_images(
     quiet: bool = False,
     trust: bool = False,
     rank: Rank | None = None,
-    work: Callable[[int], None] | None = None,
+    cluster: str | None = None,
+    needs: Mapping[str, float] | None = None,
 ) -> Embedded:
     """Embed a collection into a folder of Parquet shards, or continue where it was interrupted.
 
@@ -119,8 +125,10 @@ def embed_images(
         quiet: print nothing.
         trust: as for `weiss.runs.Run`.
         rank: which of several workers this is; torchrun's by default.
-        work: embeds the missing shards in the place of this process: it is called with their
-            number.
+        cluster: embed on a Ray cluster instead: ``"auto"``, the one that this machine belongs to,
+            or ``"ray://HOST:PORT"``. All its machines must see the folder and the images.
+        needs: with a cluster, what each network needs: ``gpus``, ``cpus``, ``memory`` in GB; see
+            `weiss.catalogue.embed_on_ray.options_of_network`.
 
     Raises:
         ValueError: the data, the run or the folder cannot be used, or the folder holds embeddings
@@ -129,15 +137,25 @@ def embed_images(
     begun, rank, out = time.monotonic(), rank or Rank.of_torchrun(), EmbeddingsFolder(folder)
     imported_pyarrow()  # now, not when the first shard is embedded
     check_batch_size(batch_size)
+    if cluster is not None:
+        check_address(cluster)
+        check_needs(needs or {}, "a network")
+        if rank.of > 1 or num_workers is not None:
+            raise ValueError(
+                "torchrun and num_workers must be left out with --cluster, where Ray decides how "
+                "many processes work. Give --needs cpus=4, say."
+            )
+    elif needs:
+        raise ValueError("--needs must come with --cluster: processes here share the machine.")
     if shard_items is not None:
         a_count("--shard-items", shard_items, "embedding")
     # Workers on other machines embed by the folder's own copy of the model.
     named = {} if Path(run) == out.model else {"RUN": Path(run)}
-    if str(data) not in DATASETS:
+    if str(data) not in DATASETS and not is_address(data):
         named["IMAGES"] = Path(data)
     refuse_overlap(out.folder, named)
     source = Run(run, trust=trust)
-    network = network_of_run(source, rank.device(device) if work is None else "cpu")
+    network = network_of_run(source, rank.device(device) if cluster is None else "cpu")
     opening = {"root": root, "split": split, "nested": nested, "class_name": class_name}
     collection, further, digest = _opened(data, opening)
     embedder = embedder_of(network, source, batch_size)
@@ -155,19 +173,33 @@ def embed_images(
         model=network.manifest_facts("model"),
         scores=dict(network.facts["scores"]),
     )
+    if cluster is not None and not isinstance(collection.table.source, (Files, Objects)):
+        raise ValueError(
+            f"with --cluster the images must be files; those of {collection.name} are in memory. "
+            "Leave --cluster out."
+        )
     contents = out.begin(wanted, lambda path: copy_model(source, path))
     out.remove_damaged(contents)
     before = contents.num_items - sum(len(contents.rows(n)) for n in out.missing(contents))
-    if work is not None:
-        if missing := out.missing(contents):
-            work(len(missing))
-    else:
-        cores = max(1, usable_cores() // rank.of_here)
-        workers = num_workers if num_workers is not None or rank.of_here == 1 else cores
-        total = contents.num_items
-        with Bar(total, f"embedding {collection.name}", unit="images", delay=1.0) as bar:
-            advance = (lambda worth: None) if quiet or rank.number else bar.advance
-            advance(before)
+    total = contents.num_items
+    with Bar(total, f"embedding {collection.name}", unit="images", delay=1.0) as bar:
+        advance = (lambda worth: None) if quiet or rank.number else bar.advance
+        advance(before)
+        if cluster is not None:
+            embed_on_ray(
+                out,
+                contents,
+                collection,
+                further,
+                cluster=cluster,
+                needs=needs or {},
+                device=device,
+                trust=trust,
+                advance=advance,
+            )
+        else:
+            cores = max(1, usable_cores() // rank.of_here)
+            workers = num_workers if num_workers is not None or rank.of_here == 1 else cores
             for shards in _until_done(out, contents, rank):
                 blocks = embedded_blocks(
                     collection,
@@ -177,7 +209,9 @@ def embed_images(
                     advance=advance,
                 )
                 for number, block in blocks:
-                    out.write_shard(contents, number, collection, block, further)
+                    given = given_columns(contents, number, collection, further)
+                    block = block.counted_from(contents.rows(number).start)
+                    out.write_shard(contents, number, given, block)
                     shards.release(number)
     skipped = out.finish(contents)
     seconds = time.monotonic() - begun
@@ -191,13 +225,13 @@ def _opened(data: str | Path, opening: Mapping[str, Any]) -> tuple[Collection, A
     """Return the collection, the further columns of a list or None, and a digest of both."""
     collection = open_collection(data, **opening)
     digest, further = data_digest(collection), None
-    path = Path(data)
     if is_list(data):
-        further = arrow_columns(path, collection.table)
-        digest += hashlib.sha256(path.read_bytes()).hexdigest()
+        with local_list(data) as path:
+            further = arrow_columns(path, collection.table)
+            digest += hashlib.sha256(path.read_bytes()).hexdigest()
     if further is not None and (taken := sorted({*own_columns()} & {*further.column_names})):
         raise ValueError(
-            f"further columns of {path} must have names of their own; {some(taken)} would be those "
+            f"further columns of {data} must have names of their own; {some(taken)} would be those "
             "of the embeddings. Rename them."
         )
     return collection, further, digest

@@ -36,6 +36,7 @@ from weiss.catalogue.records import printable
 from weiss.catalogue.segments import Block, make_thumbnail
 from weiss.data import CentreCrop, Table
 from weiss.data.cache import build_store, file_states
+from weiss.data.object_storage import Objects, copied
 from weiss.data.resample import resample
 from weiss.data.sources import Files
 from weiss.data.store import Memory, Storage, Store, workers_for
@@ -139,11 +140,13 @@ def embedded_blocks(
     *,
     num_workers: int | None = None,
     advance: Callable[[int], None] = lambda worth: None,
+    decode: Decode | None = None,
 ) -> Iterator[tuple[int, Block]]:
     """Embed ranges of rows; yield the number of each range and its block, in the given order.
 
     The next range is asked for when the last piece of the one before is decoded, so that decoding
-    never waits for the network. The other arguments are those of `embed_collection`.
+    never waits for the network. ``decode`` is a result of `decoder_of` that the caller has; the
+    other arguments are those of `embed_collection`.
     """
     size = embedder.piece_size
     pieces = (
@@ -153,13 +156,14 @@ def embedded_blocks(
     )
     parts: list[Block] = []
     with ExitStack() as stack:
-        decode = _decoder_of(collection.table, embedder, num_workers, stack)
+        own = decode or decoder_of(collection.table, embedder, num_workers, stack)
 
         def make(piece: tuple[int, range, bool]) -> tuple[int, range, bool, Block, Store]:
-            return *piece, *_piece(collection, embedder, decode, piece[1])
+            return *piece, *_piece(collection, embedder, own, piece[1])
 
         # A thread helps only if it waits for files while the network computes, or for a GPU.
-        waits = isinstance(collection.table.source, Files) or embedder.device.type != "cpu"
+        source = collection.table.source
+        waits = isinstance(source, (Files, Objects)) or embedder.device.type != "cpu"
         for number, rows, is_last, piece, store in (_one_ahead if waits else map)(make, pieces):
             parts.append(_with_vectors(piece, store, embedder))
             advance(len(rows))
@@ -224,6 +228,8 @@ def data_digest(collection: Collection) -> str:
     if isinstance(source, Files):
         for each in file_states(source):
             state.update(each)
+    elif isinstance(source, Objects):
+        state.update("".join([f"{source.root}\n", *source.known_states()]).encode())
     else:
         for row in range(len(source)):
             try:
@@ -254,9 +260,21 @@ def _piece(
     """Decode some rows; return those that can be read, without vectors, and their pixels."""
     at = np.arange(rows.start, rows.stop)
     part = collection.table.take(at)
+    if not isinstance(part.source, Objects):
+        return _decoded(part, at, embedder, decode)
+    with copied(part.source) as (files, lost):
+        block, store = _decoded(replace(part, source=files), at, embedder, decode)
+    why = {int(at[row]): printable(text) for row, text in lost.items()}
+    return replace(block, errors={**block.errors, **why}), store
+
+
+def _decoded(
+    part: Table, at: Array, embedder: BatchEmbedder, decode: Decode
+) -> tuple[Block, Store]:
+    """Do what `_piece` does for a table of these rows."""
     store, errors = decode(part)
     good = np.setdiff1d(np.arange(len(part)), np.array(list(errors), dtype=np.int64))
-    why = {rows.start + row: _reason(part, row, text) for row, text in errors.items()}
+    why = {int(at[row]): _reason(part, row, text) for row, text in errors.items()}
     store = store.take(good)
     thumbnails, places = _thumbnails(store)
     digests = [content_digest(part, int(row)) for row in good]
@@ -285,14 +303,14 @@ def _thumbnails(store: Store) -> tuple[Array, Array]:
     return np.frombuffer(b"".join(pieces), dtype=np.uint8), table
 
 
-def _decoder_of(
+def decoder_of(
     table: Table, embedder: BatchEmbedder, num_workers: int | None, stack: ExitStack
 ) -> Decode:
     """Return a function that decodes a piece; its processes end with the stack."""
     short_side = embedder.network.preprocessing.short_side
     workers = workers_for(len(table), num_workers)
     source = table.source
-    if not isinstance(source, Files) or not workers:
+    if not isinstance(source, (Files, Objects)) or not workers:
         return lambda part: build_store(part, IN_MEMORY, short_side=short_side, num_workers=0)
     decoders = stack.enter_context(
         Decoders(workers, channels=source.channels, short_side=short_side)

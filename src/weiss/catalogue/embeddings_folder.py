@@ -218,32 +218,23 @@ class EmbeddingsFolder:
             return f"it must have {len(contents.rows(number)):,} rows; it has {found.num_rows:,}"
         return ""
 
-    def write_shard(
-        self,
-        contents: Contents,
-        number: int,
-        collection: Collection,
-        block: Block,
-        further: Any = None,
-    ) -> None:
+    def write_shard(self, contents: Contents, number: int, given: Any, block: Block) -> None:
         """Write a shard, under a temporary name first.
 
-        ``further`` is a table of pyarrow with a row for each item of the collection, or None.
+        Args:
+            contents: of the folder.
+            number: of the shard.
+            given: its `given_columns`.
+            block: its items; rows count from its first one.
         """
         pyarrow = imported_pyarrow()
-        rows, schema = contents.rows(number), _schema(contents)
-        columns = _columns(block, rows, contents.model["embedding_size"])
-        columns["path"] = [collection.names[row] for row in rows]
-        labels = [list(collection.classes[row]) for row in rows]
-        if contents.several_labels:
-            columns["labels"] = labels
-        else:
-            columns["label"] = [next(iter(each), None) for each in labels]
-        table = pyarrow.table(columns, schema=schema)
-        if further is not None:
-            part = further.slice(rows.start, len(rows))
-            for name in further.column_names:
-                table = table.append_column(further.schema.field(name), part.column(name))
+        schema = _schema(contents)
+        columns = block_columns(block, len(given), contents.model["embedding_size"])
+        columns |= {name: given.column(name) for name in schema.names if name not in columns}
+        table = pyarrow.table({name: columns[name] for name in schema.names}, schema=schema)
+        for field in given.schema:
+            if field.name not in schema.names:
+                table = table.append_column(field, given.column(field.name))
         table = table.replace_schema_metadata({KEY: contents.key.encode()})
         with replacing(self.shard(number)) as temporary:
             pyarrow.parquet.write_table(
@@ -397,6 +388,28 @@ def own_columns() -> tuple[str, ...]:
     return ("path", "label", "labels", "vector", "error", "digest", *THUMBNAIL)
 
 
+def given_columns(contents: Contents, number: int, collection: Collection, further: Any) -> Any:
+    """Return what is known of a shard's items before they are embedded, as a table of pyarrow.
+
+    It has the columns path, label or labels, and the further ones: ``further`` is a table with a
+    row for each item of the collection, or None.
+    """
+    rows = contents.rows(number)
+    labels = [list(collection.classes[row]) for row in rows]
+    columns: dict[str, Any] = {"path": [collection.names[row] for row in rows]}
+    if contents.several_labels:
+        columns["labels"] = labels
+    else:
+        columns["label"] = [next(iter(each), None) for each in labels]
+    pa, schema = imported_pyarrow(), _schema(contents)
+    table = pa.table(columns, schema=pa.schema([schema.field(name) for name in columns]))
+    if further is not None:
+        part = further.slice(rows.start, len(rows))
+        for name in further.column_names:
+            table = table.append_column(further.schema.field(name), part.column(name))
+    return table
+
+
 def _schema(contents: Contents) -> Any:
     pa = imported_pyarrow()
     several = contents.several_labels
@@ -411,19 +424,19 @@ def _schema(contents: Contents) -> Any:
     return pa.schema(list(columns.items()))
 
 
-def _columns(block: Block, rows: range, embedding_size: int) -> dict[str, Any]:
-    """Return the columns of a block, with an empty row for each item that has no vector."""
+def block_columns(block: Block, count: int, embedding_size: int) -> dict[str, Any]:
+    """Return the columns of the items 0..count of a block; without a vector they are empty."""
     pa = imported_pyarrow()
-    at = np.full(len(rows), -1)
-    at[block.rows - rows.start] = np.arange(len(block.rows))
+    at = np.full(count, -1)
+    at[block.rows] = np.arange(len(block.rows))
     is_bad = at < 0
-    vectors = np.zeros((len(rows), embedding_size), dtype=np.float32)
+    vectors = np.zeros((count, embedding_size), dtype=np.float32)
     vectors[~is_bad] = block.vectors
     flat = pa.array(vectors.reshape(-1))
     content = block.thumbnails.tobytes()
-    thumbnails: list[bytes | None] = [None] * len(rows)
-    sides = np.zeros((len(rows), 2), dtype=np.int32)
-    digests: list[bytes | None] = [None] * len(rows)
+    thumbnails: list[bytes | None] = [None] * count
+    sides = np.zeros((count, 2), dtype=np.int32)
+    digests: list[bytes | None] = [None] * count
     for row, place in enumerate(at.tolist()):
         if place >= 0:
             start, length, *size = block.places[place].tolist()
@@ -431,7 +444,7 @@ def _columns(block: Block, rows: range, embedding_size: int) -> dict[str, Any]:
             digests[row] = block.digests[place].tobytes()
     return {
         "vector": pa.FixedSizeListArray.from_arrays(flat, embedding_size, mask=pa.array(is_bad)),
-        "error": [block.errors.get(row) for row in rows],
+        "error": pa.array([block.errors.get(row) for row in range(count)], pa.string()),
         "digest": digests,
         "thumbnail": thumbnails,
         "thumbnail_height": sides[:, 0],

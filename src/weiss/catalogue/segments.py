@@ -12,7 +12,7 @@ Dimensions: b items of a block, n items of a segment, D embedding size.
 import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -97,6 +97,11 @@ class Block:
     places: Array
     digests: Array
     errors: dict[int, str]
+
+    def counted_from(self, first: int) -> "Block":
+        """Return the block with rows that count from another one."""
+        errors = {row - first: why for row, why in self.errors.items()}
+        return replace(self, rows=self.rows - first, errors=errors)
 
     def write(self, path: Path) -> None:
         """Write the block to a file, atomically."""

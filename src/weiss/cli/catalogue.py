@@ -78,7 +78,7 @@ IndexFolderArgument = Annotated[Path, typer.Argument(metavar="INDEX", help="An i
 def index(
     context: typer.Context,
     run: Annotated[
-        Path | None, typer.Argument(metavar="[RUN]", help="A run folder, whose network embeds.")
+        str | None, typer.Argument(metavar="[RUN]", help="A run folder, whose network embeds.")
     ] = None,
     images: Annotated[
         str | None, typer.Argument(metavar="[IMAGES]", help="What to index; see above.")
@@ -156,12 +156,12 @@ def index(
             "Leave one out."
         )
     is_alone = not changes and run is not None and images is None
-    if not changes and (run is None or (is_alone and (run / RECIPE).is_file())):
+    if not changes and (run is None or (is_alone and (Path(run) / RECIPE).is_file())):
         raise ValueError(
             "RUN and IMAGES must both be given to make an index, or IMAGES alone for a pretrained "
             f"network. For example: weiss index runs/photos photos/ --out {out}"
         )
-    has_vectors = is_alone and run is not None and (run / EMBEDDINGS).is_file()
+    has_vectors = is_alone and run is not None and (Path(run) / EMBEDDINGS).is_file()
     made = "EMBEDDINGS" if has_vectors else "IMAGES" if is_alone else "RUN IMAGES"
     _refuse_unused(context, changes[0] if changes else made)
     if check:
@@ -191,12 +191,12 @@ def index(
                 **{"threshold": threshold, "replace_old": replace, **embedding},
             }
             if has_vectors:
-                _index_by(run / MODEL_FOLDER, None, str(run), out, making)
+                _index_by(Path(run) / MODEL_FOLDER, None, run, out, making)
             elif images is not None:
-                _index_by(run, dimension, images, out, making)
+                _index_by(Path(run), dimension, images, out, making)
             else:
                 network = (backbone, weights, pooling)
-                _index_alone(str(run), out, network, {**making, "trust": True})
+                _index_alone(run, out, network, {**making, "trust": True})
     except KeyError as error:  # an item that is not there; a mistake like any other
         raise ValueError(str(error)) from error
     except KeyboardInterrupt:
@@ -234,10 +234,12 @@ def _index_alone(
     from weiss.catalogue import build_index
     from weiss.catalogue.building import refuse_folder
     from weiss.catalogue.index_folder import IndexFolder
+    from weiss.data.object_storage import is_address
     from weiss.runs import pretrained_run
 
     refuse_absent_data("IMAGES", images)
-    refuse_folder(IndexFolder(out), {"IMAGES": Path(images)}, making["replace_old"])
+    named = {} if is_address(images) else {"IMAGES": Path(images)}
+    refuse_folder(IndexFolder(out), named, making["replace_old"])
     with tempfile.TemporaryDirectory(prefix="weiss-") as folder:
         run = pretrained_run(Path(folder) / "run", *network)
         build_index(run.folder, images, out, **making)
@@ -247,8 +249,9 @@ def refuse_absent_data(name: str, given: str) -> None:
     """Refuse data that are neither there nor a data set, before weights are downloaded for them."""
     from weiss._base.checks import suggestion
     from weiss.data import DATASETS
+    from weiss.data.object_storage import is_address
 
-    if given in DATASETS or Path(given).exists():
+    if given in DATASETS or is_address(given) or Path(given).exists():
         return
     beside = sorted(str(path) for path in Path(given).parent.glob("*"))
     raise ValueError(

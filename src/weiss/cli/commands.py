@@ -256,7 +256,7 @@ def train(
         nobody_chose = recipe_from(begun[0]).backbone.train == "frozen"
     if frozen or nobody_chose:
         changes = frozen_settings(recipe, changes, unfreeze or 0)
-    asked = recipe_from(recipe, changes, root=None if root is None else str(root))
+    asked = recipe_from(recipe, changes, root=root)
     is_told = not quiet and os.environ.get("RANK", "0") == "0"  # there is no group of them yet
     if nobody_chose and is_told:
         printing.print_note(
@@ -306,7 +306,7 @@ def recipes(
 @app.command()
 def evaluate(
     run: Annotated[
-        Path,
+        str,
         typer.Argument(
             metavar="RUN",
             help="A run folder; or data, a name, a folder or a list, for a pretrained network.",
@@ -346,6 +346,7 @@ def evaluate(
     from contextlib import ExitStack
 
     from weiss.data import DATASETS
+    from weiss.data.object_storage import is_address
     from weiss.runs import Run, overrides_from, pretrained_run, recipe_from_dict
     from weiss.runs.card import not_trained
     from weiss.runs.dimension import at_dimension
@@ -364,13 +365,13 @@ def evaluate(
             f"{named[0]} must be left out for a run, which has its network; got {run}."
         )
     with ExitStack() as stack:
-        if not is_run and (named or str(run) in DATASETS or run.exists()):
+        if not is_run and (named or run in DATASETS or is_address(run) or Path(run).exists()):
             if data is not None:
                 raise ValueError(
                     f"the data of a pretrained network must be given once; got {run} and --data "
                     f"{data}. Leave --data out; or {run} should be a run, and it holds none."
                 )
-            data = str(run)
+            data = run
             catalogue.refuse_absent_data("DATA", data)
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="weiss-"))
             opened = pretrained_run(Path(folder) / "run", backbone, weights, pooling)
@@ -381,7 +382,7 @@ def evaluate(
         found = evaluate_run(
             stack.enter_context(at_dimension(opened, dimension)),
             data=data,
-            root=None if root is None else str(root),
+            root=root,
             split=split,
             device=device,
             clustering=clustering,

@@ -9,7 +9,16 @@ from typing import Annotated, Any
 import typer
 
 from weiss.cli import completion, printing
-from weiss.cli.options import MovedData, Overrides, Quiet, Root, Trust
+from weiss.cli.options import (
+    Cluster,
+    MovedData,
+    Needs,
+    Overrides,
+    Quiet,
+    Root,
+    Trust,
+    needs_from,
+)
 
 bench_app = typer.Typer(
     help="Compare losses: the paper's two protocols, resumable, on any number of workers.",
@@ -40,22 +49,6 @@ Out = Annotated[
 ]
 Workers = Annotated[
     int, typer.Option(help="Processes that share the work; they are spread over the GPUs.")
-]
-Cluster = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ADDRESS",
-        help="Do the work on a Ray cluster that runs: auto (the one of this machine) or "
-        "ray://HOST:PORT. Its machines must see --out and the data under the same paths.",
-    ),
-]
-Needs = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME=NUMBER,...",
-        help="With --cluster: what a unit needs, where the recipe does not tell: "
-        "gpus=0.5,cpus=4,memory=16 (GB).",
-    ),
 ]
 DryRun = Annotated[
     bool,
@@ -106,7 +99,7 @@ def traditional(
     from weiss.comparing import traditional as plan_of
 
     plan = plan_of(_recipe(recipe, overrides, root), _names(losses), seeds=seeds)
-    where = {"workers": workers, "cluster": cluster, "needs": _needs(needs)}
+    where = {"workers": workers, "cluster": cluster, "needs": needs_from(needs)}
     _carry_out(plan, out, quiet, dry_run, **where)
 
 
@@ -159,7 +152,7 @@ def reality_check(
         prune=prune,
         spaces=spaces,
     )
-    where = {"workers": workers, "cluster": cluster, "needs": _needs(needs)}
+    where = {"workers": workers, "cluster": cluster, "needs": needs_from(needs)}
     _carry_out(plan, out, quiet, dry_run, **where)
 
 
@@ -196,7 +189,7 @@ def study(
         seeds=seeds,
         values=dict(_values(text) for text in values or ()),
     )
-    where = {"workers": workers, "cluster": cluster, "needs": _needs(needs)}
+    where = {"workers": workers, "cluster": cluster, "needs": needs_from(needs)}
     _carry_out(plan, out, quiet, dry_run, **where)
 
 
@@ -246,10 +239,10 @@ def report(
         print(f"Wrote {len(figures)} figures to {figures[0].parent}")
 
 
-def _recipe(recipe: str | None, overrides: list[str] | None, root: Path | None) -> Any:
+def _recipe(recipe: str | None, overrides: list[str] | None, root: str | None) -> Any:
     from weiss.runs import recipe_from
 
-    return recipe_from(recipe, overrides or (), root=None if root is None else str(root))
+    return recipe_from(recipe, overrides or (), root=root)
 
 
 def _names(losses: str | None) -> list[str]:
@@ -268,16 +261,6 @@ def _values(text: str) -> tuple[str, list[Any]]:
 
     words = [word.strip() for word in listed.split(",") if word.strip()]
     return key.strip(), [override_from(f"a.value={word}")[1] for word in words]
-
-
-def _needs(text: str | None) -> dict[str, float]:
-    try:
-        words = [word.partition("=") for word in (text or "").split(",") if word.strip()]
-        return {name.strip(): float(number) for name, _, number in words}
-    except ValueError:
-        raise ValueError(
-            f"--needs must read NAME=NUMBER,...; got {text!r}. Write --needs gpus=0.5,cpus=4, say."
-        ) from None
 
 
 def _draw(found: dict[str, Any], out: Path) -> None:

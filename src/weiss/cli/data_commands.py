@@ -175,8 +175,11 @@ def folder_remarks(data: str, nested: bool) -> list[str]:
     """Return what a folder of photos has that is not taken; nothing for other data."""
     from weiss.data import DATASETS
     from weiss.data import folder_remarks as remarks_on
+    from weiss.data.datasets import LISTS
+    from weiss.data.object_storage import is_address
 
     is_folder = data not in DATASETS and Path(data).is_dir()
+    is_folder = is_folder or (is_address(data) and not data.lower().endswith(LISTS))
     return remarks_on(data, nested=nested) if is_folder else []
 
 

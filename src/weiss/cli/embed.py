@@ -7,7 +7,9 @@ import typer
 
 from weiss.cli.catalogue import RECIPE, refuse_absent_data
 from weiss.cli.options import (
+    Cluster,
     Device,
+    Needs,
     Nested,
     NetworkName,
     NetworkPooling,
@@ -15,6 +17,7 @@ from weiss.cli.options import (
     Quiet,
     Root,
     Trust,
+    needs_from,
 )
 
 EMBED_HELP = "\n\n".join(
@@ -23,18 +26,20 @@ EMBED_HELP = "\n\n".join(
         "pretrained network embeds, as it is.",
         "IMAGES is what `weiss index` takes. If it is interrupted, the same command continues. "
         "Started several times at once, on several GPUs or machines that share --out, the "
-        "commands share the work. `weiss index` takes the folder in the place of IMAGES.",
+        "commands share the work. On a Ray cluster one command starts them all: --cluster. "
+        "`weiss index` takes the folder in the place of IMAGES.",
         "Examples:",
         "weiss embed runs/photos photos/ --out photos.vectors",
         "weiss embed photos/ --out photos.vectors",
         "torchrun --nproc-per-node 8 -m weiss embed runs/photos photos/ --out photos.vectors",
+        "weiss embed runs/photos s3://bucket/photos --out /shared/photos.vectors --cluster auto",
         "weiss index photos.vectors --out photos.index",
     )
 )
 
 
 def embed(
-    run: Annotated[Path, typer.Argument(metavar="[RUN]", help="A run folder.")],
+    run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run folder.")],
     images: Annotated[
         str | None, typer.Argument(metavar="IMAGES", help="What to embed; see above.")
     ] = None,
@@ -55,6 +60,8 @@ def embed(
     batch_size: Annotated[
         int | None, typer.Option(help="Images a forward pass. By default the recipe's.")
     ] = None,
+    cluster: Cluster = None,
+    needs: Needs = None,
     device: Device = "auto",
     quiet: Quiet = False,
     trust: Trust = False,
@@ -63,7 +70,7 @@ def embed(
     if out is None:
         raise ValueError("--out must name the folder to write. Add it: --out photos.vectors")
     network = (backbone, weights, pooling)
-    if images is None and (run / RECIPE).is_file():
+    if images is None and (Path(run) / RECIPE).is_file():
         raise ValueError(f"IMAGES must be given; {run} is a run. Add the images behind it.")
     if images is not None and any(network):
         raise ValueError(
@@ -74,7 +81,7 @@ def embed(
 
     options: dict[str, Any] = {"root": root, "split": split, "nested": nested, "quiet": quiet}
     options |= {"class_name": class_name, "shard_items": shard_items, "batch_size": batch_size}
-    options |= {"device": device, "trust": trust}
+    options |= {"device": device, "trust": trust, "cluster": cluster, "needs": needs_from(needs)}
     try:
         if images is not None:
             embed_images(run, images, out, **options)
@@ -83,9 +90,9 @@ def embed(
 
         from weiss.runs import pretrained_run
 
-        refuse_absent_data("IMAGES", str(run))
+        refuse_absent_data("IMAGES", run)
         with tempfile.TemporaryDirectory(prefix="weiss-") as folder:
             made = pretrained_run(Path(folder) / "run", *network)
-            embed_images(made.folder, str(run), out, **{**options, "trust": True})
+            embed_images(made.folder, run, out, **{**options, "trust": True})
     except KeyboardInterrupt:
         raise StoppedError(f"Finished files in {out} are kept. Start it again.") from None

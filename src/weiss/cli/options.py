@@ -1,13 +1,15 @@
 """Options that several commands share."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 Root = Annotated[
-    Path | None,
-    typer.Option(help="The folder of a named data set, or what the paths of a list start from."),
+    str | None,
+    typer.Option(
+        metavar="DIR",
+        help="The folder of a named data set, or what the paths of a list start from.",
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,
@@ -77,6 +79,22 @@ Dimension = Annotated[
         help="Only the first numbers of the embedding; a size of backbone.dimensions of the run.",
     ),
 ]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Do the work on a Ray cluster that runs: auto (the one of this machine) or "
+        "ray://HOST:PORT. Its machines must see --out and the data under the same paths.",
+    ),
+]
+Needs = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME=NUMBER,...",
+        help="With --cluster: what a unit of work needs, where the recipe does not tell: "
+        "gpus=0.5,cpus=4,memory=16 (GB).",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 Trust = Annotated[
     bool,
@@ -86,3 +104,14 @@ Trust = Annotated[
         "folder.",
     ),
 ]
+
+
+def needs_from(text: str | None) -> dict[str, float]:
+    """Return what `Needs` says, by name."""
+    try:
+        words = [word.partition("=") for word in (text or "").split(",") if word.strip()]
+        return {name.strip(): float(number) for name, _, number in words}
+    except ValueError:
+        raise ValueError(
+            f"--needs must read NAME=NUMBER,...; got {text!r}. Write --needs gpus=0.5,cpus=4, say."
+        ) from None

@@ -3,13 +3,10 @@
 Ray places tasks on machines with free GPUs, cores and memory, and begins a task again when its
 worker or its machine dies. All machines see the folder of the comparison under one path: a task
 holds the lock of its unit there, writes the result, and then returns it. So a task that Ray begins
-elsewhere while the first one still runs, after a broken connection, waits for it. (Only this file
-imports ray; it joins a cluster that runs, and starts none.)
+elsewhere while the first one still runs, after a broken connection, waits for it.
 """
 
-import logging
 import os
-import re
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -17,7 +14,7 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
-from weiss._base import checks
+from weiss._base.clusters import check_address, check_needs, connect, slots
 from weiss.comparing.executor import TRIES, Executor, Outcome, attempt, failure
 from weiss.comparing.folder import PLAN, read_plan
 from weiss.comparing.units import Unit
@@ -26,12 +23,10 @@ from weiss.data.cache import estimated_bytes
 from weiss.runs import Recipe
 from weiss.runs.experiment import open_data
 
-ADDRESS = re.compile(r"auto|ray://[^/\s]+:\d+")
-NEEDS = ("gpus", "cpus", "memory")
 LEAST_POOL = 16
 """Tasks that wait or run even if the cluster has no room now: an autoscaler must see them."""
-CONNECT_SECONDS, COUNT_SECONDS, STOP_SECONDS = 10.0, 5.0, 60.0
-"""For a cluster to answer, between two looks at its size, for tasks to save their state."""
+COUNT_SECONDS, STOP_SECONDS = 5.0, 60.0
+"""Between two looks at the size of the cluster; for tasks to save their state."""
 LIGHT = {"num_cpus": 0, "num_gpus": 0}
 """What a light unit needs: it waits for no place."""
 
@@ -49,9 +44,7 @@ def resources(recipe: Recipe, needs: Mapping[str, float], *, has_gpus: bool) -> 
             ``memory`` in GB.
         has_gpus: whether the cluster has a GPU.
     """
-    for name, value in needs.items():
-        checks.one_of("--needs", name, NEEDS, "a unit")
-        checks.not_negative(f"--needs {name}", value, "a unit")
+    check_needs(needs, "a unit")
     device = recipe.train.device
     if device not in ("auto", "cpu", "cuda"):
         raise ValueError(
@@ -68,10 +61,7 @@ def resources(recipe: Recipe, needs: Mapping[str, float], *, has_gpus: bool) -> 
 
 def check_cluster(address: str, recipe: Recipe, needs: Mapping[str, float]) -> None:
     """Refuse an address or needs that cannot be used, before anything is connected."""
-    if not ADDRESS.fullmatch(address):
-        raise ValueError(
-            f"--cluster must be auto or ray://HOST:PORT, a cluster that runs; got {address!r}."
-        )
+    check_address(address)
     resources(recipe, needs, has_gpus=False)
 
 
@@ -97,11 +87,8 @@ class RayCluster(Executor):
         say: Callable[[str], None],
     ) -> None:
         check_cluster(address, recipe, needs)
-        self._ray = _imported()
         self._out = out.absolute()
-        self._is_ours = not self._ray.is_initialized()  # or the caller's own connection
-        if self._is_ours:
-            self._connect(address)
+        self._ray, self._is_ours = connect(address)
         has_gpus = self._ray.cluster_resources().get("GPU", 0) > 0
         self._needs = resources(recipe, needs, has_gpus=has_gpus)
         self._do = self._ray.remote(_do)
@@ -111,18 +98,6 @@ class RayCluster(Executor):
         if not self._num_slots():
             wanted = ", ".join(f"{name} {value:g}" for name, value in self._needs.items())
             say(f"waiting: no machine of the cluster has room for a unit, which needs {wanted}")
-
-    def _connect(self, address: str) -> None:
-        try:
-            if address != "auto":  # Ray itself would try for half a minute
-                host, _, port = address.removeprefix("ray://").rpartition(":")
-                socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
-            self._ray.init(address=address, logging_level=logging.WARNING)
-        except (OSError, OverflowError, RuntimeError, ValueError) as error:
-            raise ValueError(
-                f"--cluster must be a Ray cluster that runs and can be reached; {address} is not: "
-                f"{error} Start one with `ray start`, or leave --cluster out."
-            ) from error
 
     def __exit__(self, *_: object) -> None:
         """Cancel all tasks, wait until trainings have saved their state, and disconnect."""
@@ -172,9 +147,7 @@ class RayCluster(Executor):
         """Return how many units the cluster could do at a time if it did nothing else."""
         if time.monotonic() > self._counted + COUNT_SECONDS:
             total, self._counted = self._ray.cluster_resources(), time.monotonic()
-            names = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
-            shares = [total.get(names[k], 0) / each for k, each in self._needs.items() if each]
-            self._slots = int(min(shares, default=total.get("CPU", 1)))
+            self._slots = slots(total, self._needs)
         return self._slots
 
 
@@ -188,13 +161,3 @@ def _do(unit: Unit, out: str, identity: str, started_in: str) -> Outcome:
     here = Path(started_in)  # from which relative paths of a recipe are seen
     with chdir(here if here.is_dir() else "."), reuse_decoded_images(shared=True):
         return attempt(unit, Path(out))
-
-
-def _imported() -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise ImportError(
-            f"--cluster needs Ray: {error}. Install: pip install 'weiss[ray]'"
-        ) from None
-    return ray

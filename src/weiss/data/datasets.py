@@ -1,12 +1,17 @@
 """Any data set by one argument: a name, a folder, a list of files, arrays, a Hugging Face one."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from weiss._base import checks
 from weiss.data.glyphs import glyphs
+from weiss.data.object_storage import Objects, is_address, kept_copy
 from weiss.data.official_sets import OFFICIAL
 from weiss.data.own_data import Assembly, from_arrays, from_folder, from_hub, from_list
+from weiss.data.store import BadImagesError
 from weiss.data.table import Table
 
 LISTS = (".csv", ".tsv", ".parquet")
@@ -27,16 +32,20 @@ def open_table(
     root: str | Path | None = None,
     how: Assembly | None = None,
     allow_missing: bool = False,
+    copy: bool = True,
 ) -> Table:
     """Return the table of a data set, given in any of these forms.
 
     Args:
         data: a name of `DATASETS`; a folder with one subfolder a class; a CSV, TSV or Parquet file
             with the columns path, label (or labels) and perhaps split; a pair of (images or
-            vectors, labels); a Hugging Face ``Dataset`` or ``DatasetDict``.
+            vectors, labels); a Hugging Face ``Dataset`` or ``DatasetDict``. Folder and file may
+            be an address in object storage, ``s3://`` or ``gs://``.
         root: the folder of a named data set, or what the paths of a list are relative to.
         how: how to split data that come without a split, and what to refuse.
         allow_missing: accept a named data set of which images are missing.
+        copy: images in object storage are copied, once, to the user's cache folder; otherwise the
+            source of the table is `weiss.data.object_storage.Objects`.
 
     Example:
         >>> from weiss.data import open_table
@@ -55,6 +64,14 @@ def open_table(
         )
     if str(data) in DATASETS:
         return _named(str(data), root, how, allow_missing)
+    if is_address(data):
+        is_list = str(data).lower().endswith(LISTS)
+        if root is not None and not is_list:
+            raise ValueError(
+                f"root must be left out for a folder, which is its own; got {root} with {data}."
+            )
+        found = from_list(data, how, root=root) if is_list else from_folder(data, how)
+        return _copied(found, how or Assembly()) if copy else found
     path = Path(data)
     if allow_missing:
         raise ValueError(
@@ -68,13 +85,29 @@ def open_table(
             )
         return from_folder(path, how)
     if path.suffix.lower() in LISTS:
-        return from_list(path, how, root=root)
+        found = from_list(path, how, root=root)
+        return _copied(found, how or Assembly()) if copy else found
     beside = [str(path.parent / found.name) for found in sorted(path.parent.glob("*"))]
     hint = checks.suggestion(str(data), [*beside, *DATASETS])
     raise ValueError(
         f"data must be one of {', '.join(DATASETS)}, a folder, or a {', '.join(LISTS)} file; got "
         f"{str(data)!r}, which is none of these.{hint}"
     )
+
+
+def _copied(table: Table, how: Assembly) -> Table:
+    """Return a table whose images are files of this machine."""
+    if not isinstance(table.source, Objects):
+        return table
+    source, errors = kept_copy(table.source)
+    table = replace(table, source=source)
+    if not errors:
+        return table
+    if not how.skip_bad or len(errors) == len(table):
+        raise BadImagesError(errors, len(table))
+    names, law = [source.name(row) for row in errors], "every image must be there to be copied"
+    how.leave_out(names, len(table), "cannot be copied", law, "")
+    return table.take(np.setdiff1d(np.arange(len(table)), [*errors]))
 
 
 def _named(name: str, root: str | Path | None, how: Assembly | None, allow_missing: bool) -> Table:

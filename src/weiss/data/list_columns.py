@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from weiss.data.object_storage import Objects
 from weiss.data.own_data import read_csv
 from weiss.data.table import Table
 
@@ -123,10 +124,12 @@ _NAMELESS = "one without a name"
 
 def _rows(paths: Iterable[Any], table: Table) -> list[int]:
     """Return the row of each item in the list."""
+    source = table.source
+    below = f"{source.root}/" if isinstance(source, Objects) else ""  # a list may have addresses
     first: dict[str, int] = {}
     for row, name in enumerate(paths):
-        first.setdefault(str(name), row)
-    return [first[table.source.name(row)] for row in range(len(table))]
+        first.setdefault(str(name).removeprefix(below), row)
+    return [first[source.name(row)] for row in range(len(table))]
 
 
 def _plain(column: Any, types: Any) -> list[Value | None]:

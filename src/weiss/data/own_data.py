@@ -12,9 +12,9 @@ import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from weiss._base import checks, images
 from weiss._base.arrays import Array
 from weiss._base.checks import some
 from weiss._base.files import refuse_special_file
+from weiss.data.object_storage import Objects, is_address, local_list, names_below
 from weiss.data.sources import Files, HubImages, Pixels, Source, Vectors
 from weiss.data.splits import hold_out_classes, stratify, train_on_all
 from weiss.data.table import SPLITS, Table, one_entry_each
@@ -217,10 +218,13 @@ def _is_known(labels: list[Any], names: Sequence[str] | None) -> bool:
 
 def _repeated(source: Source, kept: list[int]) -> list[int]:
     """Return the rows whose file is already in an earlier row, also as ``a/../b.jpg``."""
-    if not isinstance(source, Files):
+    if isinstance(source, Objects):
+        files = [(row, source.name(row)) for row in kept]
+    elif isinstance(source, Files):
+        files = [(row, os.path.normpath(source.file(row))) for row in kept]
+    else:
         return []
     first: dict[str, int] = {}
-    files = ((row, os.path.normpath(source.file(row))) for row in kept)
     return [row for row, file in files if first.setdefault(file, row) != row]
 
 
@@ -257,10 +261,14 @@ def _key(label: Any) -> int | str:
 def from_folder(folder: str | Path, how: Assembly | None = None) -> Table:
     """Read a folder with one subfolder a class; or with train, test, ... and classes below those.
 
+    The folder may be the address of one in object storage.
+
     Class names are the names of the subfolders; `how` says how to split, what to refuse and whether
     folders in folders are classes. Hidden files and files without the suffix of an image are not
     taken: `folder_remarks` counts them.
     """
+    if is_address(folder):
+        return _from_storage(str(folder), how or Assembly())
     folder, how = Path(folder), how or Assembly()
     if not folder.is_dir():
         raise FileNotFoundError(
@@ -302,6 +310,32 @@ def from_folder(folder: str | Path, how: Assembly | None = None) -> Table:
     return how.table(name, Files(folder, paths), labels, splits if is_split else None)
 
 
+def _from_storage(address: str, how: Assembly) -> Table:
+    """Do what `from_folder` does for names below an address, which have no empty folders."""
+    names, states = names_below(address)
+    kept = [at for at, name in enumerate(names) if is_image(Path(name))]
+    found = [(PurePosixPath(names[at]).parts, states[at]) for at in kept]
+    tops = sorted({parts[0] for parts, _ in found if len(parts) > 1})
+    words = {top: ALIASES.get(top.lower(), top.lower()) for top in tops}
+    is_split = any(words[parts[0]] in SPLITS for parts, _ in found if len(parts) > 2)
+    depth = 2 if is_split else 1
+    wrong = [top for top in tops if is_split and words[top] not in SPLITS]
+    loose = ["/".join(parts) for parts, _ in found if len(parts) <= depth]
+    if wrong or loose or not found:
+        law = f"splits ({', '.join(SPLITS)}) with one subfolder a class" if is_split else ""
+        raise ValueError(
+            f"images must lie in {law or 'one subfolder a class'} below {address}; "
+            f"{'others are' if wrong else 'these are not' if loose else 'there are no images'}: "
+            f"{some(wrong or loose or ['none'])}. Move them."
+        )
+    labels = [
+        "/".join(parts[depth - 1 : -1]) if how.nested else parts[depth - 1] for parts, _ in found
+    ]
+    source = Objects(address, [names[at] for at in kept], states=[state for _, state in found])
+    splits = [words[parts[0]] for parts, _ in found]
+    return how.table(PurePosixPath(address).name, source, labels, splits if is_split else None)
+
+
 def folder_remarks(folder: str | Path, *, nested: bool = False) -> list[str]:
     """Return a sentence on the files of a folder of photos that are not taken, and on its depth.
 
@@ -309,17 +343,10 @@ def folder_remarks(folder: str | Path, *, nested: bool = False) -> list[str]:
         folder: what `from_folder` reads.
         nested: whether folders in folders are classes already.
     """
+    if is_address(folder):
+        return _remarks_on_others(map(Path, names_below(str(folder))[0]))
     root = Path(folder)
-    others: Counter[str] = Counter()
-    for path in _files_below(root):
-        if path.name.startswith("."):
-            others["hidden"] += 1
-        elif not is_image(path):
-            others[path.suffix.lower() or "without a suffix"] += 1
-    remarks = []
-    if others:
-        listed = [f"{count:,} {kind}" for kind, count in others.most_common()]
-        remarks.append(f"files that are not taken, since they are no images: {some(listed, 8)}")
+    remarks = _remarks_on_others(_files_below(root))
     classes = [one for one, _ in _class_folders(root, _subfolders(root))[0]]
     holders = {path.parent for one in classes for path in images_below(one)}
     if not nested and not holders <= set(classes):
@@ -329,6 +356,20 @@ def folder_remarks(folder: str | Path, *, nested: bool = False) -> list[str]:
             "nested=True)"
         )
     return remarks
+
+
+def _remarks_on_others(paths: Iterable[Path]) -> list[str]:
+    """Return a sentence on files that are no images, if there are any."""
+    others: Counter[str] = Counter()
+    for path in paths:
+        if path.name.startswith("."):
+            others["hidden"] += 1
+        elif not is_image(path):
+            others[path.suffix.lower() or "without a suffix"] += 1
+    if not others:
+        return []
+    listed = [f"{count:,} {kind}" for kind, count in others.most_common()]
+    return [f"files that are not taken, since they are no images: {some(listed, 8)}"]
 
 
 def _class_folders(folder: Path, below: list[Path]) -> tuple[list[tuple[Path, str]], bool]:
@@ -357,11 +398,18 @@ def from_list(
     also a list); and if you like ``split``: train, valid, test, query, gallery.
 
     Args:
-        path: the list.
+        path: the list; or its address in object storage.
         how: how to split and what to refuse.
-        root: what the paths are relative to; the list's own folder by default.
+        root: what the paths are relative to; the list's own folder by default. Below an address
+            the paths may be addresses, too. Whether these objects are there is found when they
+            are read.
     """
-    path = Path(path)
+    above = str(path).rpartition("/")[0] if is_address(path) else Path(path).parent
+    with local_list(path) as local:
+        return _from_list(local, how or Assembly(), str(root or above))
+
+
+def _from_list(path: Path, how: Assembly, root: str) -> Table:
     refuse_special_file(path)
     if not path.is_file():
         raise FileNotFoundError(f"a list of images must exist; {path} does not. Check the path.")
@@ -379,8 +427,11 @@ def from_list(
         labels = _as_numbers(columns["label"])
     else:
         labels = [_several(value) for value in columns["labels"]]
-    source = Files(root or path.parent, [str(value) for value in columns["path"]])
-    how = how or Assembly()
+    splits = columns.get("split")
+    paths = [str(value) for value in columns["path"]]
+    if is_address(root):
+        return how.table(path.stem, Objects(root, paths), labels, splits)
+    source = Files(root, paths)
     there = np.array([os.path.isfile(source.file(row)) for row in range(len(source))], dtype=bool)
     if not there.all():
         names = [source.name(int(row)) for row in np.flatnonzero(~there)]
@@ -389,9 +440,10 @@ def from_list(
             "Give the folder they are relative to with root=DIR (on the command line: --root DIR), "
             "or fix the list."
         )
+        if any(map(is_address, names)):
+            remedy = "Give the address that they share with --root, for example --root s3://bucket"
         why, error = "does not exist", FileNotFoundError
         how.leave_out(names, len(there), why, law, remedy, error)
-    splits = columns.get("split")
     return how.table(path.stem, source, labels, splits, rows=np.flatnonzero(there).tolist())
 
 

@@ -13,7 +13,7 @@ from weiss.data import DATASETS, Assembly, CentreCrop, Table, open_table
 from weiss.evaluation.retrieval import Retrieval
 from weiss.runs.completion import image_sizes
 from weiss.runs.evaluator import Embedded, Evaluator, Precision, searched_part
-from weiss.runs.experiment import open_data, open_pipeline
+from weiss.runs.experiment import open_data, open_pipeline, refuse_addresses
 from weiss.runs.folder import RECIPE, Run
 from weiss.runs.overrides import Overrides, overridden
 from weiss.runs.recipe import Recipe, recipe_from_dict
@@ -49,6 +49,8 @@ def evaluate_run(
     """
     opened = run if isinstance(run, Run) else Run(run, trust=trust)
     recipe = _recipe(opened, data, root, overrides)
+    if data is None:  # otherwise the caller has named all of it
+        refuse_addresses(opened, recipe)
     (found,) = _embedded([opened], recipe, split, device, is_other=data is not None)
     return found.retrieval(clustering=clustering)
 
@@ -75,6 +77,7 @@ def embed_runs(
     """
     opened = [run if isinstance(run, Run) else Run(run, trust=trust) for run in runs]
     recipe = _recipe(opened[0], None, None, overrides)
+    refuse_addresses(opened[0], recipe)
     return list(_embedded(opened, recipe, split, device, is_other=False))
 
 

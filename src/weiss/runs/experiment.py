@@ -28,10 +28,12 @@ from weiss.data import (
     leave_fold_out,
     open_table,
 )
+from weiss.data.object_storage import is_address
 from weiss.data.samplers import Sampler
 from weiss.data.sources import Files
 from weiss.runs.completion import image_sizes
 from weiss.runs.evaluator import Evaluator
+from weiss.runs.folder import Run
 from weiss.runs.recipe import Recipe
 
 
@@ -55,6 +57,26 @@ def open_data(recipe: Recipe, table: Table | None = None) -> Table:
     return table.take(np.flatnonzero(table.splits != "unused"))
 
 
+def refuse_addresses(run: Run, opened: Recipe | None = None) -> None:
+    """Refuse a run whose recipe names data in object storage, unless it is trusted.
+
+    With ``opened``, the recipe by which data are opened, only what that has from the run counts.
+
+    Raises:
+        UntrustedError: somebody else may have made it, and opening the data would ask there.
+    """
+    data = run.recipe().get("data", {})
+    if opened is not None:
+        wanted = {"name": opened.data.name, "root": opened.data.root}
+        data = {key: value for key, value in wanted.items() if data.get(key) == value}
+    named = [data[key] for key in ("name", "root") if is_address(data.get(key, ""))]
+    if named and not run.trust:
+        raise checks.UntrustedError(
+            f"a run must not open addresses by itself; the recipe of {run.folder} names "
+            f"{named[0]}. If you trust who made it: --trust (in Python: trust=True)."
+        )
+
+
 def refuse_folder_among_images(out: Path, recipe: Recipe) -> None:
     """Refuse to write into the folder of photos that is trained on: it would become a class."""
     images = Path(recipe.data.name)
@@ -70,7 +92,8 @@ def refuse_folder_among_images(out: Path, recipe: Recipe) -> None:
 
 def _named_table(recipe: Recipe) -> Table:
     data = recipe.data
-    if data.name not in DATASETS and not Path(data.name).exists():
+    is_there = data.name in DATASETS or is_address(data.name) or Path(data.name).exists()
+    if not is_there:
         raise ValueError(
             f"data.name must be a data set ({', '.join(DATASETS)}), a folder, or a list of files; "
             f"{data.name!r} is none, seen from this folder."

@@ -5,6 +5,7 @@ from pathlib import Path
 from weiss._base import checks
 from weiss._base.files import refuse_special_file
 from weiss.data.datasets import DATASETS, LISTS
+from weiss.data.object_storage import is_address
 from weiss.runs.folder import RECIPE
 from weiss.runs.overrides import Overrides, overridden
 from weiss.runs.recipe import Recipe, recipe_from_dict
@@ -86,6 +87,8 @@ def _found(source: str) -> tuple[Path, str | None]:
         return shipped[source], None
     if source in DATASETS:
         return shipped[MAIN_RECIPES[source]], source
+    if is_address(source):
+        return shipped["photos"], source
     if path.suffix == ".toml" and path.is_file():
         return path, None
     if path.is_dir():
