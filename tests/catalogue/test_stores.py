@@ -14,7 +14,7 @@ from weiss.catalogue.faiss_store import FaissStore
 from weiss.catalogue.milvus_store import MilvusStore
 
 D = 24
-KINDS = ("flat", "ivf", "hnsw")
+KINDS = ("flat", "ivf", "hnsw", "int8", "binary")
 
 
 def embeddings(count, dimension=D, seed=0, spread=0.5, classes=None):
