@@ -3,9 +3,8 @@
 Vectors as networks make them: classes of twenty items (`--a-class`), clusters on the sphere, in
 groups of twenty classes. The queries are further items of the same classes. The rival is comparing
 everything with numpy: one product with all vectors and a selection, in the same process with as
-many threads (the ``product`` alone stands beside it). Its answers are also the truth for the
-recall. Milvus is Milvus Lite, a file by a server in this
-process; a real server was not measured.
+many threads; the product alone stands beside it. Its answers are also the truth for the recall.
+Milvus is Milvus Lite, a file by a server in this process; a real server was not measured.
 
 Time: the median of single queries and of batches of 32 after a warm-up, k = 10, a store and the
 rival in turns. Building includes what a store measures of itself; for Milvus not the graph, which
@@ -19,8 +18,7 @@ queries whose ten neighbours are those of numpy.
 
     python benchmarks/bench_catalogue.py
     python benchmarks/bench_catalogue.py --sizes 100000 --dimensions 512 --stores flat,ivf
-    python benchmarks/bench_catalogue.py --sizes 100000,1000000 --dimensions 512 --a-class 50 \\
-        --stores int8,binary
+    python benchmarks/bench_catalogue.py --sizes 1000000 --dimensions 512 --a-class 50
     python benchmarks/bench_catalogue.py --smoke
 """
 

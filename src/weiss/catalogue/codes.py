@@ -1,8 +1,7 @@
-"""Small codes of vectors that find candidates, and the float32 vectors that decide among them.
+"""Small codes of vectors, which find candidates for a search.
 
-Both kinds of codes are made of vectors that a random rotation has turned: after it every component
-is about as large as any other, whatever network made them. A search reads the codes alone, takes
-some candidates, reads their float32 vectors and compares those.
+Both kinds are made of vectors that a random rotation has turned: after it every component is about
+as large as any other, whatever network made them.
 
 ``int8``: one byte a component. Items v and queries q have codes z and y, whole numbers, whose
 products are exact. With the rotation R and the scales s and r
@@ -19,17 +18,16 @@ how many lists are read and how many candidates compared is set by a measured re
 
 faiss's own scalar quantiser, lists, and files are used; faiss is imported when it is needed.
 
-Dimensions: n items, m rows, q queries, D embedding size.
+Dimensions: n items, m of them, q queries, D embedding size.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from weiss._base.arrays import Array
-from weiss.catalogue.open_file import OpenFile
 from weiss.catalogue.records import damaged
 from weiss.catalogue.stores import TOLERANCE
 
@@ -45,73 +43,6 @@ RANGE_SAMPLE = 10_000
 """Items whose components set the scale of int8 codes."""
 FLOAT32 = 2.0**-24
 """The relative error of one operation in float32."""
-
-
-class FileRows:
-    """Float32 rows ``(n, D)`` of a file, read when they are asked for and never kept."""
-
-    def __init__(self, file: OpenFile, start: int, count: int, dimension: int) -> None:
-        self._file, self._start, self._count = file, start, count
-        self._dimension = dimension
-
-    def __len__(self) -> int:
-        """Return n."""
-        return self._count
-
-    def __getitem__(self, rows: Array) -> Array:
-        """Return some rows ``(m, D)``; those that follow each other are read at once."""
-        size = 4 * self._dimension
-        breaks = np.flatnonzero(np.diff(rows) != 1) + 1
-        firsts, counts = rows[np.r_[0, breaks]], np.diff(np.r_[0, breaks, len(rows)])
-        starts, lengths = (self._start + size * firsts).tolist(), (size * counts).tolist()
-        read = self._file.read
-        parts = [read(start, length) for start, length in zip(starts, lengths, strict=True)]
-        return np.frombuffer(b"".join(parts), "<f4").reshape(len(rows), self._dimension)
-
-
-class Rows:
-    """Float32 vectors ``(n, D)`` in parts: arrays that nobody changes, maps, parts of files."""
-
-    def __init__(self, dimension: int) -> None:
-        self._parts: list[Array | FileRows] = []
-        self._starts = [0]
-        self._dimension = dimension
-
-    def __len__(self) -> int:
-        """Return n."""
-        return self._starts[-1]
-
-    def append(self, part: Array | FileRows) -> None:
-        """Add rows; they are not copied."""
-        self._parts.append(part)
-        self._starts.append(len(self) + len(part))
-
-    def take(self, places: Array) -> Array:
-        """Return the rows ``(m, D)`` at some places, which ascend."""
-        cuts = np.searchsorted(places, self._starts)
-        found = [
-            part[places[low:high] - start]
-            for part, start, low, high in zip(
-                self._parts, self._starts, cuts, cuts[1:], strict=False
-            )
-            if low < high
-        ]
-        empty = np.empty((0, self._dimension), np.float32)
-        return np.asarray(found[0]) if len(found) == 1 else np.concatenate([empty, *found])
-
-    def blocks(self) -> Iterator[Array]:
-        """Iterate over all rows, some at a time."""
-        for start in range(0, len(self), ROWS_AT_ONCE):
-            yield self.take(np.arange(start, min(start + ROWS_AT_ONCE, len(self))))
-
-    def all(self) -> Array:
-        """Return a copy of all rows."""
-        found = np.empty((len(self), self._dimension), np.float32)
-        first = 0
-        for block in self.blocks():
-            found[first : first + len(block)] = block
-            first += len(block)
-        return found
 
 
 class Codes:
@@ -136,7 +67,7 @@ class Codes:
         self._matrix = matrix.astype(np.float64)
 
     @classmethod
-    def make(cls, kind: str, vectors: Array, lists: Any) -> "Codes":
+    def make(cls, kind: str, vectors: Array, lists: Callable[..., Any]) -> "Codes":
         """Make codes for vectors ``(n, D)`` without adding them.
 
         ``lists`` is a function that returns a trained inverted file for vectors, of the given class

@@ -51,7 +51,8 @@ from pydantic import (
 from weiss._base.arrays import Array
 from weiss._base.checks import one_of
 from weiss._base.files import replacing
-from weiss.catalogue.codes import CODED, Codes, FileRows, Rows
+from weiss.catalogue.coded_vectors import CodedVectors
+from weiss.catalogue.codes import CODED
 from weiss.catalogue.open_file import OpenFile
 from weiss.catalogue.records import damaged
 from weiss.catalogue.stores import ROUNDING, VectorStore, best_first, refuse_known, unit_vectors
@@ -67,8 +68,6 @@ CLASSES = {"flat": "IndexFlatIP", "ivf": "IndexIVFFlat", "hnsw": "IndexHNSWFlat"
 KINDS = (*CLASSES, *CODED)
 LINKS, CONSTRUCTION = 32, 80
 """The HNSW graph: M and efConstruction."""
-FEWEST = 32
-"""The fewest candidates of codes whose vectors are compared."""
 CANDIDATES = (32, 4096)
 """The smallest and the largest efSearch that is tried."""
 SIMILARITIES_AT_ONCE = 16_000_000
@@ -106,7 +105,7 @@ class FaissStore(VectorStore):
         self.dimension, self._wanted, self.kind = dimension, kind, "flat"
         self._file: OpenFile | None = None
         self._ids: Array
-        self._codes: Codes | None
+        self._coded: CodedVectors | None
         self._rebuild(np.empty(0, np.int64), np.empty((0, self.dimension), np.float32))
 
     @classmethod
@@ -168,8 +167,8 @@ class FaissStore(VectorStore):
 
     def contents(self) -> tuple[Array, Array]:
         """Return a copy of all ids int64 ``(n,)`` and vectors float32 ``(n, D)``."""
-        if self._codes is not None:
-            return self._ids.copy(), self._rows.all()
+        if self._coded is not None:
+            return self._ids.copy(), self._coded.vectors()
         if self.kind == "ivf":  # from a place to its list
             self._index.make_direct_map()
         vectors = self._index.reconstruct_n(0, len(self._ids))
@@ -184,23 +183,24 @@ class FaissStore(VectorStore):
         if self.kind == "flat":
             why = f" (below {EXACT_BELOW:,} items that is fast)" if self._wanted == "auto" else ""
             return f"faiss flat: exact search over {items}{why}"
-        if self.kind == "int8":
-            depth, share = next(iter(self._settled.items()), (10, 1.0))
+        compared = 0 if self._coded is None else self._coded.candidate_count(10)
+        if self._coded is not None and self.kind == "int8":
+            share = next(iter(self._coded.settled.values()), 1.0)
             return (
-                f"faiss int8: exact search over {items}: codes of a byte a component, "
-                f"{self._candidate_count(depth):,} candidates compared for {depth} neighbours, "
-                f"enough for {share:.3f} of its own items; the others compare more"
+                f"faiss int8: exact search over {items}: codes of a byte a component, vectors of "
+                f"{compared:,} candidates for 10 neighbours; {share:.3f} of its own items need no "
+                "more"
             )
         why = "as was asked for"
         if self.kind == "binary":
             read = (
                 f"codes of a bit a component, {self._effort(10):,} of {self._num_lists():,} lists "
-                f"read and {self._candidate_count(10):,} candidates compared for 10 neighbours"
+                f"read, vectors of {compared:,} candidates for 10 neighbours"
             )
         elif self.kind == "hnsw":
             read = f"{LINKS} links an item, {self._effort(10):,} candidates for 10 neighbours"
         else:
-            read = f"{self._effort(10):,} of {self._index.nlist:,} lists read for 10 neighbours"
+            read = f"{self._effort(10):,} of {self._num_lists():,} lists read for 10 neighbours"
         if self._wanted == "auto":
             why = f"from {EXACT_BELOW:,} items on, since it is built faster than a graph"
         measured = "recall not measured"
@@ -222,18 +222,10 @@ class FaissStore(VectorStore):
         }
         with replacing(path) as temporary:
             _faiss().write_index(self._index, str(temporary))
-            if self._codes is not None:
-                facts |= {
-                    "candidates": self._candidates,
-                    "settled": self._settled,
-                    "index_bytes": temporary.stat().st_size,
-                    "scale": self._codes.scale,
-                    "error": self._codes.error,
-                    "length": self._codes.length,
-                }
+            if self._coded is not None:
+                facts |= {"index_bytes": temporary.stat().st_size, **self._coded.facts()}
                 with temporary.open("ab") as file:
-                    for block in self._rows.blocks():
-                        file.write(np.ascontiguousarray(block, dtype="<f4").data)
+                    self._coded.write(file)
             size = temporary.stat().st_size
             tail = self._ids.astype("<i8").tobytes()
             words = json.dumps(facts).encode()
@@ -275,21 +267,14 @@ class FaissStore(VectorStore):
                 f"{path.name} must hold vectors of {dimension} dimensions; it holds {index.d}. "
                 "It belongs to another model: make the index again."
             )
-        kind, codes, rows = facts["kind"], None, Rows(index.d)
+        kind, coded = facts["kind"], None
         if kind in CODED:
-            of_codes = (facts[name] for name in ("scale", "error", "length"))
-            codes = Codes.of_file(kind, index, path.name, *of_codes)
-            file = OpenFile(path)
-            rows.append(FileRows(file, facts["index_bytes"], len(ids), index.d))
-            end = file.size - facts["after"]
-            if len(codes) != len(ids) or facts["index_bytes"] + 4 * index.d * len(ids) != end:
-                raise damaged(path.name, f"it must have the codes and vectors of {len(ids)} items")
+            coded = CodedVectors.of_file(kind, index, OpenFile(path), path.name, len(ids), facts)
         elif type(index).__name__ != CLASSES[kind]:
             raise damaged(path.name, f"it must be {kind}; it is {type(index).__name__}")
         store = cls.__new__(cls)
         store.dimension, store.kind, store._wanted = index.d, kind, facts["wanted"]
-        store._index, store._ids, store._codes, store._rows = index, ids, codes, rows
-        store._candidates, store._settled = facts["candidates"], facts["settled"]
+        store._index, store._ids, store._coded = index, ids, coded
         store._file = OpenFile(path) if mapped else None
         store._built, store._changed = facts["built"], facts["changed"]
         store._efforts, store._recalls = facts["efforts"], facts["recalls"]
@@ -303,12 +288,10 @@ class FaissStore(VectorStore):
         self._built, self._changed = len(ids), 0
         self._efforts: dict[int, int] = {}
         self._recalls: dict[int, float] = {}
-        self._candidates: dict[int, int] = {}
-        self._settled: dict[int, float] = {}
-        self._codes, self._rows = None, Rows(self.dimension)
+        self._coded = None
         if self.kind in CODED:
-            self._codes = Codes.make(self.kind, vectors, trained_lists)
-            self._index: Any = self._codes.index
+            self._coded = CodedVectors.make(self.kind, vectors, trained_lists)
+            self._index: Any = self._coded.codes.index
         elif self.kind == "flat":
             self._index = _faiss().IndexFlatIP(self.dimension)
         elif self.kind == "ivf":
@@ -331,9 +314,8 @@ class FaissStore(VectorStore):
     def _put(self, ids: Array, vectors: Array) -> None:
         """Give vectors ``(n, D)`` to faiss, at the places after the last."""
         first = len(self._ids)
-        if self._codes is not None:
-            self._codes.add(vectors)
-            self._rows.append(vectors)
+        if self._coded is not None:
+            self._coded.add(vectors)
         elif self.kind == "ivf":
             self._index.add_with_ids(vectors, np.arange(first, first + len(ids)))
         elif self.kind == "hnsw":
@@ -379,10 +361,8 @@ class FaissStore(VectorStore):
         if self.kind == "flat":
             similarities, places = self._index.search(queries, k)
             return places, similarities
-        if self.kind == "int8":
-            return self._exact_by_codes(queries, k, self._candidate_count(k))[:2]
-        if self.kind == "binary":
-            return self._near_by_codes(queries, k, effort, self._candidate_count(k))
+        if self._coded is not None:
+            return self._coded.nearest(queries, k, effort)
         selected: dict[str, Any] = {}
         if self.kind == "ivf":
             limit = self._index.nlist
@@ -403,176 +383,37 @@ class FaissStore(VectorStore):
             similarities[short], places[short] = found
         return places, similarities
 
-    def _candidate_count(self, k: int) -> int:
-        """Return of how many candidates for k neighbours the vectors are compared."""
-        deepest = max(self._candidates, default=1)
-        for depth, count in self._candidates.items():
-            if k <= depth:
-                return max(count, k)
-        return self._candidates.get(deepest, FEWEST) * math.ceil(k / deepest)
-
-    def _num_lists(self) -> int:
-        assert self._codes is not None
-        return self._codes.num_lists
-
-    def _most_candidates(self, k: int) -> int:
-        """Return from where on it is faster to compare every vector."""
-        return max(len(self._ids) // 16, 16 * k)
-
-    def _exact_by_codes(self, queries: Array, k: int, count: int) -> tuple[Array, Array, float]:
-        """Return places and similarities ``(q, k)``, and the share of queries settled at once.
-
-        A query is settled when the last code of its candidates, and so every other code, is too
-        small for its item to be one of the k nearest. The others get more candidates, and where
-        many are needed every vector.
-        """
-        assert self._codes is not None
-        size = len(self._ids)
-        places_qk = np.empty((len(queries), k), np.int64)
-        similarities_qk = np.empty((len(queries), k), np.float32)
-        left, at_once = np.arange(len(queries)), -1
-        while len(left) and (at_once < 0 or count <= self._most_candidates(k)):
-            count = min(count, size)
-            places, estimates, slack = self._codes.search(queries[left], count)
-            is_open = np.zeros(len(left), bool)
-            for row, query in enumerate(left.tolist()):
-                found = self._compared(queries[query], places[row], k)
-                places_qk[query], similarities_qk[query] = found
-                # Not settled either if a number is damaged, and so none.
-                is_settled = estimates[row, -1] + slack[row] < found[1][-1]
-                is_open[row] = not is_settled and count < size
-            if at_once < 0:
-                at_once = int((~is_open).sum())
-            left, count = left[is_open], 4 * count
-        if len(left):
-            places_qk[left], similarities_qk[left] = self._compared_with_all(queries[left], k)
-        return places_qk, similarities_qk, at_once / len(queries)
-
-    def _near_by_codes(self, queries: Array, k: int, lists: int, count: int) -> tuple[Array, Array]:
-        """Return places and similarities ``(q, k)`` of the best candidates of some lists."""
-        assert self._codes is not None
-        size, limit = len(self._ids), self._codes.num_lists
-        places_qk = np.empty((len(queries), k), np.int64)
-        similarities_qk = np.empty((len(queries), k), np.float32)
-        left = np.arange(len(queries))
-        while len(left):
-            places, _, _ = self._codes.search(queries[left], min(max(count, k), size), lists)
-            is_short = places[:, k - 1] < 0
-            for row in np.flatnonzero(~is_short | (lists >= limit)).tolist():
-                found = self._compared(queries[left[row]], places[row], k)
-                places_qk[left[row]], similarities_qk[left[row]] = found
-            left = left[is_short] if lists < limit else left[:0]
-            lists *= 4
-        return places_qk, similarities_qk
-
-    def _compared(self, query: Array, places: Array, k: int) -> tuple[Array, Array]:
-        """Return the k best of some places by the cosines of their vectors; equal ones by place."""
-        places = np.sort(places[places >= 0])
-        if len(places) and places[-1] >= len(self._ids):
-            raise damaged("the store", "it has a vector without an id")
-        # Not a matrix product, which may round equal rows differently.
-        similarities = np.einsum("nd,d->n", self._rows.take(places), query)
-        best = np.lexsort((self._ids[places], -similarities))[:k]
-        room = k - len(best)
-        return (
-            np.pad(places[best], (0, room), constant_values=-1),
-            np.pad(similarities[best], (0, room), constant_values=-np.inf),
-        )
-
-    def _compared_with_all(self, queries: Array, k: int) -> tuple[Array, Array]:
-        """Return the k best of all places ``(q, k)``; the vectors are read once, in parts."""
-        places_qk = np.empty((len(queries), 0), np.int64)
-        similarities_qk = np.empty((len(queries), 0), np.float32)
-        first = 0
-        for block in self._rows.blocks():
-            here = np.broadcast_to(np.arange(first, first + len(block)), (len(queries), len(block)))
-            some = np.stack([np.einsum("nd,d->n", block, query) for query in queries])
-            places = np.concatenate([places_qk, here], axis=1)
-            similarities = np.concatenate([similarities_qk, some], axis=1)
-            best = np.lexsort((self._ids[places], -similarities), axis=-1)[:, :k]
-            places_qk = np.take_along_axis(places, best, 1)
-            similarities_qk = np.take_along_axis(similarities, best, 1)
-            first += len(block)
-        return places_qk, similarities_qk
-
     def _set_effort(self, vectors: Array) -> None:
         """Raise the effort until the recall on a sample of all vectors reaches `AIM`."""
         self._changed, self._efforts, self._recalls = 0, {}, {}
-        self._candidates, self._settled = {}, {}
         depths = sorted({min(depth, len(self) - 1) for depth in DEPTHS} - {0, -1})
         if self.kind == "flat" or not depths:
             return
         rows = sample(len(vectors), SAMPLE)
-        if self.kind == "int8":
-            self._set_candidates(vectors[rows], depths)
+        if self._coded is not None and self.kind == "int8":
+            self._coded.set_candidates(vectors[rows], depths, AIM)
             return
         # An item is its own nearest neighbour: the k-th other has rank k + 1.
         worst = similarity_at(vectors[rows], vectors, [depth + 1 for depth in depths])
-        if self.kind == "binary":
-            self._set_lists_and_candidates(rows, vectors[rows], worst, depths)
+
+        def recall(k: int, found: tuple[Array, Array]) -> float:
+            return recall_of_items(rows, worst[k + 1], k, *found)
+
+        if self._coded is not None:
+            of_both = self._coded.set_lists(vectors[rows], depths, AIM, recall)
+            self._efforts, self._recalls = of_both
             return
         effort, limit = (1, self._index.nlist) if self.kind == "ivf" else CANDIDATES
         for depth in depths:
             while True:
-                found = self._nearest(vectors[rows], depth + 1, effort)
-                share = self._recall_of_items(rows, worst[depth + 1], depth, found)
+                share = recall(depth, self._nearest(vectors[rows], depth + 1, effort))
                 self._efforts[depth], self._recalls[depth] = effort, share
                 if share >= AIM or effort >= limit:
                     break
                 effort = min(limit, max(effort + 1, effort * 3 // 2))
 
-    def _set_candidates(self, queries: Array, depths: Sequence[int]) -> None:
-        """Raise the candidates of an exact search until they settle most queries at once."""
-        for depth in depths:
-            count = max(FEWEST, 2 * depth)
-            share = self._exact_by_codes(queries, depth, count)[2]
-            while share < AIM and count <= self._most_candidates(depth):
-                count *= 2
-                share = self._exact_by_codes(queries, depth, count)[2]
-            self._candidates[depth], self._settled[depth] = min(count, len(self)), share
-
-    def _set_lists_and_candidates(
-        self, rows: Array, queries: Array, worst: Mapping[int, Array], depths: Sequence[int]
-    ) -> None:
-        """Raise what finds more, lists or candidates, until the recall reaches `AIM`.
-
-        ``rows`` ``(q,)`` are the places of the queries.
-        """
-        lists, limit = 1, self._num_lists()
-        for depth in depths:
-
-            def recall(lists: int, count: int, depth: int = depth) -> float:
-                found = self._near_by_codes(queries, depth + 1, lists, count)
-                return self._recall_of_items(rows, worst[depth + 1], depth, found)
-
-            count = min(max(FEWEST, 2 * depth), len(self))
-            share = recall(lists, count)
-            while share < AIM and (lists < limit or count < len(self)):
-                more_lists = min(limit, max(lists + 1, lists * 3 // 2))
-                more = min(2 * count, len(self))
-                by_lists, by_count = recall(more_lists, count), recall(lists, more)
-                if max(by_lists, by_count) <= share:
-                    lists, count = more_lists, more
-                    share = recall(lists, count)
-                elif by_lists > by_count:
-                    lists, share = more_lists, by_lists
-                else:
-                    count, share = more, by_count
-            self._efforts[depth], self._candidates[depth] = lists, count
-            self._recalls[depth] = share
-
-    def _recall_of_items(
-        self, rows: Array, worst: Array, k: int, found: tuple[Array, Array]
-    ) -> float:
-        """Return the share of the k nearest items that items as queries have found.
-
-        ``rows`` ``(q,)`` are their places, and ``found`` the k + 1 nearest places of each, with the
-        similarities. An item as similar as the k-th nearest, ``worst`` ``(q,)``, is one of them:
-        copies count.
-        """
-        places, similarities = found
-        is_right = (places != rows[:, None]) & (similarities >= worst[:, None] - ROUNDING)
-        return float(np.minimum(is_right.sum(1), k).mean() / k)
+    def _num_lists(self) -> int:
+        return int(self._index.nlist) if self._coded is None else self._coded.codes.num_lists
 
 
 class _Facts(BaseModel):
@@ -616,6 +457,21 @@ def trained_lists(kind: Any, vectors: Array, turn: Callable[[Array], Array] | No
     some = vectors[sample(len(vectors), 64 * lists)]
     index.train(some if turn is None else turn(some))
     return index
+
+
+def recall_of_items(rows: Array, worst: Array, k: int, places: Array, similarities: Array) -> float:
+    """Return the share of the k nearest items that items as queries have found.
+
+    Args:
+        rows: the places ``(q,)`` of the queries.
+        worst: the similarity ``(q,)`` of the k-th nearest other item. One as similar is one of
+            them: copies count.
+        k: how many were to be found.
+        places: what was found, ``(q, k + 1)``.
+        similarities: of what was found, ``(q, k + 1)``.
+    """
+    is_right = (places != rows[:, None]) & (similarities >= worst[:, None] - ROUNDING)
+    return float(np.minimum(is_right.sum(1), k).mean() / k)
 
 
 def sample(size: int, most: int) -> Array:
@@ -663,7 +519,7 @@ def read_facts(path: Path, *, everything: bool = True) -> tuple[dict[str, Any], 
         facts = _Facts.model_validate_json(words).model_dump()
     except ValidationError:
         raise refused from None
-    facts["after"] = whole - size
+    facts["vectors_end"] = size
     return facts, np.frombuffer(tail, "<i8").astype(np.int64)
 
 
