@@ -228,7 +228,7 @@ class CodedVectors:
             raise damaged("the store", "it has a vector without an id")
         # Not a matrix product, which may round equal rows differently.
         similarities = np.einsum("nd,d->n", self._rows.take(places), query)
-        best = np.lexsort((places, -similarities))[:k]
+        best = np.argsort(-similarities, kind="stable")[:k]
         room = k - len(best)
         return (
             np.pad(places[best], (0, room), constant_values=-1),
@@ -245,7 +245,7 @@ class CodedVectors:
             some = np.stack([np.einsum("nd,d->n", block, query) for query in queries])
             places = np.concatenate([places_qk, here], axis=1)
             similarities = np.concatenate([similarities_qk, some], axis=1)
-            best = np.lexsort((places, -similarities), axis=-1)[:, :k]
+            best = np.argsort(-similarities, axis=1, kind="stable")[:, :k]  # by place
             places_qk = np.take_along_axis(places, best, 1)
             similarities_qk = np.take_along_axis(similarities, best, 1)
             first += len(block)
