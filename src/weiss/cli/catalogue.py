@@ -120,7 +120,7 @@ def index(
     kind: Annotated[
         str,
         typer.Option(
-            help="auto, flat (exact), int8 (exact, a quarter of the memory), binary (a 32nd), ivf or "
+            help="auto, flat (exact), int8 (exact, a quarter of the memory), binary (a 32nd), ivf, "
             "hnsw; auto is exact below 100,000 items."
         ),
     ] = "auto",
