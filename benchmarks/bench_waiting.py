@@ -118,6 +118,7 @@ def main() -> None:
     parser = options_of(__doc__, device=False)
     parser.add_argument("--items", type=int, default=1_000_000)
     parser.add_argument("--kind", default="binary", help="of the store")
+    parser.add_argument("--index", type=Path, help="use or make it here, and leave it there")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     size = 512
@@ -125,17 +126,21 @@ def main() -> None:
         arguments.items, arguments.rounds, size = 2_000, 1, 32
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        vectors = np.asarray(embeddings(arguments.items, size, A_CLASS))
-        make_index(folder / "index", make_run(folder / "run", size), vectors, arguments.kind)
-        del vectors
+        index = arguments.index or folder / "index"
+        if not IndexFolder(index).exists():
+            vectors = np.asarray(embeddings(arguments.items, size, A_CLASS))
+            make_index(index, make_run(folder / "run", size), vectors, arguments.kind)
+            del vectors
+        manifest = IndexFolder(index).manifest()
+        arguments.items, arguments.kind = manifest.num_items, manifest.settings["kind"]
         (folder / "query.png").write_bytes(encode_png(glyphs().source.read(7)))
-        search = ["-m", "weiss", "search", str(folder / "index"), str(folder / "query.png")]
+        search = ["-m", "weiss", "search", str(index), str(folder / "query.png")]
         commands = {
             "import torch": ["-c", "import torch"],
             "import weiss": ["-c", "import weiss"],
             "weiss --help": ["-m", "weiss", "--help"],
             "import weiss.catalogue": ["-c", "import weiss.catalogue"],
-            "open": ["-c", OPEN, str(folder / "index")],
+            "open": ["-c", OPEN, str(index)],
             "search": search,
         }
         found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in commands}

@@ -9,9 +9,11 @@ compared with their network, and become PNG when they are shown. Pillow is impor
 Dimensions: b items of a block, n items of a segment, D embedding size.
 """
 
+import gc
 import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -367,9 +369,25 @@ class _Words(BaseModel):
     labels: list[list[NonNegativeInt]]
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Make objects without looking for garbage meanwhile: of a million lists that takes a second.
+
+    They are no garbage, and Python looks through all of them, and all of torch, several times.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def _read_items(path: Path, segment: Segment) -> _Words:
     try:
-        words = _Words.model_validate_json(path.read_bytes())
+        with _uncollected():
+            words = _Words.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise damaged(path.name, first_error(error)) from error
     highest = max(chain.from_iterable(words.labels), default=-1)
