@@ -4,7 +4,7 @@ Both kinds are made of vectors that a random rotation has turned: after it every
 as large as any other, whatever network made them.
 
 ``int8``: one byte a component. Items v and queries q have codes z and y, whole numbers, whose
-products are exact. With the rotation R and the scales s and r
+products are whole numbers too. With the rotation R and the scales s and r
 
     v = R'z / s + e,     Rq = y / r + d
     |q.v - y.z / (r s)| = |q.e + d.z / s| <= |q| max|e| + |d| max|z| / s     (Cauchy and Schwarz)
@@ -122,9 +122,9 @@ class Codes:
             else:
                 whole = np.clip(np.rint(turned * np.float32(self.scale)), -LARGEST, LARGEST)
                 self._codes.add(whole)
-                back = whole.astype(np.float64) @ self._matrix / self.scale
-                lengths = np.linalg.norm(whole, axis=1) / self.scale
-                errors = np.linalg.norm(block - back, axis=1)
+                codes = whole.astype(np.float64) / self.scale
+                lengths = np.linalg.norm(codes, axis=1)
+                errors = np.linalg.norm(block - codes @ self._matrix, axis=1)
                 self.error = max(self.error, float(errors.max(initial=0.0)))
                 self.length = max(self.length, float(lengths.max(initial=0.0)))
         self.index.ntotal = len(self)

@@ -256,7 +256,7 @@ class FaissStore(VectorStore):
         facts, ids = read_facts(path, everything=not mapped)
         try:
             index = _faiss().read_index(str(path), _faiss().IO_FLAG_MMAP_IFC if mapped else 0)
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:  # a damaged length may ask for all memory
             path.stat()  # raises FileNotFoundError if it was removed meanwhile; faiss does not
             raise ValueError(
                 f"{path.name} must be an index this version of faiss reads; it does not. "
