@@ -230,7 +230,8 @@ def main() -> None:
     for row in rows:
         ratio = 1 / max(row["search_over_numpy"], 1e-5)
         print(f"{row['store']} of {row['items']:,}: {ratio:.2f} times the speed of numpy")
-    keep(arguments, f"catalogue-{dimensions}", rows)
+    others = "" if arguments.a_class == 20 else f"-class-{arguments.a_class}"
+    keep(arguments, f"catalogue-{dimensions}{others}", rows)
 
 
 if __name__ == "__main__":
