@@ -65,6 +65,7 @@ bench: setup ## measure losses, evaluation, decoding, the catalogue and executor
 	$(BIN)/python benchmarks/bench_decoding.py
 	$(BIN)/python benchmarks/bench_index.py --rounds 7
 	$(BIN)/python benchmarks/bench_catalogue.py
+	$(BIN)/python benchmarks/bench_waiting.py
 	$(BIN)/python benchmarks/bench_serve.py
 	$(BIN)/python benchmarks/bench_executors.py --nap 12
 	$(BIN)/python benchmarks/bench_cluster.py

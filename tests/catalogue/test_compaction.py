@@ -68,7 +68,7 @@ def files_with(folder, marks):
     return {path.name for path, content in found if any(mark in content for mark in marks)}
 
 
-@pytest.mark.parametrize("kind", ["flat", "ivf", "hnsw"])
+@pytest.mark.parametrize("kind", ["flat", "ivf", "hnsw", "int8", "binary"])
 def test_no_file_has_a_trace_of_a_removed_item(lost_run, tmp_path, kind):
     folder, name = tmp_path / "index", "class1/4.jpg"
     build(lost_run, photos(tmp_path / "photos", 12), folder, kind=kind)

@@ -10,11 +10,14 @@ import pytest
 from glyph_catalogue import add, build, opened, remove, write_glyphs
 
 from weiss.catalogue import faiss_store, store_table
+from weiss.catalogue.codes import Codes
 from weiss.catalogue.faiss_store import FaissStore
 from weiss.catalogue.milvus_store import MilvusStore
+from weiss.catalogue.open_file import OpenFile
+from weiss.catalogue.records import DamagedIndexError
 
 D = 24
-KINDS = ("flat", "ivf", "hnsw")
+KINDS = ("flat", "ivf", "hnsw", "int8", "binary")
 
 
 def embeddings(count, dimension=D, seed=0, spread=0.5, classes=None):
@@ -174,7 +177,9 @@ def test_what_is_no_embedding_is_refused(entry, length):
 
 
 @pytest.mark.parametrize(
-    ("kind", "mapped"), [("flat", True), ("ivf", False), ("ivf", True), ("hnsw", False)]
+    ("kind", "mapped"),
+    [("flat", True), ("ivf", False), ("ivf", True), ("hnsw", False)]
+    + [(kind, mapped) for kind in ("int8", "binary") for mapped in (False, True)],
 )
 def test_a_saved_store_is_the_same_store(tmp_path, kind, mapped):
     vectors, queries = embeddings(300), embeddings(20, seed=1)
@@ -304,7 +309,10 @@ def test_a_store_is_exact_until_it_is_large(monkeypatch):
     np.testing.assert_array_equal(store.contents()[1], vectors)
 
 
-@pytest.mark.parametrize(("kind", "spread"), [("ivf", 0.1), ("ivf", 3.0), ("hnsw", 0.5)])
+@pytest.mark.parametrize(
+    ("kind", "spread"),
+    [("ivf", 0.1), ("ivf", 3.0), ("hnsw", 0.5), ("binary", 0.1), ("binary", 3.0)],
+)
 def test_an_approximate_store_keeps_its_promise_for_new_queries(kind, spread):
     """From tight classes to a sphere without any structure; k inside and beyond what was set."""
     vectors = embeddings(3000, spread=spread)
@@ -333,7 +341,7 @@ def test_a_store_that_grows_into_other_clusters_measures_again():
     assert np.mean(found >= exact[:, :1] - 1e-6) >= 0.98
 
 
-@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
+@pytest.mark.parametrize("kind", ["ivf", "hnsw", "int8", "binary"])
 def test_a_store_comes_out_the_same_every_time(tmp_path, kind):
     vectors = embeddings(1500)
     for name in "ab":
@@ -371,6 +379,119 @@ def test_another_thread_may_search_while_torch_works():
     for answer in answers:
         np.testing.assert_array_equal(answer[0], wanted[0])
     assert torch.get_num_threads() == threads
+
+
+# faiss with codes: bounds, vectors that stay in the file, what does not fit.
+
+
+def hard_sets(dimension=48, count=1500):
+    """Yield sets on which codes err most, or where many items lie inside of their slack."""
+    rng = np.random.default_rng(5)
+
+    def unit(rows):
+        return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+    centre = unit(rng.standard_normal((1, dimension)))
+    noise = rng.standard_normal((count, dimension))
+    yield "one cluster narrower than the slack", unit(centre + 1e-3 * noise)
+    yield "copies, moved by a rounding", unit(np.repeat(unit(noise[:30]), 50, 0) + 1e-7 * noise)
+    yield "copies", np.repeat(unit(noise[:30]), 50, axis=0)
+    yield "axes", np.eye(dimension, dtype=np.float32)[rng.integers(dimension, size=count)]
+    yield "denormal parts", unit(np.concatenate([noise[:, :4], 1e-40 * noise[:, 4:]], axis=1))
+    yield "a sphere without structure", unit(noise)
+    yield "two opposite points", unit(np.sign(noise[:, :1]) * centre + 1e-4 * noise)
+
+
+HARD = dict(hard_sets())
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_int8_codes_give_the_exact_answer_however_the_items_lie(name):
+    vectors, rng = HARD[name], np.random.default_rng(7)
+    drawn = embeddings(12, vectors.shape[1], seed=1)
+    queries = np.concatenate([drawn, vectors[rng.integers(len(vectors), size=28)]])
+    store = faiss_of(np.arange(len(vectors)), vectors, kind="int8")
+    truth = np.sort(queries.astype(np.float64) @ vectors.T.astype(np.float64), axis=1)[:, ::-1]
+    for k in (1, 10, 150):
+        found, similarities = store.search(queries, k)
+        exact = np.take_along_axis(
+            queries.astype(np.float64) @ vectors.T.astype(np.float64), found, 1
+        )
+        np.testing.assert_allclose(exact, truth[:, :k].clip(-1, 1), atol=5e-7)
+        np.testing.assert_allclose(similarities, exact.clip(-1, 1), atol=5e-7)
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_no_cosine_differs_from_its_int8_code_by_more_than_the_slack(name):
+    vectors = HARD[name]
+    codes = Codes.make("int8", vectors[:700], None)
+    codes.add(vectors[:700])
+    codes.add(vectors[700:])
+    queries = np.concatenate([embeddings(30, vectors.shape[1], seed=1), vectors[::100]])
+    places, similarities, slack = codes.search(queries, len(vectors))
+    cosines = queries.astype(np.float64) @ vectors.T.astype(np.float64)
+    wrong = np.abs(np.take_along_axis(cosines, places, 1) - similarities)
+    assert (wrong <= slack[:, None]).all()
+    assert (slack < 0.05).all()
+
+
+def test_items_outside_of_the_range_of_int8_codes_are_found_too():
+    """The scale is set by the first items; later ones may have larger components."""
+    vectors = embeddings(400)
+    store = faiss_of(np.arange(400), vectors, kind="int8")
+    error = store._coded.codes.error
+    turn = store._coded.codes._matrix[:5].astype(np.float32)  # all of it in one component
+    store.add(np.arange(400, 405), turn)
+    assert store._coded.codes.error > 10 * error
+    found, similarities = store.search(np.concatenate([turn, vectors[:20]]), 3)
+    assert found[:, 0].tolist() == [*range(400, 405), *range(20)]
+    np.testing.assert_allclose(similarities[:, 0], 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["int8", "binary"])
+def test_a_mapped_store_with_codes_reads_the_vectors_of_candidates_alone(
+    tmp_path, kind, monkeypatch
+):
+    vectors = embeddings(4000)
+    store = faiss_of(np.arange(4000), vectors, kind=kind)
+    store.save(tmp_path / "a.faiss")
+    again = FaissStore.load(tmp_path / "a.faiss", mapped=True)
+    read, real = [], OpenFile.read
+    monkeypatch.setattr(OpenFile, "read", lambda *given: read.append(given[2]) or real(*given))
+    queries = embeddings(20, seed=1)
+    np.testing.assert_array_equal(again.search(queries, 10)[0], store.search(queries, 10)[0])
+    assert 10 * 20 <= sum(read) / (4 * D) <= 20 * 4000 / 4
+    again.search(queries, 4000)
+    assert sum(read) / (4 * D) >= 20 * 4000
+
+
+@pytest.mark.parametrize("kind", ["int8", "binary"])
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_store_with_codes_whose_file_is_cut_off_is_damaged(tmp_path, kind, mapped):
+    path = tmp_path / "a.faiss"
+    faiss_of(np.arange(400), embeddings(400), kind=kind).save(path)
+    store = FaissStore.load(path, mapped=mapped)
+    with path.open("rb+") as file:
+        file.truncate(path.stat().st_size // 3)
+    with pytest.raises(DamagedIndexError, match="It was cut off while it was open"):
+        store.search(embeddings(3, seed=1), 400)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        *[(kind, {"index_bytes": at}) for kind in ("int8", "binary") for at in (0, 2**60)],
+        *[("int8", {"kind": "binary"}), ("binary", {"kind": "int8"}), ("int8", {"scale": 0.0})],
+        *[("int8", {"kind": "flat"}), ("flat", {"kind": "int8"}), ("ivf", {"kind": "binary"})],
+    ],
+)
+def test_facts_that_do_not_fit_the_codes_are_refused(tmp_path, monkeypatch, kind, change):
+    store = faiss_of(np.arange(90), embeddings(90), kind=kind)
+    real = faiss_store.json.dumps
+    monkeypatch.setattr(faiss_store.json, "dumps", lambda facts: real(facts | change))
+    store.save(tmp_path / "a.faiss")
+    with pytest.raises(DamagedIndexError, match="a.faiss of the index is damaged"):
+        FaissStore.load(tmp_path / "a.faiss")
 
 
 # Milvus: names, addresses, persistence.

@@ -59,6 +59,17 @@ def test_a_search_in_100_000_items_takes_20_ms_at_most_and_finds_98_percent(tmp_
     assert float(row["recall_at_10"]) >= 0.98
 
 
+@pytest.mark.slow
+def test_codes_are_exact_or_take_a_fifth_of_the_time_of_the_float32_product(tmp_path):
+    options = ["--stores", "int8,binary", "--sizes", "100000", "--dimensions", "512"]
+    int8, binary = rows_of("catalogue", *options, out=tmp_path)
+    assert (int8["store"], binary["store"]) == ("int8", "binary")
+    assert float(int8["exact"]) == 1
+    assert float(int8["search_over_product"]) < 1
+    assert float(binary["recall_at_10"]) >= 0.98
+    assert float(binary["search_over_product"]) <= 0.2
+
+
 @pytest.mark.parametrize("is_swapped", [False, True])
 def test_an_answer_to_somebody_else_is_an_error_of_the_server(monkeypatch, is_swapped):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))

@@ -115,7 +115,7 @@ def build_index(
         nested: as for `weiss.data.Assembly`: every folder that holds images is a class.
         class_name: the class of all items of a folder without subfolders.
         store: ``"faiss"``, or ``"milvus:ADDRESS"``.
-        kind: of a faiss index: auto, flat, ivf, hnsw.
+        kind: of a faiss index: auto, flat, int8, binary, ivf, hnsw.
         batch_size: pictures of a forward pass; the recipe's by default.
         device: where to embed.
         num_workers: decoding processes; one for each core by default.

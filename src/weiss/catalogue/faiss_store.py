@@ -6,12 +6,18 @@ lists. IVF was chosen over a graph (HNSW) by ``benchmarks/bench_catalogue.py``: 
 times faster, and the result is deterministic. A graph is an option. A store only grows: without
 some of its items it is another one. Files of before 0.2 have places of removed items, with id -1.
 
+Two kinds keep small codes for the search, and compare the float32 vectors of few candidates, which
+are read from the file (`weiss.catalogue.codes`): ``int8`` is exact, ``binary`` approximate.
+
 The effort of an approximate search is raised until its recall on a sample of the store's own items,
 each without itself, reaches `AIM`. Effort and recall are kept in the file.
 
 The file, in an order that lets faiss read or map its part (it ignores what follows):
 
-    faiss's part | ids, int64 | facts, JSON | three lengths, SHA-256 twice, MARK
+    faiss's part | vectors, float32, beside codes | ids, int64 | facts, JSON | three lengths,
+    SHA-256 twice, MARK
+
+The first of the lengths is that of faiss's part and the vectors together.
 
 The first checksum covers everything. The second covers ids, facts and the beginning of faiss's
 part: it is compared when a file is mapped, which must not read gigabytes.
@@ -27,17 +33,26 @@ import hashlib
 import json
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    ValidationError,
+)
 
 from weiss._base.arrays import Array
 from weiss._base.checks import one_of
 from weiss._base.files import replacing
+from weiss.catalogue.coded_vectors import CodedVectors
+from weiss.catalogue.codes import CODED
 from weiss.catalogue.open_file import OpenFile
 from weiss.catalogue.records import damaged
 from weiss.catalogue.stores import ROUNDING, VectorStore, best_first, refuse_known, unit_vectors
@@ -49,7 +64,8 @@ PROMISE, AIM = 0.98, 0.99
 SAMPLE, DEPTHS = 500, (10, 100)
 """Items that measure the recall, and the k for which the search effort is set."""
 CLASSES = {"flat": "IndexFlatIP", "ivf": "IndexIVFFlat", "hnsw": "IndexHNSWFlat"}
-"""The kinds of an index, and faiss's name of each."""
+"""The kinds of an index that has the vectors themselves, and faiss's name of each."""
+KINDS = (*CLASSES, *CODED)
 LINKS, CONSTRUCTION = 32, 80
 """The HNSW graph: M and efConstruction."""
 CANDIDATES = (32, 4096)
@@ -71,7 +87,8 @@ class FaissStore(VectorStore):
 
     Args:
         dimension: D.
-        kind: ``"flat"`` is exact, ``"ivf"`` and ``"hnsw"`` are not; ``"auto"`` is flat, then ivf.
+        kind: ``"flat"`` and ``"int8"`` are exact, ``"binary"``, ``"ivf"`` and ``"hnsw"`` are not;
+            ``"auto"`` is flat, then ivf.
 
     Example:
         >>> store = FaissStore(2)
@@ -88,12 +105,13 @@ class FaissStore(VectorStore):
         self.dimension, self._wanted, self.kind = dimension, kind, "flat"
         self._file: OpenFile | None = None
         self._ids: Array
+        self._coded: CodedVectors | None
         self._rebuild(np.empty(0, np.int64), np.empty((0, self.dimension), np.float32))
 
     @classmethod
     def checked_address(cls, address: str, home: Path, kind: str) -> str:
         """Return the address, ``faiss``; check the kind."""
-        one_of("--kind", kind, ("auto", *CLASSES), "weiss index")
+        one_of("--kind", kind, ("auto", *KINDS), "weiss index")
         return address
 
     @classmethod
@@ -149,6 +167,8 @@ class FaissStore(VectorStore):
 
     def contents(self) -> tuple[Array, Array]:
         """Return a copy of all ids int64 ``(n,)`` and vectors float32 ``(n, D)``."""
+        if self._coded is not None:
+            return self._ids.copy(), self._coded.vectors()
         if self.kind == "ivf":  # from a place to its list
             self._index.make_direct_map()
         vectors = self._index.reconstruct_n(0, len(self._ids))
@@ -163,11 +183,24 @@ class FaissStore(VectorStore):
         if self.kind == "flat":
             why = f" (below {EXACT_BELOW:,} items that is fast)" if self._wanted == "auto" else ""
             return f"faiss flat: exact search over {items}{why}"
+        compared = 0 if self._coded is None else self._coded.candidate_count(10)
+        if self._coded is not None and self.kind == "int8":
+            share = next(iter(self._coded.settled.values()), 1.0)
+            return (
+                f"faiss int8: exact search over {items}: codes of a byte a component, vectors of "
+                f"{compared:,} candidates for 10 neighbours; {share:.3f} of its own items need no "
+                "more"
+            )
         why = "as was asked for"
-        if self.kind == "hnsw":
+        if self.kind == "binary":
+            read = (
+                f"codes of a bit a component, {self._effort(10):,} of {self._num_lists():,} lists "
+                f"read, vectors of {compared:,} candidates for 10 neighbours"
+            )
+        elif self.kind == "hnsw":
             read = f"{LINKS} links an item, {self._effort(10):,} candidates for 10 neighbours"
         else:
-            read = f"{self._effort(10):,} of {self._index.nlist:,} lists read for 10 neighbours"
+            read = f"{self._effort(10):,} of {self._num_lists():,} lists read for 10 neighbours"
         if self._wanted == "auto":
             why = f"from {EXACT_BELOW:,} items on, since it is built faster than a graph"
         measured = "recall not measured"
@@ -189,6 +222,10 @@ class FaissStore(VectorStore):
         }
         with replacing(path) as temporary:
             _faiss().write_index(self._index, str(temporary))
+            if self._coded is not None:
+                facts |= {"index_bytes": temporary.stat().st_size, **self._coded.facts()}
+                with temporary.open("ab") as file:
+                    self._coded.write(file)
             size = temporary.stat().st_size
             tail = self._ids.astype("<i8").tobytes()
             words = json.dumps(facts).encode()
@@ -219,7 +256,7 @@ class FaissStore(VectorStore):
         facts, ids = read_facts(path, everything=not mapped)
         try:
             index = _faiss().read_index(str(path), _faiss().IO_FLAG_MMAP_IFC if mapped else 0)
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:  # a damaged length may ask for all memory
             path.stat()  # raises FileNotFoundError if it was removed meanwhile; faiss does not
             raise ValueError(
                 f"{path.name} must be an index this version of faiss reads; it does not. "
@@ -230,11 +267,14 @@ class FaissStore(VectorStore):
                 f"{path.name} must hold vectors of {dimension} dimensions; it holds {index.d}. "
                 "It belongs to another model: make the index again."
             )
-        if type(index).__name__ != CLASSES[facts["kind"]]:
-            raise damaged(path.name, f"it must be {facts['kind']}; it is {type(index).__name__}")
+        kind, coded = facts["kind"], None
+        if kind in CODED:
+            coded = CodedVectors.of_file(kind, index, OpenFile(path), path.name, len(ids), facts)
+        elif type(index).__name__ != CLASSES[kind]:
+            raise damaged(path.name, f"it must be {kind}; it is {type(index).__name__}")
         store = cls.__new__(cls)
-        store.dimension, store.kind, store._wanted = index.d, facts["kind"], facts["wanted"]
-        store._index, store._ids = index, ids
+        store.dimension, store.kind, store._wanted = index.d, kind, facts["wanted"]
+        store._index, store._ids, store._coded = index, ids, coded
         store._file = OpenFile(path) if mapped else None
         store._built, store._changed = facts["built"], facts["changed"]
         store._efforts, store._recalls = facts["efforts"], facts["recalls"]
@@ -248,10 +288,14 @@ class FaissStore(VectorStore):
         self._built, self._changed = len(ids), 0
         self._efforts: dict[int, int] = {}
         self._recalls: dict[int, float] = {}
-        if self.kind == "flat":
-            self._index: Any = _faiss().IndexFlatIP(self.dimension)
+        self._coded = None
+        if self.kind in CODED:
+            self._coded = CodedVectors.make(self.kind, vectors, trained_lists)
+            self._index: Any = self._coded.codes.index
+        elif self.kind == "flat":
+            self._index = _faiss().IndexFlatIP(self.dimension)
         elif self.kind == "ivf":
-            self._index = _trained_lists(vectors)
+            self._index = trained_lists(_faiss().IndexIVFFlat, vectors)
         else:
             product = _faiss().METRIC_INNER_PRODUCT
             self._index = _faiss().IndexHNSWFlat(self.dimension, LINKS, product)
@@ -270,7 +314,9 @@ class FaissStore(VectorStore):
     def _put(self, ids: Array, vectors: Array) -> None:
         """Give vectors ``(n, D)`` to faiss, at the places after the last."""
         first = len(self._ids)
-        if self.kind == "ivf":
+        if self._coded is not None:
+            self._coded.add(vectors)
+        elif self.kind == "ivf":
             self._index.add_with_ids(vectors, np.arange(first, first + len(ids)))
         elif self.kind == "hnsw":
             # With several threads the order of the links would be random.
@@ -296,7 +342,7 @@ class FaissStore(VectorStore):
         """Rebuild the index or measure its effort again, if enough was added."""
         self._changed += added
         size = len(self)
-        is_outgrown = self.kind == "ivf" and size > 2 * self._built
+        is_outgrown = self.kind in ("ivf", "binary") and size > 2 * self._built
         if self._kind_for(size) != self.kind or is_outgrown:
             self._rebuild(*self.contents())
         elif self.kind != "flat" and 10 * self._changed > size:
@@ -315,6 +361,8 @@ class FaissStore(VectorStore):
         if self.kind == "flat":
             similarities, places = self._index.search(queries, k)
             return places, similarities
+        if self._coded is not None:
+            return self._coded.nearest(queries, k, effort)
         selected: dict[str, Any] = {}
         if self.kind == "ivf":
             limit = self._index.nlist
@@ -342,39 +390,49 @@ class FaissStore(VectorStore):
         if self.kind == "flat" or not depths:
             return
         rows = sample(len(vectors), SAMPLE)
+        if self._coded is not None and self.kind == "int8":
+            self._coded.set_candidates(vectors[rows], depths, AIM)
+            return
         # An item is its own nearest neighbour: the k-th other has rank k + 1.
         worst = similarity_at(vectors[rows], vectors, [depth + 1 for depth in depths])
+
+        def recall(k: int, found: tuple[Array, Array]) -> float:
+            return recall_of_items(rows, worst[k + 1], k, *found)
+
+        if self._coded is not None:
+            of_both = self._coded.set_lists(vectors[rows], depths, AIM, recall)
+            self._efforts, self._recalls = of_both
+            return
         effort, limit = (1, self._index.nlist) if self.kind == "ivf" else CANDIDATES
         for depth in depths:
             while True:
-                share = self._recall_of_items(rows, vectors, worst[depth + 1], depth, effort)
+                share = recall(depth, self._nearest(vectors[rows], depth + 1, effort))
                 self._efforts[depth], self._recalls[depth] = effort, share
                 if share >= AIM or effort >= limit:
                     break
                 effort = min(limit, max(effort + 1, effort * 3 // 2))
 
-    def _recall_of_items(
-        self, rows: Array, vectors: Array, worst: Array, k: int, effort: int
-    ) -> float:
-        """Return the share of the k nearest items that items as queries find.
-
-        An item as similar as the k-th nearest, ``worst`` ``(q,)``, is one of them: copies count.
-        """
-        places, similarities = self._nearest(vectors[rows], k + 1, effort)
-        is_right = (places != rows[:, None]) & (similarities >= worst[:, None] - ROUNDING)
-        return float(np.minimum(is_right.sum(1), k).mean() / k)
+    def _num_lists(self) -> int:
+        return int(self._index.nlist) if self._coded is None else self._coded.codes.num_lists
 
 
 class _Facts(BaseModel):
     """The facts in the file of a store."""
 
     model_config = ConfigDict(allow_inf_nan=False)
-    kind: Literal["flat", "ivf", "hnsw"]
-    wanted: Literal["auto", "flat", "ivf", "hnsw"]
+    kind: Literal["flat", "ivf", "hnsw", "int8", "binary"]
+    wanted: Literal["auto", "flat", "ivf", "hnsw", "int8", "binary"]
     built: NonNegativeInt
     changed: NonNegativeInt
     efforts: dict[PositiveInt, PositiveInt]
     recalls: dict[PositiveInt, float]
+    # Of kinds with codes; files of before have none of these.
+    candidates: dict[PositiveInt, PositiveInt] = {}
+    settled: dict[PositiveInt, float] = {}
+    index_bytes: NonNegativeInt = 0
+    scale: float = 0.0
+    error: NonNegativeFloat = 0.0
+    length: NonNegativeFloat = 0.0
 
 
 def _faiss() -> Any:
@@ -384,17 +442,36 @@ def _faiss() -> Any:
     return faiss
 
 
-def _trained_lists(vectors: Array) -> Any:
-    """Return an empty IVF index with centres found from a sample of vectors ``(n, D)``."""
+def trained_lists(kind: Any, vectors: Array, turn: Callable[[Array], Array] | None = None) -> Any:
+    """Return an empty inverted file with centres found from a sample of vectors ``(n, D)``.
+
+    ``kind`` is faiss's class of it. With ``turn`` its vectors are the turned ones.
+    """
     dimension = vectors.shape[1]
     # 2 sqrt(n) lists: comparing the centres costs about as much as reading a list or two.
     lists = max(1, min(round(2 * math.sqrt(len(vectors))), len(vectors)))
     centres = _faiss().IndexFlatIP(dimension)
-    index = _faiss().IndexIVFFlat(centres, dimension, lists, _faiss().METRIC_INNER_PRODUCT)
+    index = kind(centres, dimension, lists, _faiss().METRIC_INNER_PRODUCT)
     index.cp.spherical, index.cp.niter, index.cp.seed = True, 10, 0
     index.cp.min_points_per_centroid = 1  # prints a warning otherwise
-    index.train(vectors[sample(len(vectors), 64 * lists)])
+    some = vectors[sample(len(vectors), 64 * lists)]
+    index.train(some if turn is None else turn(some))
     return index
+
+
+def recall_of_items(rows: Array, worst: Array, k: int, places: Array, similarities: Array) -> float:
+    """Return the share of the k nearest items that items as queries have found.
+
+    Args:
+        rows: the places ``(q,)`` of the queries.
+        worst: the similarity ``(q,)`` of the k-th nearest other item. One as similar is one of
+            them: copies count.
+        k: how many were to be found.
+        places: what was found, ``(q, k + 1)``.
+        similarities: of what was found, ``(q, k + 1)``.
+    """
+    is_right = (places != rows[:, None]) & (similarities >= worst[:, None] - ROUNDING)
+    return float(np.minimum(is_right.sum(1), k).mean() / k)
 
 
 def sample(size: int, most: int) -> Array:
@@ -442,6 +519,7 @@ def read_facts(path: Path, *, everything: bool = True) -> tuple[dict[str, Any], 
         facts = _Facts.model_validate_json(words).model_dump()
     except ValidationError:
         raise refused from None
+    facts["vectors_end"] = size
     return facts, np.frombuffer(tail, "<i8").astype(np.int64)
 
 

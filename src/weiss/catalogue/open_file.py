@@ -23,9 +23,12 @@ class OpenFile:
 
     def read(self, start: int, count: int) -> bytes:
         """Return the bytes of a part that was inside; DamagedIndexError if it is cut off."""
-        with self._lock:
-            self._file.seek(start)
-            found = self._file.read(count)
+        if hasattr(os, "pread"):  # a fifth of the time
+            found = os.pread(self._file.fileno(), count, start)
+        else:
+            with self._lock:
+                self._file.seek(start)
+                found = self._file.read(count)
         if len(found) != count:
             raise self._cut_off()
         return found

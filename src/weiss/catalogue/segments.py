@@ -9,10 +9,13 @@ compared with their network, and become PNG when they are shown. Pillow is impor
 Dimensions: b items of a block, n items of a segment, D embedding size.
 """
 
+import gc
 import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -306,11 +309,20 @@ class Items:
 
     def by_class(self) -> dict[str, Array]:
         """Return the sorted ids of each class that has items, classes by name."""
-        found: dict[str, list[int]] = {}
-        for id, segment, row in self:
-            for label in segment.labels[row]:
-                found.setdefault(segment.class_names[label], []).append(id)
-        return {name: np.array(found[name], dtype=np.int64) for name in sorted(found)}
+        number: dict[str, int] = {}  # arrays, because a loop over a million items takes a second
+        ids, classes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for segment, rows in zip(self._segments, self._rows, strict=True):
+            known = np.array(
+                [number.setdefault(name, len(number)) for name in segment.class_names], np.int64
+            )
+            labels = [segment.labels[row] for row in rows.tolist()]
+            ids.append(np.repeat(segment.ids[rows], list(map(len, labels))))
+            classes.append(known[np.fromiter(chain.from_iterable(labels), np.int64)])
+        every, of_class = np.concatenate(ids), np.concatenate(classes)
+        order = np.argsort(of_class, kind="stable")
+        ends = np.cumsum(np.bincount(of_class, minlength=len(number)))
+        parts = np.split(every[order], ends[:-1]) if number else []
+        return {name: parts[number[name]] for name in sorted(number) if len(parts[number[name]])}
 
     def labels(self, class_names: Iterable[str]) -> Array:
         """Return the position of each item's class in ``class_names``, int64 ``(n,)``.
@@ -422,12 +434,28 @@ class _Words(BaseModel):
     columns: dict[Text, list[_Value]] = {}
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Make objects without looking for garbage meanwhile: of a million lists that takes a second.
+
+    They are no garbage, and Python looks through all of them, and all of torch, several times.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def _read_items(path: Path, segment: Segment) -> _Words:
     try:
-        words = _Words.model_validate_json(path.read_bytes())
+        with _uncollected():
+            words = _Words.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise damaged(path.name, first_error(error)) from error
-    highest = max((max(each, default=-1) for each in words.labels), default=-1)
+    highest = max(chain.from_iterable(words.labels), default=-1)
     lengths = {len(words.names), len(words.labels), *map(len, words.columns.values())}
     if lengths != {segment.count} or highest >= len(words.classes):
         raise damaged(path.name, "it does not fit the manifest")

@@ -97,7 +97,10 @@ class VectorStore(ABC):
 
     @abstractmethod
     def add(self, ids: Array, vectors: Array) -> None:
-        """Add items: ids int64 ``(n,)``, new to the store; vectors ``(n, D)`` of unit length."""
+        """Add items: ids int64 ``(n,)``, new to the store; vectors ``(n, D)`` of unit length.
+
+        A store may keep the array of the vectors, which must not change afterwards.
+        """
 
     @abstractmethod
     def search(self, queries: Array, k: int) -> tuple[Array, Array]:

@@ -120,7 +120,10 @@ def index(
     ] = "faiss",
     kind: Annotated[
         str,
-        typer.Option(help="auto, flat (exact), ivf or hnsw; auto is exact below 100,000 items."),
+        typer.Option(
+            help="auto, flat (exact), int8 (exact, a quarter of the memory), binary (a 32nd), ivf, "
+            "hnsw; auto is exact below 100,000 items."
+        ),
     ] = "auto",
     false_match_rate: Annotated[
         float, typer.Option(help="The share of impostors that may find a match, for the threshold.")
