@@ -116,8 +116,7 @@ class MeanFieldRestMultiSimilarityLoss(MeanFieldLoss):
     """Multi-similarity of one class against the rest, with mean fields; contains ProxyAnchor.
 
     The defaults were chosen on held-out classes of CUB and Cars (docs/one_loss.md). From random
-    weights softer ones train better: the recipe ``glyphs`` has alpha 2, beta 20, delta 0.3 and
-    margin 0.
+    weights softer ones train better: on glyphs alpha 2, beta 20, delta 0.3 and margin 0.
 
     Args:
         num_classes: C, the number of training classes.
