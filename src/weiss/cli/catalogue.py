@@ -175,7 +175,10 @@ def index(
             print(f"{out}: {found}")
         return
     from weiss._base.interrupts import StoppedError
+    from weiss._base.memory import keep_freed_memory
     from weiss.catalogue import add_items, compact_index, remove_items
+
+    keep_freed_memory()
 
     common: dict[str, Any] = {"device": device, "quiet": quiet}
     embedding: dict[str, Any] = {"root": root, "split": split, "batch_size": batch_size}

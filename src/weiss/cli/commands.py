@@ -202,12 +202,15 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train; the text is `RECIPE_HELP`."""
+    from weiss._base.memory import keep_freed_memory
     from weiss._base.processes import is_main_process, leave_process_group
     from weiss.runs import overrides_from, recipe_from
     from weiss.runs.frozen import frozen_settings, is_frozen_by_default
     from weiss.runs.overrides import SHORT, with_options
     from weiss.training import train as train_one
     from weiss.training import train_seeds
+
+    keep_freed_memory()
 
     for name, given in (("--seeds", seeds), ("--workers", workers)):
         if given < 1:
@@ -345,12 +348,15 @@ def evaluate(
     import tempfile
     from contextlib import ExitStack
 
+    from weiss._base.memory import keep_freed_memory
     from weiss.data import DATASETS
     from weiss.data.object_storage import is_address
     from weiss.runs import Run, overrides_from, pretrained_run, recipe_from_dict
     from weiss.runs.card import not_trained
     from weiss.runs.dimension import at_dimension
     from weiss.training import evaluate_run
+
+    keep_freed_memory()
 
     changes = overrides_from(overrides or ())
     changes |= {"data.allow_missing": True} if allow_missing else {}

@@ -77,7 +77,10 @@ def embed(
             "--backbone, --weights and --pooling must be left out with RUN, whose network embeds."
         )
     from weiss._base.interrupts import StoppedError
+    from weiss._base.memory import keep_freed_memory
     from weiss.catalogue import embed_images
+
+    keep_freed_memory()
 
     options: dict[str, Any] = {"root": root, "split": split, "nested": nested, "quiet": quiet}
     options |= {"class_name": class_name, "shard_items": shard_items, "batch_size": batch_size}
