@@ -174,7 +174,7 @@ def test_residuals_are_those_of_the_runs():
     ]
     first, second, third, soft = cars
     assert f"is {first} on Cars, of ProxyAnchor {second}, of MFCWMS {third}:" in text
-    assert f"With the soft setting it is {soft}, and" in text
+    assert f"With the soft setting (own samples alone) it is {soft}, and" in text
     default, best, home = (
         f"{float(row['residual']):.2f}"
         for name in (
