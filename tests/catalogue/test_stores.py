@@ -381,6 +381,23 @@ def test_another_thread_may_search_while_torch_works():
     assert torch.get_num_threads() == threads
 
 
+def test_what_pytorch_metric_learning_does_to_faiss_changes_nothing():
+    """Its import replaces methods of faiss, for good: hence a process of its own."""
+    program = """
+import numpy as np
+from faiss.contrib import torch_utils  # as pytorch_metric_learning.utils.inference does
+from weiss.catalogue.faiss_store import FaissStore
+rows = np.random.default_rng(0).normal(size=(3000, 16)).astype(np.float32)
+rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+for kind in ("flat", "ivf", "hnsw", "int8", "binary"):
+    store = FaissStore(16, kind=kind)
+    store.add(np.arange(3000), rows)
+    found = store.search(rows[:9], 3)[0]
+    assert (found[:, 0] == np.arange(9)).all(), kind
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 # faiss with codes: bounds, vectors that stay in the file, what does not fit.
 
 

@@ -61,9 +61,9 @@ class Codes:
     ) -> None:
         self.kind, self.index, self.scale = kind, index, scale
         self.error, self.length = error, length
-        self._turn = _faiss().downcast_VectorTransform(index.chain.at(0))
-        self._codes = _faiss().downcast_index(index.index)
-        matrix = _faiss().vector_to_array(self._turn.A).reshape(index.d, index.d)
+        self._turn = load_faiss().downcast_VectorTransform(index.chain.at(0))
+        self._codes = load_faiss().downcast_index(index.index)
+        matrix = load_faiss().vector_to_array(self._turn.A).reshape(index.d, index.d)
         self._matrix = matrix.astype(np.float64)
 
     @classmethod
@@ -74,17 +74,19 @@ class Codes:
         of faiss.
         """
         dimension = vectors.shape[1]
-        turn = _faiss().RandomRotationMatrix(dimension, dimension)
+        turn = load_faiss().RandomRotationMatrix(dimension, dimension)
         turn.init(0)
         scale = 0.0
         if kind == "int8":
             some = turn.apply(vectors[_sample(len(vectors), RANGE_SAMPLE)])
             scale = LARGEST / max(ROOM * float(np.abs(some).max(initial=0.0)), 1 / LARGEST)
-            number = _faiss().ScalarQuantizer.QT_8bit_direct_signed
-            codes = _faiss().IndexScalarQuantizer(dimension, number, _faiss().METRIC_INNER_PRODUCT)
+            number = load_faiss().ScalarQuantizer.QT_8bit_direct_signed
+            codes = load_faiss().IndexScalarQuantizer(
+                dimension, number, load_faiss().METRIC_INNER_PRODUCT
+            )
         else:
-            codes = lists(_faiss().IndexIVFRaBitQ, vectors, turn.apply)
-        return cls(kind, _faiss().IndexPreTransform(turn, codes), scale)
+            codes = lists(load_faiss().IndexIVFRaBitQ, vectors, turn.apply)
+        return cls(kind, load_faiss().IndexPreTransform(turn, codes), scale)
 
     @classmethod
     def of_file(
@@ -93,8 +95,8 @@ class Codes:
         """Return the codes that a file has; DamagedIndexError unless they are of this kind."""
         is_right = type(index).__name__ == "IndexPreTransform" and index.chain.size() == 1
         if is_right:
-            turn = _faiss().downcast_VectorTransform(index.chain.at(0))
-            codes = _faiss().downcast_index(index.index)
+            turn = load_faiss().downcast_VectorTransform(index.chain.at(0))
+            codes = load_faiss().downcast_index(index.index)
             is_right = type(codes).__name__ == CODED[kind] and codes.d == index.d
             is_right = is_right and (turn.d_in, turn.d_out) == (index.d, index.d)
             is_right = is_right and turn.A.size() == index.d**2 and (scale > 0 or kind != "int8")
@@ -118,10 +120,10 @@ class Codes:
             turned = self._turn.apply(block)
             if self.kind == "binary":
                 first = len(self)
-                self._codes.add_with_ids(turned, np.arange(first, first + len(block)))
+                method(self._codes, "add_with_ids")(turned, np.arange(first, first + len(block)))
             else:
                 whole = np.clip(np.rint(turned * np.float32(self.scale)), -LARGEST, LARGEST)
-                self._codes.add(whole)
+                method(self._codes, "add")(whole)
                 codes = whole.astype(np.float64) / self.scale
                 lengths = np.linalg.norm(codes, axis=1)
                 errors = np.linalg.norm(block - codes @ self._matrix, axis=1)
@@ -138,13 +140,14 @@ class Codes:
         """
         turned = queries.astype(np.float64) @ self._matrix.T
         if self.kind == "binary":
-            read = _faiss().IVFRaBitQSearchParameters(nprobe=min(lists, self.num_lists))
+            read = load_faiss().IVFRaBitQSearchParameters(nprobe=min(lists, self.num_lists))
             read.qb = QUERY_BITS
-            found = self._codes.search(turned.astype(np.float32), count, params=read)
+            search = method(self._codes, "search")
+            found = search(turned.astype(np.float32), count, params=read)
             return found[1], found[0], np.full(len(queries), np.inf)
         scale_q = LARGEST / np.maximum(np.abs(turned).max(axis=1, keepdims=True), 1 / LARGEST)
         whole = np.rint(turned * scale_q)
-        products, places = self._codes.search(whole.astype(np.float32), count)
+        products, places = method(self._codes, "search")(whole.astype(np.float32), count)
         missed = np.linalg.norm(turned - whole / scale_q, axis=1)
         # The sums of the products, and the cosine that is compared, are float32.
         rounding = 3 * self.index.d * FLOAT32 * (1 + self.length)
@@ -152,11 +155,20 @@ class Codes:
         return places, products / (scale_q * self.scale), slack
 
 
-def _faiss() -> Any:
+def load_faiss() -> Any:
     """Import faiss when it is needed: loading takes a while. Its types are incomplete."""
     import faiss
 
     return faiss
+
+
+def method(index: Any, name: str) -> Any:
+    """Return a method of a faiss index that takes numpy arrays.
+
+    ``faiss.contrib.torch_utils``, which pytorch-metric-learning imports, puts methods with fewer
+    arguments in their places, and keeps these under another name.
+    """
+    return getattr(index, f"{name}_numpy", None) or getattr(index, name)
 
 
 def _sample(size: int, most: int) -> Array:

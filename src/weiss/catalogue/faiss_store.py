@@ -52,7 +52,7 @@ from weiss._base.arrays import Array
 from weiss._base.checks import one_of
 from weiss._base.files import replacing
 from weiss.catalogue.coded_vectors import CodedVectors
-from weiss.catalogue.codes import CODED
+from weiss.catalogue.codes import CODED, load_faiss, method
 from weiss.catalogue.open_file import OpenFile
 from weiss.catalogue.records import damaged
 from weiss.catalogue.stores import ROUNDING, VectorStore, best_first, refuse_known, unit_vectors
@@ -221,7 +221,7 @@ class FaissStore(VectorStore):
             "recalls": self._recalls,
         }
         with replacing(path) as temporary:
-            _faiss().write_index(self._index, str(temporary))
+            load_faiss().write_index(self._index, str(temporary))
             if self._coded is not None:
                 facts |= {"index_bytes": temporary.stat().st_size, **self._coded.facts()}
                 with temporary.open("ab") as file:
@@ -255,7 +255,9 @@ class FaissStore(VectorStore):
         path = Path(path)
         facts, ids = read_facts(path, everything=not mapped)
         try:
-            index = _faiss().read_index(str(path), _faiss().IO_FLAG_MMAP_IFC if mapped else 0)
+            index = load_faiss().read_index(
+                str(path), load_faiss().IO_FLAG_MMAP_IFC if mapped else 0
+            )
         except (RuntimeError, MemoryError) as error:  # a damaged length may ask for all memory
             path.stat()  # raises FileNotFoundError if it was removed meanwhile; faiss does not
             raise ValueError(
@@ -293,12 +295,12 @@ class FaissStore(VectorStore):
             self._coded = CodedVectors.make(self.kind, vectors, trained_lists)
             self._index: Any = self._coded.codes.index
         elif self.kind == "flat":
-            self._index = _faiss().IndexFlatIP(self.dimension)
+            self._index = load_faiss().IndexFlatIP(self.dimension)
         elif self.kind == "ivf":
-            self._index = trained_lists(_faiss().IndexIVFFlat, vectors)
+            self._index = trained_lists(load_faiss().IndexIVFFlat, vectors)
         else:
-            product = _faiss().METRIC_INNER_PRODUCT
-            self._index = _faiss().IndexHNSWFlat(self.dimension, LINKS, product)
+            product = load_faiss().METRIC_INNER_PRODUCT
+            self._index = load_faiss().IndexHNSWFlat(self.dimension, LINKS, product)
             self._index.hnsw.efConstruction = CONSTRUCTION
         self._put(ids, vectors)
         self._set_effort(vectors)
@@ -317,17 +319,17 @@ class FaissStore(VectorStore):
         if self._coded is not None:
             self._coded.add(vectors)
         elif self.kind == "ivf":
-            self._index.add_with_ids(vectors, np.arange(first, first + len(ids)))
+            method(self._index, "add_with_ids")(vectors, np.arange(first, first + len(ids)))
         elif self.kind == "hnsw":
             # With several threads the order of the links would be random.
-            threads = _faiss().omp_get_max_threads()
-            _faiss().omp_set_num_threads(1)
+            threads = load_faiss().omp_get_max_threads()
+            load_faiss().omp_set_num_threads(1)
             try:
-                self._index.add(vectors)
+                method(self._index, "add")(vectors)
             finally:
-                _faiss().omp_set_num_threads(threads)
+                load_faiss().omp_set_num_threads(threads)
         else:
-            self._index.add(vectors)
+            method(self._index, "add")(vectors)
         self._ids = np.concatenate([self._ids, ids])
         self._note_ids()
 
@@ -359,27 +361,27 @@ class FaissStore(VectorStore):
     def _nearest(self, queries: Array, k: int, effort: int) -> tuple[Array, Array]:
         """Return places and similarities ``(q, k)``; all k are found if the store has k items."""
         if self.kind == "flat":
-            similarities, places = self._index.search(queries, k)
+            similarities, places = method(self._index, "search")(queries, k)
             return places, similarities
         if self._coded is not None:
             return self._coded.nearest(queries, k, effort)
         selected: dict[str, Any] = {}
         if self.kind == "ivf":
             limit = self._index.nlist
-            settings = _faiss().SearchParametersIVF(nprobe=min(effort, limit))
+            settings = load_faiss().SearchParametersIVF(nprobe=min(effort, limit))
         else:
             if self._bits is not None:
-                selected = {"sel": _faiss().IDSelectorBitmap(self._bits)}
+                selected = {"sel": load_faiss().IDSelectorBitmap(self._bits)}
             limit = len(self._ids)
             candidates = min(max(effort, k), limit)
-            settings = _faiss().SearchParametersHNSW(efSearch=candidates, **selected)
-        similarities, places = self._index.search(queries, k, params=settings)
+            settings = load_faiss().SearchParametersHNSW(efSearch=candidates, **selected)
+        similarities, places = method(self._index, "search")(queries, k, params=settings)
         short = np.flatnonzero(places[:, -1] < 0)
         if len(short) and effort < limit:
             places[short], similarities[short] = self._nearest(queries[short], k, 4 * effort)
         elif len(short):  # the graph is not connected: compare every vector
-            settings = _faiss().SearchParameters(**selected)
-            found = self._index.storage.search(queries[short], k, params=settings)
+            settings = load_faiss().SearchParameters(**selected)
+            found = method(self._index.storage, "search")(queries[short], k, params=settings)
             similarities[short], places[short] = found
         return places, similarities
 
@@ -435,13 +437,6 @@ class _Facts(BaseModel):
     length: NonNegativeFloat = 0.0
 
 
-def _faiss() -> Any:
-    """Import faiss when it is needed: loading takes a while. Its types are incomplete."""
-    import faiss
-
-    return faiss
-
-
 def trained_lists(kind: Any, vectors: Array, turn: Callable[[Array], Array] | None = None) -> Any:
     """Return an empty inverted file with centres found from a sample of vectors ``(n, D)``.
 
@@ -450,12 +445,12 @@ def trained_lists(kind: Any, vectors: Array, turn: Callable[[Array], Array] | No
     dimension = vectors.shape[1]
     # 2 sqrt(n) lists: comparing the centres costs about as much as reading a list or two.
     lists = max(1, min(round(2 * math.sqrt(len(vectors))), len(vectors)))
-    centres = _faiss().IndexFlatIP(dimension)
-    index = kind(centres, dimension, lists, _faiss().METRIC_INNER_PRODUCT)
+    centres = load_faiss().IndexFlatIP(dimension)
+    index = kind(centres, dimension, lists, load_faiss().METRIC_INNER_PRODUCT)
     index.cp.spherical, index.cp.niter, index.cp.seed = True, 10, 0
     index.cp.min_points_per_centroid = 1  # prints a warning otherwise
     some = vectors[sample(len(vectors), 64 * lists)]
-    index.train(some if turn is None else turn(some))
+    method(index, "train")(some if turn is None else turn(some))
     return index
 
 
