@@ -24,7 +24,8 @@ from weiss.catalogue.segments import Items
 from weiss.catalogue.stores import MOST, ROUNDING, best_first
 from weiss.data.list_columns import as_number
 
-CONDITION = re.compile(r"\s*([^=!<>]*[^=!<>\s])\s*(==|!=|<=|>=|=|<|>)(.*)", re.DOTALL)
+CONDITION = re.compile(r"([^=!<>]+)(==|!=|<=|>=|=|<|>)(.*)", re.DOTALL)
+"""No two parts of it can take the same letter, so that a text is refused in linear time."""
 COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "=": operator.eq,
     "!=": operator.ne,
@@ -62,14 +63,20 @@ class Condition:
             >>> Condition.parse("price<= 4.50")
             Condition(column='price', sign='<=', value='4.50')
         """
-        found = CONDITION.fullmatch(text)
-        if found is None or not found[3].strip() or len(text) > MOST_LETTERS:
+        if len(text) > MOST_LETTERS:
+            raise ConditionError(
+                f"a condition must have at most {MOST_LETTERS:,} letters; got {len(text):,}. "
+                "Shorten it."
+            )
+        found = CONDITION.fullmatch(text.strip())
+        if found is None or not found[1].strip() or not found[3].strip():
             raise ConditionError(
                 f"a condition must be a column, one of {' '.join(COMPARE)}, and a value, as "
-                f"{EXAMPLES}; got {in_short(text)!r}. On a command line put it in quotes."
+                f"{EXAMPLES}; got {in_short(text)!r}."
             )
+        column, sign, value = (part.strip() for part in found.groups())
         # Lists have their columns in small letters.
-        return cls(found[1].lower(), "=" if found[2] == "==" else found[2], found[3].strip())
+        return cls(column.lower(), "=" if sign == "==" else sign, value)
 
 
 @dataclass(frozen=True)
