@@ -19,9 +19,10 @@ import numpy as np
 
 from weiss._base.arrays import Array
 from weiss._base.checks import some, suggestion
-from weiss.catalogue.records import CLASS, damaged, in_short
+from weiss.catalogue.exact import nearest
+from weiss.catalogue.records import CLASS, in_short
 from weiss.catalogue.segments import Items
-from weiss.catalogue.stores import MOST, ROUNDING, best_first
+from weiss.catalogue.stores import best_first
 from weiss.data.list_columns import as_number
 
 CONDITION = re.compile(r"([^=!<>]+)(==|!=|<=|>=|=|<|>)(.*)", re.DOTALL)
@@ -201,20 +202,6 @@ class Filter:
 def nearest_of(items: Items, ids: Array, queries: Array, k: int) -> tuple[Array, Array]:
     """Compare queries ``(q, D)`` with all items of the sorted ids ``(m,)``: exact.
 
-    The result is that of `VectorStore.search`.
+    The result has the form of `VectorStore.search`.
     """
-    best_ids = np.empty((len(queries), 0), np.int64)
-    best_sims = np.empty((len(queries), 0), np.float32)
-    for some_ids, vectors in items.vectors_of(ids, ROWS_AT_ONCE):
-        sims = queries @ vectors.T
-        if not (np.abs(sims) <= MOST + ROUNDING).all():
-            raise damaged("a file of vectors", "one of them has not unit length")
-        sims = np.concatenate([best_sims, sims], axis=1)
-        of_sims = [best_ids, np.broadcast_to(some_ids, (len(queries), len(some_ids)))]
-        places = np.concatenate(of_sims, axis=1)
-        if sims.shape[1] > k:  # all that are as near as the k-th: ids decide between equal ones
-            kth = -np.partition(-sims, k - 1, axis=1)[:, k - 1 : k]
-            is_near = (sims >= kth).any(axis=0)
-            sims, places = sims[:, is_near], places[:, is_near]
-        best_ids, best_sims = (part[:, :k] for part in best_first(places, sims, sims.shape[1]))
-    return best_first(best_ids, best_sims, k)
+    return best_first(*nearest(items.vectors_of(ids, ROWS_AT_ONCE), queries, k), k)
