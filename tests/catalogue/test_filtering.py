@@ -17,9 +17,9 @@ from weiss.catalogue import (
     add_items,
     compact_index,
     embed_images,
+    filtering,
     remove_items,
 )
-from weiss.catalogue import filtering
 from weiss.catalogue import search as searching
 from weiss.catalogue.filtering import Condition, nearest_of
 from weiss.catalogue.gallery_page import write_gallery
@@ -173,7 +173,8 @@ def test_equal_items_come_by_their_ids_whatever_the_blocks(tmp_path):
         ("class<class1", ["= or !="]),
         ("price<cheap", ["price", "numbers", "'cheap'"]),
         ("price=cheap", ["numbers", "'cheap'"]),
-        ("code<7", ["24 of its values are text", "'000'"]),
+        ("price<12345678901234567", ["numbers", "at most 15 digits", "'12345678901234567'"]),
+        ("code<7", ["with 7", "its 24 values are text", "'000'", "as these are written"]),
         ("price", ["class=kiwi or price<5", "'price'"]),
         ("price<", ["a value"]),
         ("=5", ["a column"]),
@@ -250,6 +251,61 @@ def test_columns_survive_additions_removals_and_compaction(listed, lost_run, tmp
         (hits,) = now.search(now.vector(5)[None], 50, where="price>=50")
         assert {hit.item.name for hit in hits} == set(added) - set(gone)
         assert all(isinstance(hit.item.columns["stock"], int) for hit in hits)
+
+
+def test_a_list_with_text_where_the_index_has_numbers_is_told_and_numbers_can_be_compared(
+    listed, lost_run, tmp_path
+):
+    folder, rows, _ = listed
+    index = tmp_path / "index"
+    build(lost_run, folder / "list.csv", index)
+    more = photos(tmp_path / "more", count=4, first=100)
+    price = {"price": lambda at: ("on request", "2", "3", "")[at], "colour": lambda at: "red"}
+    added = write_list(more / "more.csv", more, price)
+    change = add_items(index, more / "more.csv", device="cpu", quiet=True)
+    (told,) = [line for line in change.lines if "another kind" in line]
+    assert "price holds text, such as 'on request'; in the index it holds numbers" in told
+    assert "colour" not in told
+    now = opened(index)
+    ids = names_of(now)
+    numbers = {ids[name]: value_of(row, "price") for name, row in rows.items()}
+    texts = {ids[name]: row["price"] for name, row in added.items() if row["price"]}
+    assert sorted(texts.values()) == ["2", "3", "on request"]
+
+    def those(every, law):
+        return {id for id, value in every.items() if value is not None and law(value)}
+
+    for where, must in {
+        "price<5": those(numbers, lambda v: v < 5),
+        "price>=2": those(numbers, lambda v: v >= 2),
+        "price=2": those(numbers, lambda v: v == 2),  # and the text
+        "price!=2": those(numbers, lambda v: v != 2),
+        "price=on request": those(texts, lambda v: v == "on request"),
+        "price!=on request": those(numbers, lambda v: True),
+        "price>=on request": those(texts, lambda v: v >= "on request"),
+        "price<zero": those(texts, lambda v: v < "zero"),
+    }.items():
+        if where in ("price=2", "price!=2", "price!=on request"):
+            wanted = where.split("=", 1)[1]
+            must |= those(texts, lambda v: (v == wanted) != ("!" in where))  # noqa: B023
+        assert set(now.matching(where).tolist()) == must, where
+        assert must
+    with pytest.raises(ConditionError, match="at most 15 digits"):
+        now.matching("price<12345678901234567")
+    again = photos(tmp_path / "again", count=2, first=200)
+    write_list(again / "again.csv", again, {"price": lambda at: ("none", "7")[at]})
+    change = add_items(index, again / "again.csv", device="cpu", quiet=True)
+    assert not [line for line in change.lines if "another kind" in line]  # it has both already
+
+
+def test_text_is_compared_letter_by_letter_whatever_the_sign(listed, priced):
+    _, rows, _ = listed
+    ids = names_of(priced)
+    for sign, method in {"=": "__eq__", **PYTHON}.items():
+        for value in ("005", "0055", "00", "x", "!"):
+            must = {ids[n] for n, row in rows.items() if getattr(row["code"], method)(value)}
+            where = f"code{sign}{value}"
+            assert set(priced.matching(where).tolist()) == must, where
 
 
 def test_columns_that_changed_are_told_where_the_photo_is_known(listed, lost_run, tmp_path):
