@@ -159,12 +159,8 @@ class Filter:
         column = self._column(name)
         compare, number = COMPARE[sign], as_number(condition.value)
         is_ordering, is_number = sign not in ("=", "!="), ~np.isnan(column.numbers)
-        is_too_long = number is None and NUMBER.fullmatch(condition.value) is not None
-        if (
-            is_number.any()
-            and number is None
-            and (not column.words or (is_ordering and is_too_long))
-        ):
+        is_long = is_ordering and NUMBER.fullmatch(condition.value) is not None
+        if number is None and is_number.any() and (is_long or not column.words):
             raise ConditionError(
                 f"{name} holds numbers and must be compared with one, of at most {MOST_DIGITS} "
                 f"digits; got {in_short(condition.value)!r}. Write it like 4 or 4.50"
