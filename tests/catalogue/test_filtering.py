@@ -405,6 +405,31 @@ def test_a_column_of_two_meanings_is_refused_and_one_without_a_name_is_named(los
     assert "columns that are left out: one without a name" in change.lines
 
 
+def test_the_names_of_columns_are_cleaned_first_and_each_that_stays_can_be_in_a_condition(
+    lost_run, tmp_path
+):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    folder = photos(tmp_path / "photos", count=3)
+    names = sorted(each.relative_to(folder).as_posix() for each in folder.rglob("*.jpg"))
+    own = {"path": names, "label": ["a", "b", "c"]}
+    for name in (" class", "Class ", "\tclass\n"):
+        parquet.write_table(pyarrow.table({**own, name: [1, 2, 3]}), folder / "list.parquet")
+        with pytest.raises(ValueError, match=r"must not be called 'class'.* Rename it"):
+            build(lost_run, folder / "list.parquet", tmp_path / "refused")
+    further = [" price ", "a=b", "a!b", "a<b", "a>b", "a b", "x\x1by", "price"]
+    table = {**own, **{name: [1, 2, 3] for name in further}}
+    parquet.write_table(pyarrow.table(table), folder / "list.parquet")
+    change = build(lost_run, folder / "list.parquet", tmp_path / "index")
+    (told,) = [line for line in change.lines if line.startswith("columns that are left out: ")]
+    for name in ("a=b", "a!b", "a<b", "a>b"):
+        assert f"{name} (a name must have none of ! < = >: rename it)" in told
+    found = opened(tmp_path / "index")
+    assert found.columns == ("price", "a b", "x\ufffdy", "price (2)")
+    for name in found.columns:
+        assert len(found.matching(f"{name}>1")) == 2
+
+
 def test_a_page_of_hits_shows_columns_and_conditions(priced, tmp_path):
     (hits,) = priced.search(priced.vector(3)[None], 2, where=["price>=5"])
     pixels = np.zeros((8, 8, 3), np.uint8)

@@ -28,8 +28,7 @@ from weiss._base.progress import Bar
 from weiss.catalogue.calibration import index_threshold
 from weiss.catalogue.collection import (
     Collection,
-    checked_columns,
-    column_remarks,
+    kept_columns,
     open_collection,
 )
 from weiss.catalogue.embedding import BatchEmbedder, content_digest, embed_collection
@@ -604,8 +603,7 @@ def _copy_segment(
     contents: Contents = embeddings.contents()
     names, classes = embeddings.read_items(contents)
     columns, left_out = embeddings.read_columns(contents)
-    kept = checked_columns(columns, contents.name)
-    remarks = column_remarks(kept, left_out)
+    kept, remarks = kept_columns(columns, left_out, contents.name)
     skipped = embeddings.skipped(contents)
     if not names:
         raise ValueError(
