@@ -144,9 +144,7 @@ def kept_columns(
         if SIGNS.isdisjoint(name):
             kept[name] = [shown(value) for value in column]
         else:
-            refused.append(
-                f"{name} (a name must have none of {' '.join(sorted(SIGNS))}: rename it)"
-            )
+            refused.append(f"{name} ({why})")
     told = {"columns": [*kept], "columns that are left out": [*left_out, *refused]}
     return kept, tuple(f"{what}: {some(names, 12)}" for what, names in told.items() if names)
 
