@@ -4,6 +4,8 @@ import csv
 import json
 import random
 import shutil
+import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from weiss.catalogue import (
     add_items,
     compact_index,
     embed_images,
+    filtering,
     remove_items,
 )
 from weiss.catalogue import search as searching
@@ -170,11 +173,12 @@ def test_equal_items_come_by_their_ids_whatever_the_blocks(tmp_path):
         ("class<class1", ["= or !="]),
         ("price<cheap", ["price", "numbers", "'cheap'"]),
         ("price=cheap", ["numbers", "'cheap'"]),
-        ("code<7", ["24 of its values are text", "'000'"]),
+        ("price<12345678901234567", ["numbers", "at most 15 digits", "'12345678901234567'"]),
+        ("code<7", ["with 7", "its 24 values are text", "'000'", "as these are written"]),
         ("price", ["class=kiwi or price<5", "'price'"]),
         ("price<", ["a value"]),
         ("=5", ["a column"]),
-        ("price<" + "9" * 2000, ["a condition must be"]),
+        ("price<" + "9" * 2000, ["at most 1,000 letters", "2,006"]),
         (["price<5"] * 33, ["at most 32", "33"]),
     ],
 )
@@ -183,6 +187,36 @@ def test_a_condition_that_means_nothing_here_is_refused(priced, where, facts):
         priced.search(priced.vector(0)[None], 3, where=where)
     for fact in facts:
         assert fact in str(refused.value)
+
+
+LETTERS = 60_000
+ADVERSARIAL = [
+    *(" " * LETTERS, "a" * LETTERS, "a " * (LETTERS // 2), "=" * LETTERS, "!" * LETTERS),
+    *("a" + " " * LETTERS + "b", " " * LETTERS + "=", "a" + " " * LETTERS + "!b"),
+    *("a=" + " " * LETTERS, "a" + " " * LETTERS + "=5", "a!" * (LETTERS // 2), "\n" * LETTERS),
+]
+
+
+@pytest.mark.parametrize("most", [filtering.MOST_LETTERS, 2 * LETTERS])
+def test_a_long_condition_takes_no_time_whether_its_length_is_allowed_or_not(monkeypatch, most):
+    monkeypatch.setattr(filtering, "MOST_LETTERS", most)
+    begun = time.process_time()
+    for text in ADVERSARIAL:
+        with suppress(ConditionError):
+            Condition.parse(text)
+    # Linear: some milliseconds. Quadratic: 16 seconds for spaces alone.
+    assert time.process_time() - begun < 1.0
+
+
+def test_a_condition_may_have_spaces_around_its_parts_and_any_value():
+    for text in ("price<5", " price < 5 ", "\tPrice <5\n", "price\n<\n5"):
+        assert Condition.parse(text) == Condition("price", "<", "5")
+    assert Condition.parse("a b == <c> = d!") == Condition("a b", "=", "<c> = d!")
+    assert Condition.parse("price<=-1") == Condition("price", "<=", "-1")
+    assert Condition.parse("price=" + "9" * 900).value == "9" * 900
+    for text in ("a!b=5", " =5", "a=", "a= ", "!=5", "", "a"):
+        with pytest.raises(ConditionError, match="a condition must be a column"):
+            Condition.parse(text)
 
 
 def test_an_unmatched_condition_finds_nothing(priced):
@@ -217,6 +251,61 @@ def test_columns_survive_additions_removals_and_compaction(listed, lost_run, tmp
         (hits,) = now.search(now.vector(5)[None], 50, where="price>=50")
         assert {hit.item.name for hit in hits} == set(added) - set(gone)
         assert all(isinstance(hit.item.columns["stock"], int) for hit in hits)
+
+
+def test_a_list_with_text_where_the_index_has_numbers_is_told_and_numbers_can_be_compared(
+    listed, lost_run, tmp_path
+):
+    folder, rows, _ = listed
+    index = tmp_path / "index"
+    build(lost_run, folder / "list.csv", index)
+    more = photos(tmp_path / "more", count=4, first=100)
+    price = {"price": lambda at: ("on request", "2", "3", "")[at], "colour": lambda at: "red"}
+    added = write_list(more / "more.csv", more, price)
+    change = add_items(index, more / "more.csv", device="cpu", quiet=True)
+    (told,) = [line for line in change.lines if "another kind" in line]
+    assert "price holds text, such as 'on request'; in the index it holds numbers" in told
+    assert "colour" not in told
+    now = opened(index)
+    ids = names_of(now)
+    numbers = {ids[name]: value_of(row, "price") for name, row in rows.items()}
+    texts = {ids[name]: row["price"] for name, row in added.items() if row["price"]}
+    assert sorted(texts.values()) == ["2", "3", "on request"]
+
+    def those(every, law):
+        return {id for id, value in every.items() if value is not None and law(value)}
+
+    for where, must in {
+        "price<5": those(numbers, lambda v: v < 5),
+        "price>=2": those(numbers, lambda v: v >= 2),
+        "price=2": those(numbers, lambda v: v == 2),  # and the text
+        "price!=2": those(numbers, lambda v: v != 2),
+        "price=on request": those(texts, lambda v: v == "on request"),
+        "price!=on request": those(numbers, lambda v: True),
+        "price>=on request": those(texts, lambda v: v >= "on request"),
+        "price<zero": those(texts, lambda v: v < "zero"),
+    }.items():
+        if where in ("price=2", "price!=2", "price!=on request"):
+            wanted = where.split("=", 1)[1]
+            must |= those(texts, lambda v: (v == wanted) != ("!" in where))  # noqa: B023
+        assert set(now.matching(where).tolist()) == must, where
+        assert must
+    with pytest.raises(ConditionError, match="at most 15 digits"):
+        now.matching("price<12345678901234567")
+    again = photos(tmp_path / "again", count=2, first=200)
+    write_list(again / "again.csv", again, {"price": lambda at: ("none", "7")[at]})
+    change = add_items(index, again / "again.csv", device="cpu", quiet=True)
+    assert not [line for line in change.lines if "another kind" in line]  # it has both already
+
+
+def test_text_is_compared_letter_by_letter_whatever_the_sign(listed, priced):
+    _, rows, _ = listed
+    ids = names_of(priced)
+    for sign, method in {"=": "__eq__", **PYTHON}.items():
+        for value in ("005", "0055", "00", "x", "!"):
+            must = {ids[n] for n, row in rows.items() if getattr(row["code"], method)(value)}
+            where = f"code{sign}{value}"
+            assert set(priced.matching(where).tolist()) == must, where
 
 
 def test_columns_that_changed_are_told_where_the_photo_is_known(listed, lost_run, tmp_path):
@@ -314,6 +403,31 @@ def test_a_column_of_two_meanings_is_refused_and_one_without_a_name_is_named(los
     listed.write_text("\n".join([",path,label", *(f"{at},{n},a" for at, n in enumerate(names))]))
     change = build(lost_run, listed, tmp_path / "index")
     assert "columns that are left out: one without a name" in change.lines
+
+
+def test_the_names_of_columns_are_cleaned_first_and_each_that_stays_can_be_in_a_condition(
+    lost_run, tmp_path
+):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    folder = photos(tmp_path / "photos", count=3)
+    names = sorted(each.relative_to(folder).as_posix() for each in folder.rglob("*.jpg"))
+    own = {"path": names, "label": ["a", "b", "c"]}
+    for name in (" class", "Class ", "\tclass\n"):
+        parquet.write_table(pyarrow.table({**own, name: [1, 2, 3]}), folder / "list.parquet")
+        with pytest.raises(ValueError, match=r"must not be called 'class'.* Rename it"):
+            build(lost_run, folder / "list.parquet", tmp_path / "refused")
+    further = [" price ", "a=b", "a!b", "a<b", "a>b", "a b", "x\x1by", "price"]
+    table = {**own, **{name: [1, 2, 3] for name in further}}
+    parquet.write_table(pyarrow.table(table), folder / "list.parquet")
+    change = build(lost_run, folder / "list.parquet", tmp_path / "index")
+    (told,) = [line for line in change.lines if line.startswith("columns that are left out: ")]
+    for name in ("a=b", "a!b", "a<b", "a>b"):
+        assert f"{name} (a name must have none of ! < = >: rename it)" in told
+    found = opened(tmp_path / "index")
+    assert found.columns == ("price", "a b", "x\ufffdy", "price (2)")
+    for name in found.columns:
+        assert len(found.matching(f"{name}>1")) == 2
 
 
 def test_a_page_of_hits_shows_columns_and_conditions(priced, tmp_path):

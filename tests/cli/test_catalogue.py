@@ -211,6 +211,8 @@ def test_an_index_that_cannot_be_is_refused_in_words(made, monkeypatch, words, m
         (["index", "pictures/U+0041/0.png", "-k", "0"], "-k must be at least 1; got 0"),
         (["index", "pictures/U+0041/0.png", "--html", "run"], "--html must name a file"),
         (["index", "pictures/U+0041/0.png", "--onnx", "x.onnx"], "there is no x.onnx"),
+        (["index", "pictures/U+0041/0.png", "--where", "price"], "command line put it in quotes"),
+        (["index", "pictures/U+0041/0.png", "--where", "prise<5"], "must name a column"),
     ],
 )
 def test_a_search_that_cannot_be_is_refused_in_words(made, monkeypatch, words, message):

@@ -2,12 +2,19 @@
 
 import csv
 import json
+from collections import Counter
 from urllib.parse import urlencode
 
+import numpy as np
 import pytest
 from glyph_catalogue import add, build, opened, write_glyphs
+from PIL import Image
 from server.pages import choose, counting, wait_for
-from server.served import serving
+from server.served import serving, upload_head
+from tiny import wait_until
+
+from weiss.server import Limits
+from weiss.server.batching import Batcher, _Job
 
 SIGN = "<b>&amp;"
 SCRIPT = "javascript:alert(1)"
@@ -67,14 +74,75 @@ def test_searches_under_conditions_are_those_of_the_catalogue(shop, picture):
     assert site.get("/about").json["columns"] == ["price", "url", "by", "kind"]
 
 
-@pytest.mark.parametrize("where", [("prise<5",), ("price",), ("class=x",), ("price<5",) * 33])
-def test_conditions_that_mean_nothing_are_refused_before_they_wait(shop, picture, where):
+@pytest.fixture
+def calls(shop, monkeypatch):
+    """How often the catalogue was asked to do what: a count of each method by its name."""
+    _, catalogue = shop
+    counts = Counter()
+
+    def counted(name, method):
+        def count(*given, **options):
+            counts[name] += 1
+            return method(*given, **options)
+
+        monkeypatch.setattr(catalogue, name, count)
+
+    for name in ("matching", "embed", "search"):
+        counted(name, getattr(catalogue, name))
+    return counts
+
+
+BAD = [("prise<5",), ("price",), ("class=x",), ("price<5",) * 33]
+
+
+@pytest.mark.parametrize("where", BAD)
+def test_conditions_that_mean_nothing_are_refused_before_they_wait(shop, calls, picture, where):
     site, _ = shop
-    assert site.get(with_conditions("/items/3/neighbours", *where)).status == 422
-    answer = site.search(picture, with_conditions("/search", *where))
-    assert answer.status == 422
-    assert "must" in answer.detail
-    assert site.get("/items/3/neighbours").status == 200
+    for answer in (
+        site.get(with_conditions("/items/3/neighbours", *where)),
+        site.search(picture, with_conditions("/search", *where)),
+    ):
+        assert answer.status == 422
+        assert "must" in answer.detail
+        assert "command line" not in answer.detail  # who reads it has a page
+    assert (calls["embed"], calls["search"]) == (0, 0)
+    assert site.search(picture, with_conditions("/search", "price<5")).status == 200
+    assert (calls["embed"], calls["search"]) == (1, 1)
+
+
+def test_conditions_of_a_client_without_a_free_slot_are_not_looked_at(shop, calls, picture):
+    _, catalogue = shop
+    path = with_conditions("/search", "price<5")
+    with serving(catalogue, Limits(max_uploads=1, seconds=60)) as site, site.line() as line:
+        line.sendall(upload_head(10_000) + b"--")
+        site.wait_for("weiss_uploads 1.0")
+        assert site.search(picture, path).status == 503
+        assert site.ask("POST", path).status == 503  # not even a file
+        assert calls["matching"] == 0
+        line.close()
+        wait_until(lambda: site.search(picture, path).status == 200)
+        assert calls["matching"] > 0
+
+
+def test_jobs_of_a_batch_get_the_hits_of_their_own_conditions(shop, pictures):
+    _, catalogue = shop
+    some, other = (name for name, _ in catalogue.classes()[:2])
+    pixels = np.asarray(Image.open(pictures / "U+0041" / "3.png").convert("RGB"))
+    wanted = [("price<5",), (), (f"class={some}",), ("price<5",), (f"class={other}", "price>=1")]
+    sizes = []
+    batcher = Batcher(Limits(), sizes.append)
+    jobs = [
+        _Job(catalogue, k, where, picture=pixels if at % 2 else None, item=None if at % 2 else 7)
+        for at, (k, where) in enumerate(zip((3, 50, 4, 5, 50), wanted, strict=True))
+    ]
+    found = batcher._find(jobs)
+    assert sizes == [2]  # pictures in one pass
+    assert len({tuple(hit.item.id for hit in hits) for hits in found}) == len(jobs)
+    for job, hits in zip(jobs, found, strict=True):
+        vector = catalogue.vector(7) if job.picture is None else catalogue.embed([pixels])[0]
+        alone = catalogue.search(vector[None], job.k, leave_out=[job.item], where=job.where)[0]
+        assert [hit.item.id for hit in hits[: job.k]] == [hit.item.id for hit in alone]
+        assert {hit.item.id for hit in hits} <= {*catalogue.matching(job.where).tolist()}
 
 
 def test_items_without_a_class_that_fit_none_come_in_groups(shop):

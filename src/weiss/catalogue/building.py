@@ -28,8 +28,7 @@ from weiss._base.progress import Bar
 from weiss.catalogue.calibration import index_threshold
 from weiss.catalogue.collection import (
     Collection,
-    checked_columns,
-    column_remarks,
+    kept_columns,
     open_collection,
 )
 from weiss.catalogue.embedding import BatchEmbedder, content_digest, embed_collection
@@ -40,10 +39,11 @@ from weiss.catalogue.index_store import open_store, sweep, update_store
 from weiss.catalogue.item_map import make_map, mean_fields, write_map
 from weiss.catalogue.manifest import Manifest, Segment, refuse_facts
 from weiss.catalogue.networks import Network, data_name, network_of_run, without_folders
-from weiss.catalogue.records import OtherModelError, UnknownItemError, kept_threshold
+from weiss.catalogue.records import OtherModelError, UnknownItemError, in_short, kept_threshold
 from weiss.catalogue.segments import Block, Items, compacted, write_segment
 from weiss.catalogue.store_table import store_at
 from weiss.data import DATASETS, Table
+from weiss.data.list_columns import kinds
 from weiss.data.object_storage import is_address
 from weiss.runs import recipe_from_dict, to_toml
 from weiss.runs.card import card
@@ -258,6 +258,7 @@ def add_items(
         new, known = _without_known(collection, items)
         already = [collection.names[row] for row in known]
         stays = _other_values(collection.take(known), items)
+        other_kinds = _other_kinds(collection.take(new), items)
         if not len(new):
             raise ValueError(
                 f"there must be something to add; all {len(already):,} items of {collection.name} "
@@ -283,6 +284,7 @@ def add_items(
         f"{manifest.name}: {segment.count:,} images added, {speed}; now "
         f"{changed.num_items:,} of {num_classes:,} classes",
         *collection.remarks,
+        *filter(None, [other_kinds]),
         *details,
     ]
     if num_classes and not any(collection.classes):
@@ -601,8 +603,7 @@ def _copy_segment(
     contents: Contents = embeddings.contents()
     names, classes = embeddings.read_items(contents)
     columns, left_out = embeddings.read_columns(contents)
-    kept = checked_columns(columns, contents.name)
-    remarks = column_remarks(kept, left_out)
+    kept, remarks = kept_columns(columns, left_out, contents.name)
     skipped = embeddings.skipped(contents)
     if not names:
         raise ValueError(
@@ -680,6 +681,24 @@ def _other_values(collection: Collection, items: Items) -> str:
     return (
         f"{number:,} of them have other values in {', '.join(differ)} now; the index keeps the old "
         "ones. To replace them: remove these items, then add them again."
+    )
+
+
+def _other_kinds(collection: Collection, items: Items) -> str:
+    """Return which columns hold other kinds of values than the index has in them."""
+    told = []
+    for name, values in collection.columns.items():
+        new, known = kinds(values), kinds(items.column(name))
+        other = {kind: value for kind, value in new.items() if known and kind not in known}
+        if other:
+            here = " and ".join(f"{kind}, such as {in_short(v)!r}" for kind, v in other.items())
+            told.append(f"{name} holds {here}; in the index it holds {' and '.join(known)}")
+    if not told:
+        return ""
+    return (
+        f"columns of another kind than in the index: {some(told, 12)}. A condition compares a "
+        "number with numbers alone, and text with text. For one kind: remove what was added, "
+        "correct the list, add it again."
     )
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from weiss._base.arrays import Array
 from weiss.catalogue.codes import ROWS_AT_ONCE, Codes
+from weiss.catalogue.exact import cosines, nearest
 from weiss.catalogue.open_file import OpenFile
 from weiss.catalogue.records import damaged
 
@@ -202,7 +203,7 @@ class CodedVectors:
                 at_once = int((~is_open).sum())
             left, count = left[is_open], 4 * count
         if len(left):
-            places_qk[left], similarities_qk[left] = self._compared_with_all(queries[left], k)
+            places_qk[left], similarities_qk[left] = nearest(self._blocks(), queries[left], k)
         return places_qk, similarities_qk, at_once / len(queries)
 
     def _near(self, queries: Array, k: int, lists: int, count: int) -> tuple[Array, Array]:
@@ -226,8 +227,7 @@ class CodedVectors:
         places = np.sort(places[places >= 0])
         if len(places) and places[-1] >= len(self._rows):
             raise damaged("the store", "it has a vector without an id")
-        # Not a matrix product, which may round equal rows differently.
-        similarities = np.einsum("nd,d->n", self._rows.take(places), query)
+        similarities = cosines(self._rows.take(places), query)
         best = np.argsort(-similarities, kind="stable")[:k]
         room = k - len(best)
         return (
@@ -235,21 +235,12 @@ class CodedVectors:
             np.pad(similarities[best], (0, room), constant_values=-np.inf),
         )
 
-    def _compared_with_all(self, queries: Array, k: int) -> tuple[Array, Array]:
-        """Return the k best of all places ``(q, k)``; the vectors are read once, in parts."""
-        places_qk = np.empty((len(queries), 0), np.int64)
-        similarities_qk = np.empty((len(queries), 0), np.float32)
+    def _blocks(self) -> Iterator[tuple[Array, Array]]:
+        """Iterate over the places of all vectors and the vectors, some at a time."""
         first = 0
         for block in self._rows.blocks():
-            here = np.broadcast_to(np.arange(first, first + len(block)), (len(queries), len(block)))
-            some = np.stack([np.einsum("nd,d->n", block, query) for query in queries])
-            places = np.concatenate([places_qk, here], axis=1)
-            similarities = np.concatenate([similarities_qk, some], axis=1)
-            best = np.argsort(-similarities, axis=1, kind="stable")[:, :k]  # by place
-            places_qk = np.take_along_axis(places, best, 1)
-            similarities_qk = np.take_along_axis(similarities, best, 1)
+            yield np.arange(first, first + len(block)), block
             first += len(block)
-        return places_qk, similarities_qk
 
     def set_candidates(self, queries: Array, depths: Sequence[int], aim: float) -> None:
         """Raise the candidates of an exact search until they settle the share ``aim`` at once."""

@@ -13,7 +13,7 @@ import numpy as np
 from weiss._base import images
 from weiss._base.arrays import Array
 from weiss._base.checks import some
-from weiss.catalogue.records import CLASS, printable, shown
+from weiss.catalogue.records import CLASS, SIGNS, printable, shown
 from weiss.data import DATASETS, Assembly, Table, open_table
 from weiss.data.datasets import LISTS
 from weiss.data.list_columns import Columns, Value, list_columns
@@ -121,26 +121,32 @@ def is_list(data: str | Path) -> bool:
 
 def with_columns(found: Collection, columns: Columns, left_out: Sequence[str]) -> Collection:
     """Return a collection with the columns of its list; a remark names those that are left out."""
-    kept = checked_columns(columns, found.name)
-    return replace(found, columns=kept, remarks=(*found.remarks, *column_remarks(kept, left_out)))
+    kept, remarks = kept_columns(columns, left_out, found.name)
+    return replace(found, columns=kept, remarks=(*found.remarks, *remarks))
 
 
-def column_remarks(kept: Columns, left_out: Sequence[str]) -> tuple[str, ...]:
-    """Return which columns an index keeps, and which not, in words."""
-    told = {"columns": list(kept), "columns that are left out": [*left_out]}
-    return tuple(f"{what}: {some(names, 12)}" for what, names in told.items() if names)
+def kept_columns(
+    columns: Columns, left_out: Sequence[str], owner: str
+) -> tuple[dict[str, list[Value | None]], tuple[str, ...]]:
+    """Return columns as an index keeps them, and remarks on these and on those that it does not.
 
-
-def checked_columns(columns: Columns, owner: str) -> dict[str, list[Value | None]]:
-    """Return columns as an index keeps them; refuse a name that has another meaning."""
-    if CLASS in columns:
+    A name that has another meaning is refused. One that no condition could name is left out.
+    """
+    names = [printable(name.strip()).lower() for name in columns]
+    if CLASS in names:
         raise ValueError(
             f"a column of {owner} must not be called {CLASS!r}, which stands for the label where "
             "items are filtered. Rename it."
         )
-    names = _different(printable(name.strip()) for name in columns)
-    values = ([shown(value) for value in column] for column in columns.values())
-    return dict(zip(names, values, strict=True))
+    kept: dict[str, list[Value | None]] = {}
+    refused, why = [], f"a name must have none of {' '.join(sorted(SIGNS))}: rename it"
+    for name, column in zip(_different(names), columns.values(), strict=True):
+        if SIGNS.isdisjoint(name):
+            kept[name] = [shown(value) for value in column]
+        else:
+            refused.append(f"{name} ({why})")
+    told = {"columns": [*kept], "columns that are left out": [*left_out, *refused]}
+    return kept, tuple(f"{what}: {some(names, 12)}" for what, names in told.items() if names)
 
 
 def _of_class(found: Collection, class_name: str) -> Collection:

@@ -3,14 +3,16 @@
     class=kiwi    price<5    colour!=red    date>=2024-06-01
 
 A condition is a column, one of ``= != < <= > >=``, and a value. Several must hold together. A
-column of numbers is compared with a number, a column of text with text, in the order of the
-alphabet. An item without a value satisfies no condition on it, not even ``!=``.
+number is compared with numbers, text with text in the order of the alphabet: where a column holds
+both, text never satisfies ``price<5``. An item without a value satisfies no condition on it, not
+even ``!=``.
 
 Dimensions: n items, m of them satisfy the conditions, q queries, D embedding size.
 """
 
 import operator
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,12 +21,14 @@ import numpy as np
 
 from weiss._base.arrays import Array
 from weiss._base.checks import some, suggestion
-from weiss.catalogue.records import CLASS, damaged, in_short
+from weiss.catalogue.exact import nearest
+from weiss.catalogue.records import CLASS, in_short
 from weiss.catalogue.segments import Items
-from weiss.catalogue.stores import MOST, ROUNDING, best_first
-from weiss.data.list_columns import as_number
+from weiss.catalogue.stores import best_first
+from weiss.data.list_columns import MOST_DIGITS, NUMBER, as_number
 
-CONDITION = re.compile(r"\s*([^=!<>]*[^=!<>\s])\s*(==|!=|<=|>=|=|<|>)(.*)", re.DOTALL)
+CONDITION = re.compile(r"([^=!<>]+)(==|!=|<=|>=|=|<|>)(.*)", re.DOTALL)
+"""No two parts of it can take the same letter, so that a text is refused in linear time."""
 COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "=": operator.eq,
     "!=": operator.ne,
@@ -62,14 +66,20 @@ class Condition:
             >>> Condition.parse("price<= 4.50")
             Condition(column='price', sign='<=', value='4.50')
         """
-        found = CONDITION.fullmatch(text)
-        if found is None or not found[3].strip() or len(text) > MOST_LETTERS:
+        if len(text) > MOST_LETTERS:
+            raise ConditionError(
+                f"a condition must have at most {MOST_LETTERS:,} letters; got {len(text):,}. "
+                "Shorten it."
+            )
+        found = CONDITION.fullmatch(text.strip())
+        if found is None or not found[1].strip() or not found[3].strip():
             raise ConditionError(
                 f"a condition must be a column, one of {' '.join(COMPARE)}, and a value, as "
-                f"{EXAMPLES}; got {in_short(text)!r}. On a command line put it in quotes."
+                f"{EXAMPLES}; got {in_short(text)!r}."
             )
+        column, sign, value = (part.strip() for part in found.groups())
         # Lists have their columns in small letters.
-        return cls(found[1].lower(), "=" if found[2] == "==" else found[2], found[3].strip())
+        return cls(column.lower(), "=" if sign == "==" else sign, value)
 
 
 @dataclass(frozen=True)
@@ -138,7 +148,7 @@ class Filter:
         return np.asarray(has_any & ~is_in)
 
     def _of_column(self, condition: Condition) -> Array:
-        """Return which items, bool ``(n,)``, have a value in a column, and one that is meant."""
+        """Return which items, bool ``(n,)``, have a value that satisfies it in a column."""
         name, sign = condition.column, condition.sign
         if name not in self.names:
             known = [CLASS, *self.names]
@@ -148,29 +158,35 @@ class Filter:
             )
         column = self._column(name)
         compare, number = COMPARE[sign], as_number(condition.value)
-        is_ordering = sign not in ("=", "!=")
-        if number is None and not column.words:
+        is_ordering, is_number = sign not in ("=", "!="), ~np.isnan(column.numbers)
+        is_long = is_ordering and NUMBER.fullmatch(condition.value) is not None
+        if number is None and is_number.any() and (is_long or not column.words):
             raise ConditionError(
-                f"{name} holds numbers and must be compared with one; got "
-                f"{in_short(condition.value)!r}. Write it like 4 or 4.50"
+                f"{name} holds numbers and must be compared with one, of at most {MOST_DIGITS} "
+                f"digits; got {in_short(condition.value)!r}. Write it like 4 or 4.50"
             )
-        if is_ordering and number is not None and column.words:
-            number_of = int((column.codes >= 0).sum())
+        if is_ordering and number is not None and column.words and not is_number.any():
             raise ConditionError(
-                f"{name} must hold numbers to be compared by {sign} with one; {number_of:,} of its "
-                f"values are text, such as {in_short(column.words[0])!r}. Compare it with text, "
-                "or give it numbers alone in the list."
+                f"{name} must hold numbers to be compared by {sign} with {condition.value}; its "
+                f"{int((column.codes >= 0).sum()):,} values are text, such as "
+                f"{in_short(column.words[0])!r}. Write the value as these are written, or give "
+                "the column numbers alone in the list."
             )
-        # A column that holds both: a number is compared with numbers alone, text with text.
+        # A number is compared with numbers, text with text. Only = and != may mean either.
         holds = np.zeros(len(column.codes), dtype=bool)
         if number is not None:
-            holds |= ~np.isnan(column.numbers) & compare(column.numbers, number)
+            holds |= is_number & compare(column.numbers, number)
+            if is_ordering:
+                return holds
         elif sign == "!=":
-            holds |= ~np.isnan(column.numbers)
+            holds |= is_number
         is_yes_or_no = {*column.words} <= {"false", "true"}
         meant = condition.value.lower() if is_yes_or_no else condition.value
-        of_words = np.array([compare(word, meant) for word in column.words] + [False], dtype=bool)
-        return np.asarray(holds | of_words[column.codes])
+        # The words are sorted: -1 for those before the one that is meant, 0 for itself, 1 after it.
+        order = np.zeros(len(column.codes), dtype=np.int8) - 1
+        order += column.codes >= bisect_left(column.words, meant)
+        order += column.codes >= bisect_right(column.words, meant)
+        return np.asarray(holds | ((column.codes >= 0) & compare(order, 0)))
 
     def _column(self, name: str) -> _Column:
         """Return a column, made at its first use."""
@@ -194,20 +210,6 @@ class Filter:
 def nearest_of(items: Items, ids: Array, queries: Array, k: int) -> tuple[Array, Array]:
     """Compare queries ``(q, D)`` with all items of the sorted ids ``(m,)``: exact.
 
-    The result is that of `VectorStore.search`.
+    The result has the form of `VectorStore.search`.
     """
-    best_ids = np.empty((len(queries), 0), np.int64)
-    best_sims = np.empty((len(queries), 0), np.float32)
-    for some_ids, vectors in items.vectors_of(ids, ROWS_AT_ONCE):
-        sims = queries @ vectors.T
-        if not (np.abs(sims) <= MOST + ROUNDING).all():
-            raise damaged("a file of vectors", "one of them has not unit length")
-        sims = np.concatenate([best_sims, sims], axis=1)
-        of_sims = [best_ids, np.broadcast_to(some_ids, (len(queries), len(some_ids)))]
-        places = np.concatenate(of_sims, axis=1)
-        if sims.shape[1] > k:  # all that are as near as the k-th: ids decide between equal ones
-            kth = -np.partition(-sims, k - 1, axis=1)[:, k - 1 : k]
-            is_near = (sims >= kth).any(axis=0)
-            sims, places = sims[:, is_near], places[:, is_near]
-        best_ids, best_sims = (part[:, :k] for part in best_first(places, sims, sims.shape[1]))
-    return best_first(best_ids, best_sims, k)
+    return best_first(*nearest(items.vectors_of(ids, ROWS_AT_ONCE), queries, k), k)

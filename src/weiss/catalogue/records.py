@@ -15,6 +15,8 @@ LINES = re.compile(CONTROL.pattern.replace("\x00-\x1f", "\x00-\x08\x0b\x0c\x0e-\
 """The same without the tabs and the ends of lines that a long text may have."""
 CLASS = "class"
 """By which conditions name the label of an item; no column has this name."""
+SIGNS = frozenset("=!<>")
+"""What conditions compare by; no column has one in its name, which would end there."""
 MOST_SHOWN = 60
 """Letters of a value that consists of words, on a terminal."""
 

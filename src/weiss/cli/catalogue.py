@@ -307,6 +307,7 @@ def search(
 
     refuse_arguments(images, k, html)
     where = where or []
+    refuse_conditions(where)
     catalogue = Catalogue.open(index, device=device, onnx=onnx, trust=trust)
     catalogue.matching(where)  # refuses what does not fit the index before anything is embedded
     found: list[list[Hit]] = []
@@ -332,6 +333,20 @@ def search(
             _print_hits(printable(str(path)), hits, catalogue, where)
     if html is not None:
         print(f"Wrote {html}", file=sys.stderr if as_json else sys.stdout)
+
+
+def refuse_conditions(where: Sequence[str]) -> None:
+    """Refuse what is no condition, before anything large is opened."""
+    from weiss.catalogue import ConditionError
+    from weiss.catalogue.filtering import Condition
+
+    for each in where:
+        try:
+            Condition.parse(each)
+        except ConditionError as error:
+            # A shell takes < and > for itself, and what follows them.
+            hint = "" if {*"<>"} & {*each} else " On a command line put it in quotes."
+            raise ConditionError(f"{error}{hint}") from None
 
 
 def refuse_arguments(images: Sequence[Path], k: int, html: Path | None) -> None:

@@ -103,6 +103,22 @@ def typed(given: Sequence[str]) -> list[Value | None]:
     return [*numbers] if are_numbers else [*values]
 
 
+def kinds(values: Iterable[Value | None]) -> dict[str, Value]:
+    """Return what kinds of values there are, each with the first one.
+
+    Example:
+        >>> kinds([None, 4.5, "on request", 3])
+        {'numbers': 4.5, 'text': 'on request'}
+    """
+    found: dict[str, Value] = {}
+    for value in values:
+        if isinstance(value, bool):
+            found.setdefault("true or false", value)
+        elif value is not None:
+            found.setdefault("text" if isinstance(value, str) else "numbers", value)
+    return found
+
+
 def as_number(text: str) -> int | float | None:
     """Return the number that a text writes; None if it is none, or one with too many digits.
 

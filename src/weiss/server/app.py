@@ -160,7 +160,10 @@ def make_app(
         return schemas.SearchAnswer.model_validate({"query": query, **answer})
 
     async def refuse_conditions(state: State, where: list[str] | None) -> None:
-        """Refuse conditions before they are in a batch with other searches."""
+        """Refuse conditions before they are in a batch with other searches.
+
+        Among many items that takes long: only with a slot of the client.
+        """
         if where:
             await asyncio.to_thread(state.catalogue.matching, where)
 
@@ -168,8 +171,8 @@ def make_app(
     async def search(request: Request, k: K = 10, where: Where = None) -> schemas.SearchAnswer:
         """Return the items that are most similar to an uploaded picture."""
         client = client_of(request)
-        await refuse_conditions(current.state, where)
         with uploads.take(client):
+            await refuse_conditions(current.state, where)
             content = await read_file(request, limits)
             with batcher.announced.take():
                 pixels, (width, height) = await decode_picture(content, decoders, limits, client)
