@@ -80,7 +80,7 @@ def test_embeddings_of_a_list_there_continue_and_notice_other_objects(
 
     there = embed(f"{stored}/list.csv", "there")
     assert [name for name, _ in there.skipped] == ["class1/bad.jpg", "gone.jpg"]
-    assert dict(there.skipped)["gone.jpg"] == "gone.jpg: does not exist"
+    assert dict(there.skipped)["gone.jpg"] == "does not exist"
     here = embed(folder, "here")
     vectors = [
         {r["path"]: r["vector"] for r in parquet.read_table(tmp_path / n / "vectors").to_pylist()}
@@ -99,6 +99,33 @@ def test_embeddings_of_a_list_there_continue_and_notice_other_objects(
     memory.pipe("bucket/photos/class0/0.jpg", (folder / "class0" / "3.jpg").read_bytes())
     with pytest.raises(ValueError, match="these differ: the images"):
         embed(stored, "folder")
+
+
+def test_credentials_that_end_stop_the_command_and_the_next_one_continues(
+    lost_run, folder, stored, tmp_path, monkeypatch
+):
+    pytest.importorskip("pyarrow")
+    storage = type(fsspec.filesystem("memory"))
+    read, asked = storage.cat_file, []
+
+    def expiring(self, path, *rest, **options):
+        asked.append(path)
+        if len(asked) == 7:
+            raise PermissionError("The provided token has expired.")
+        return read(self, path, *rest, **options)
+
+    def embed(out):
+        options = {"device": "cpu", "quiet": True, "num_workers": 0, "shard_items": 3}
+        return embed_images(lost_run, stored, tmp_path / out, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "cat_file", expiring)
+        with pytest.raises(ConnectionError, match="expired"):
+            embed("vectors")
+    kept = sorted((tmp_path / "vectors" / "vectors").glob("[!.]*"))
+    assert 0 < len(kept) < 3
+    assert [name for name, _ in embed("vectors").skipped] == ["class1/bad.jpg"]
+    assert set(kept) < set((tmp_path / "vectors" / "vectors").glob("[!.]*"))
 
 
 def test_a_column_of_addresses(lost_run, folder, stored):

@@ -264,7 +264,7 @@ def _piece(
         return _decoded(part, at, embedder, decode)
     with copied(part.source) as (files, lost):
         block, store = _decoded(replace(part, source=files), at, embedder, decode)
-    why = {int(at[row]): printable(text) for row, text in lost.items()}
+    why = {int(at[row]): _reason(part, row, text) for row, text in lost.items()}
     return replace(block, errors={**block.errors, **why}), store
 
 
@@ -329,11 +329,14 @@ def decoder_of(
 
 
 def _reason(part: Table, row: int, message: str) -> str:
-    """Return an error message without the folders in front of the file name."""
-    if isinstance(part.source, Files):
-        file = part.source.file(row)
+    """Return an error message without the name in front of it, and without folders elsewhere."""
+    source = part.source
+    if isinstance(source, Files):
+        file = source.file(row)
         message = message.removeprefix(f"{file}: ")
         message = message.replace(str(file), file.name).replace(str(file.absolute()), file.name)
+    elif isinstance(source, Objects):
+        message = message.removeprefix(f"{source.name(row)}: ")
     return printable(message)
 
 

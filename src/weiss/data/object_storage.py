@@ -6,6 +6,7 @@ library of each storage are an extra; credentials and endpoints are what they fi
 environment.
 """
 
+import errno
 import hashlib
 import re
 import shutil
@@ -31,6 +32,8 @@ AT_ONCE = 32
 """Objects that are asked for at a time: their answers take long, and little of a processor."""
 FACTS = ("size", "ETag", "etag", "LastModified", "updated", "created")
 """What storages tell of an object that changes with it."""
+OF_NAMES = (errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.EINVAL)
+"""What the system says of a name that no file can have, or not beside those that are there."""
 
 
 def is_address(given: object) -> bool:
@@ -109,10 +112,7 @@ class Objects:
 
     def read(self, item: int) -> Array:
         """Return an item as uint8 ``(height, width, channels)``, upright."""
-        try:
-            return images.decode(self._content(item), self.channels)
-        except (FileNotFoundError, PermissionError) as error:
-            raise images.BadImageError(f"{self.name(item)}: {_why(error)}") from error
+        return images.decode(self.content(item), self.channels)
 
     def take(self, items: Array) -> "Objects":
         """Return the source of these items only, in this order."""
@@ -133,7 +133,7 @@ class Objects:
                 try:
                     with _answers(self.root):
                         return _state(fs.info(f"{path}/{name}"))
-                except (FileNotFoundError, PermissionError) as error:
+                except FileNotFoundError as error:
                     return _why(error)
 
             with ThreadPoolExecutor(AT_ONCE, "weiss-storage") as threads:
@@ -146,20 +146,24 @@ class Objects:
         ``what`` is the title of a progress bar.
 
         Raises:
-            ConnectionError: the storage does not answer: no image is left out for that.
+            ConnectionError: the storage does not answer, or refuses: no image is left out for that.
+            OSError: this machine cannot keep the copies, as its disk is full.
         """
 
         def fetch(item: int) -> str:
             place = folder / self.name(item)
             try:
                 if not place.is_file():
+                    content = self.content(item)
                     place.parent.mkdir(parents=True, exist_ok=True)
                     with replacing(place) as temporary:
-                        temporary.write_bytes(self._content(item))
-            except ConnectionError:
-                raise
-            except OSError as error:  # it is not there, or no file can have this name
-                return _why(error)
+                        temporary.write_bytes(content)
+            except images.BadImageError as error:
+                return str(error)
+            except OSError as error:
+                if error.errno not in OF_NAMES:
+                    raise
+                return f"{self.name(item)}: {_why(error)}"
             return ""
 
         items = range(len(self))
@@ -167,16 +171,25 @@ class Objects:
             done: Iterator[str] = threads.map(fetch, items)
             if what is not None:
                 done = track(((1, each) for each in done), len(self), what)
-            return {item: f"{self.name(item)}: {why}" for item, why in enumerate(done) if why}
+            return {item: why for item, why in enumerate(done) if why}
+
+    def content(self, item: int) -> bytes:
+        """Return the bytes of an item.
+
+        Raises:
+            BadImageError: it does not exist.
+            ConnectionError: the storage does not answer, or refuses.
+        """
+        fs, path = self._place
+        try:
+            with _answers(self.root):
+                return bytes(fs.cat_file(f"{path}/{self.name(item)}"))
+        except FileNotFoundError as error:
+            raise images.BadImageError(f"{self.name(item)}: {_why(error)}") from error
 
     @cached_property
     def _place(self) -> tuple[Any, str]:
         return open_storage(self.root)
-
-    def _content(self, item: int) -> bytes:
-        fs, path = self._place
-        with _answers(self.root):
-            return bytes(fs.cat_file(f"{path}/{self.name(item)}"))
 
 
 @contextmanager
@@ -242,13 +255,13 @@ def names_below(address: str) -> tuple[list[str], list[str]]:
 
 @contextmanager
 def _answers(address: str) -> Iterator[None]:
-    """Raise what keeps a storage from answering as ConnectionError.
+    """Raise what keeps a storage from answering as ConnectionError, as credentials that ended do.
 
-    What it answers passes: that there is no such object, or that it may not be read.
+    That there is no such object is an answer, and passes.
     """
     try:
         yield
-    except (FileNotFoundError, PermissionError):
+    except FileNotFoundError:
         raise
     # The libraries of storages raise errors of many types.
     except Exception as error:
