@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from glyph_catalogue import build, names_of, opened, photos
+from glyph_catalogue import add, build, names_of, opened, photos, remove
 from tiny import begin, environment, wait_until, weiss
 
 from weiss.catalogue import EmbedColumn, add_items, build_index, embed_images
@@ -63,6 +63,30 @@ def test_loose_objects_are_added_and_embedded_by_name(lost_run, folder, stored, 
     memory.pipe("more/deep/new.jpg", b"")
     with pytest.raises(ValueError, match="not both"):
         add_items(tmp_path / "index", "memory://more", device="cpu", quiet=True)
+
+
+def test_what_an_index_of_objects_has_is_left_alone(lost_run, folder, stored, tmp_path):
+    memory, index = fsspec.filesystem("memory"), tmp_path / "index"
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("[0-9].jpg"))
+    rows = "\n".join(f"{stored}/{name},{name[:6]},{n}" for n, name in enumerate(names))
+    memory.pipe("bucket/photos/list.csv", f"path,label,price\n{rows}\n".encode())
+    given = f"{stored}/list.csv"
+    build(lost_run, given, index)
+    with pytest.raises(ValueError, match="all 7 items of list are in the index already"):
+        add(index, given)
+    for data in (given, stored):
+        remove(index, names[2])
+        change = add(index, data)
+        assert (change.num_added, set(change.already)) == (1, {*names} - {names[2]})
+    # One has gone and one is new: what the index has stays, and what is missing is listed.
+    memory.rm("bucket/photos/class0/0.jpg")
+    remove(index, names[2])
+    change = add(index, given)
+    assert (change.num_added, len(change.already)) == (1, 5)
+    assert change.skipped == ("class0/0.jpg: does not exist",)
+    memory.pipe(f"bucket/photos/{names[1]}", (folder / names[2]).read_bytes())
+    with pytest.raises(ValueError, match=f"1 have another content: {names[1]}"):
+        add(index, given)
 
 
 def test_embeddings_of_a_list_there_continue_and_notice_other_objects(
