@@ -125,6 +125,30 @@ def test_embeddings_of_a_list_there_continue_and_notice_other_objects(
         embed(stored, "folder")
 
 
+def test_a_list_there_is_fetched_once(lost_run, folder, stored, tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    memory, asked = fsspec.filesystem("memory"), []
+    rows = "\n".join(f"class{n % 3}/{n}.jpg,class{n % 3},{n}" for n in range(3))
+    memory.pipe("bucket/photos/list.csv", f"path,label,price\n{rows}\n".encode())
+    read = type(memory).open
+
+    def changing(self, path, *rest, **options):
+        if path.endswith(".csv"):
+            asked.append(path)
+            if len(asked) > 1:  # somebody has written it anew
+                self.store["/bucket/photos/list.csv"].truncate(len("path,label,price\n"))
+        return read(self, path, *rest, **options)
+
+    monkeypatch.setattr(type(memory), "open", changing)
+    build(lost_run, f"{stored}/list.csv", tmp_path / "index")
+    assert len(asked) == 1
+    assert opened(tmp_path / "index").item(2).columns == {"price": 2}
+    asked.clear()
+    found = embed_images(lost_run, f"{stored}/list.csv", tmp_path / "out", device="cpu", quiet=True)
+    assert (len(asked), found.num_items) == (1, 3)
+    assert "columns: price" in found.lines
+
+
 def test_credentials_that_end_stop_the_command_and_the_next_one_continues(
     lost_run, folder, stored, tmp_path, monkeypatch
 ):

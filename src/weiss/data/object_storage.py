@@ -212,10 +212,13 @@ def kept_copy(source: Objects) -> tuple[Files, dict[int, str]]:
 
 
 @contextmanager
-def local_list(path: str | Path) -> Iterator[Path]:
-    """Give a list of images as a file of this machine: itself, or a copy of an object."""
+def local_list(path: str | Path, root: str | Path | None) -> Iterator[tuple[Path, str]]:
+    """Give a list of images as a file of this machine: itself, or a copy of an object.
+
+    Also what its paths start from: ``root``, or the folder of the list, there or here.
+    """
     if not is_address(path):
-        yield Path(path)
+        yield Path(path), str(root or Path(path).parent)
         return
     fs, place = open_storage(str(path))
     with tempfile.TemporaryDirectory(prefix="weiss-") as folder:
@@ -227,7 +230,7 @@ def local_list(path: str | Path) -> Iterator[Path]:
             raise FileNotFoundError(
                 f"a list of images must exist; {path} does not. Check the address."
             ) from error
-        yield local
+        yield local, str(root or str(path).rpartition("/")[0])
 
 
 def names_below(address: str) -> tuple[list[str], list[str]]:
