@@ -187,6 +187,19 @@ def test_a_column_of_addresses(lost_run, folder, stored):
     assert [error is None for error in found.column("error").to_pylist()] == [True, False, True]
 
 
+def test_a_name_that_is_none_there_is_the_error_of_its_row(lost_run, stored):
+    pytest.importorskip("pyarrow")
+    embed = EmbedColumn(lost_run, root=f"{stored}/", device="cpu")
+    wrong = ["", "../x.jpg", "/etc/passwd", "class0//0.jpg", "memory://other/0.jpg", "a\0.jpg"]
+    paths = ["class0/0.jpg", *wrong, "gone.jpg", f"{stored}/class1/1.jpg"]
+    found = embed({"path": paths})
+    errors = found.column("error").to_pylist()
+    assert [bool(error) for error in errors] == [False, *[True] * 7, False]
+    assert all(f"must lie below {stored}/" in error for error in errors[1:-2])
+    assert errors[-2] == "does not exist"
+    assert [vector is None for vector in found.column("vector").to_pylist()] == [*map(bool, errors)]
+
+
 @pytest.fixture(scope="module")
 def s3():
     """The environment by which commands reach an S3 server of this machine, and its storage."""

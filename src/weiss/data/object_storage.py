@@ -94,7 +94,7 @@ class Objects:
         self.root = root.rstrip("/")
         below = f"{self.root}/"
         self.paths = np.asarray([str(path).removeprefix(below) for path in paths], dtype=object)
-        if wrong := [path for path in self.paths if not _is_inside(path)]:
+        if wrong := [path for path in self.paths if not is_below(path, self.root)]:
             raise ValueError(
                 f"every image must lie below {self.root}, by a plain name; {len(wrong):,} do not: "
                 f"{some(wrong)}. Name the address they share: --root s3://BUCKET/..."
@@ -279,8 +279,15 @@ def _state(info: dict[str, Any]) -> str:
     return " ".join(str(info[name]) for name in FACTS if name in info)
 
 
-def _is_inside(name: str) -> bool:
-    """Return whether a name stays below the folder that its copy is put in."""
+def is_below(path: str, root: str) -> bool:
+    """Return whether a name, or an address, stays below an address, and a copy below its folder.
+
+    Example:
+        >>> root = "s3://bucket/photos"
+        >>> [is_below(path, root) for path in ("a/b.jpg", f"{root}/b.jpg", "../b.jpg", "a//b.jpg")]
+        [True, True, False, False]
+    """
+    name = path.removeprefix(f"{root.rstrip('/')}/")
     is_plain = bool(name) and "\0" not in name and not is_address(name)
     return is_plain and not set(name.split("/")) & {"", ".", ".."}
 
