@@ -422,12 +422,21 @@ def hard_sets(dimension=48, count=1500):
 HARD = dict(hard_sets())
 
 
-@pytest.mark.parametrize("name", HARD)
-def test_int8_codes_give_the_exact_answer_however_the_items_lie(name):
-    vectors, rng = HARD[name], np.random.default_rng(7)
+@pytest.mark.parametrize("opened_as", ["made", "read", "mapped"])
+@pytest.mark.parametrize("items", HARD)
+def test_int8_codes_give_the_exact_answer_however_the_items_lie(items, opened_as, tmp_path):
+    vectors, rng = HARD[items], np.random.default_rng(7)
     drawn = embeddings(12, vectors.shape[1], seed=1)
     queries = np.concatenate([drawn, vectors[rng.integers(len(vectors), size=28)]])
     store = faiss_of(np.arange(len(vectors)), vectors, kind="int8")
+    if opened_as != "made":
+        made, path = store._coded, tmp_path / "a.faiss"
+        store.save(path)
+        store = FaissStore.load(path, mapped=opened_as == "mapped")
+        for name in ("scale", "error", "length"):
+            assert getattr(store._coded.codes, name) == getattr(made.codes, name) > 0
+        assert store._coded.candidates == made.candidates
+        assert store._coded.settled == made.settled
     truth = np.sort(queries.astype(np.float64) @ vectors.T.astype(np.float64), axis=1)[:, ::-1]
     for k in (1, 10, 150):
         found, similarities = store.search(queries, k)
