@@ -1,5 +1,6 @@
 """The laws of every store, against cosines computed one by one; then what each has of its own."""
 
+import re
 import socket
 import subprocess
 import sys
@@ -324,6 +325,17 @@ def test_an_approximate_store_keeps_its_promise_for_new_queries(kind, spread):
         share = np.mean(similarities >= exact[:, k - 1 : k] - 1e-6)
         assert share >= 0.98, (k, store.describe())
     assert min(store._recalls.values()) >= 0.98
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 11])
+@pytest.mark.parametrize("kind", ["ivf", "hnsw", "int8", "binary"])
+def test_a_small_store_claims_to_read_no_more_than_it_has(kind, size):
+    said = faiss_of(np.arange(size), embeddings(size), kind=kind).describe()
+    claimed = [int(found) for found in re.findall(r"(\d+) candidates", said)]
+    lists = [(int(some), int(of)) for some, of in re.findall(r"(\d+) of (\d+) lists", said)]
+    assert (len(claimed), len(lists)) == (kind != "ivf", kind in ("ivf", "binary"))
+    assert all(1 <= number <= size for number in claimed), said
+    assert all(1 <= some <= of <= size for some, of in lists), said
 
 
 def test_a_store_that_grows_into_other_clusters_measures_again():
