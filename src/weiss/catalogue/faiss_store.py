@@ -52,7 +52,7 @@ from weiss._base.arrays import Array
 from weiss._base.checks import one_of
 from weiss._base.files import replacing
 from weiss.catalogue.coded_vectors import CodedVectors
-from weiss.catalogue.codes import CODED, load_faiss, method
+from weiss.catalogue.codes import CODED, load_faiss, method, sample
 from weiss.catalogue.open_file import OpenFile
 from weiss.catalogue.records import damaged
 from weiss.catalogue.stores import ROUNDING, VectorStore, best_first, refuse_known, unit_vectors
@@ -468,13 +468,6 @@ def recall_of_items(rows: Array, worst: Array, k: int, places: Array, similariti
     """
     is_right = (places != rows[:, None]) & (similarities >= worst[:, None] - ROUNDING)
     return float(np.minimum(is_right.sum(1), k).mean() / k)
-
-
-def sample(size: int, most: int) -> Array:
-    """Return at most ``most`` sorted row numbers below ``size``, deterministic."""
-    if size <= most:
-        return np.arange(size)
-    return np.sort(np.random.default_rng(0).choice(size, most, replace=False))
 
 
 def similarity_at(queries: Array, vectors: Array, ranks: Sequence[int]) -> dict[int, Array]:
