@@ -22,13 +22,7 @@ from weiss._base.decoding import usable_cores
 from weiss._base.progress import Bar
 from weiss._version import __version__
 from weiss.catalogue.building import check_batch_size, copy_model, embedder_of, refuse_overlap
-from weiss.catalogue.collection import (
-    Collection,
-    checked_columns,
-    column_remarks,
-    is_list,
-    open_items,
-)
+from weiss.catalogue.collection import Collection, is_list, kept_columns, open_items
 from weiss.catalogue.embed_on_ray import embed_on_ray
 from weiss.catalogue.embedding import data_digest, embedded_blocks
 from weiss.catalogue.embeddings_folder import (
@@ -248,9 +242,8 @@ def _opened(
             "of the embeddings. Rename them."
         )
     # Now, not when they are indexed.
-    kept = checked_columns(dict.fromkeys(names, ()), collection.name)
-    remarks = (*collection.remarks, *column_remarks(kept, left_out))
-    return replace(collection, remarks=remarks), further, digest
+    _, remarks = kept_columns(dict.fromkeys(names, ()), left_out, collection.name)
+    return replace(collection, remarks=(*collection.remarks, *remarks)), further, digest
 
 
 def _until_done(out: EmbeddingsFolder, contents: Contents, rank: Rank) -> Iterator[Claims]:
