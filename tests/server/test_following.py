@@ -52,14 +52,16 @@ def test_a_damaged_change_keeps_the_old_index_and_is_logged_once(index, tmp_path
     folder = shutil.copytree(index, tmp_path / "index")
     process, _, site = start(folder, QUICK + CODE)
     good = (folder / "index.json").read_bytes()
-    (folder / "index.json").write_bytes(good[:-40])
+    (tmp_path / "damaged").write_bytes(good[:-40])
+    (tmp_path / "damaged").replace(folder / "index.json")
     wait_until(lambda: site.get("/about").json["outdated"])
     line = process.stderr.readline().decode()
     assert "old one is still served: index.json" in line
     for _ in range(20):  # it is tried again all the time
         assert site.search(picture).json["results"][0]["name"] == "U+0041/3.png"
-    # The next whole one is shown.
-    (folder / "index.json").write_bytes(good)
+    # The next whole one is shown; half of it never stands there.
+    (tmp_path / "whole").write_bytes(good)
+    (tmp_path / "whole").replace(folder / "index.json")
     remove(folder, site.get("/items/5").json["name"])
     wait_until(lambda: items(site) == 319)
     process.send_signal(signal.SIGINT)
