@@ -15,10 +15,11 @@ queries, those whose neighbours or their order differ (`different`). `in_full` c
 precision could not decide.
 
 On the CPU each contender runs in a process of its own, and extra memory is the largest resident
-size beyond that before its first call. On CUDA all share one process, are warmed up, and are timed
-to synchronisation; time is the median of the repeats.
+size beyond that before its call. The contenders take turns, so that whatever else the machine does
+happens to all of them. On CUDA all share one process, are warmed up, and are timed to
+synchronisation. Time is the median of the repeats.
 
-    python benchmarks/bench_retrieval.py --task sop --rivals plain,faiss,pml
+    python benchmarks/bench_retrieval.py --task sop --rivals plain,faiss,pml --repeats 3
     python benchmarks/bench_retrieval.py --task inshop,sop,million --device cuda --rivals full,plain
     python benchmarks/bench_retrieval.py --smoke
 """
@@ -207,19 +208,28 @@ def measured(contender: str, batch: Batch, device: str, repeats: int) -> dict[st
     return {"seconds": statistics.median(seconds), "extra_mib": extra, "found": found}
 
 
-def on_cpu(contender: str, task: str, repeats: int) -> dict[str, Any]:
-    """Measure one contender in a fresh process."""
-    command = [sys.executable, __file__, "--measure", contender, "--task", task]
-    command += ["--repeats", str(repeats)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+def on_cpu(names: list[str], task: str, repeats: int) -> dict[str, dict[str, Any]]:
+    """Measure contenders in turns, each time in a fresh process."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for _ in range(repeats):
+        for name, own in found.items():
+            command = [sys.executable, __file__, "--measure", name, "--task", task]
+            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+            own.append(json.loads(done.stdout.splitlines()[-1]))
+    return {
+        name: {
+            "seconds": statistics.median(each["seconds"] for each in own),
+            "extra_mib": max(each["extra_mib"] for each in own),
+            "found": own[0]["found"],
+        }
+        for name, own in found.items()
+    }
 
 
-def measure_here(contender: str, task: str, repeats: int) -> None:
+def measure_here(contender: str, task: str) -> None:
     """Measure one contender in this process and print the result."""
     CONTENDERS[contender](make_batch("smoke", "cpu"))  # loads libraries
-    print(json.dumps(measured(contender, make_batch(task, "cpu"), "cpu", repeats)))
+    print(json.dumps(measured(contender, make_batch(task, "cpu"), "cpu", 1)))
 
 
 def on_cuda(contender: str, batch: Batch, repeats: int) -> dict[str, Any]:
@@ -247,7 +257,7 @@ def main() -> None:
     for unknown in set(rivals) - set(CONTENDERS):
         parser.error(f"--rivals must be of {', '.join(CONTENDERS)}; got {unknown!r}.")
     if arguments.measure:
-        measure_here(arguments.measure, tasks[0], arguments.repeats)
+        measure_here(arguments.measure, tasks[0])
         return
     for task in tasks:
         compare(arguments, task, ["weiss", *rivals])
@@ -257,12 +267,11 @@ def compare(arguments: argparse.Namespace, task: str, names: list[str]) -> None:
     """Compare on one task, print the table, and keep the result."""
     on_device = arguments.device == "cuda"
     batch = make_batch(task, "cuda") if on_device else None
-    results = {}
+    if batch is None:
+        results = on_cpu(names, task, arguments.repeats)
+    else:
+        results = {name: on_cuda(name, batch, arguments.repeats) for name in names}
     for name in names:
-        if batch is not None:
-            results[name] = on_cuda(name, batch, arguments.repeats)
-        else:
-            results[name] = on_cpu(name, task, arguments.repeats)
         for metric in NAMES:
             theirs, ours = results[name]["found"][metric], results["weiss"]["found"][metric]
             if abs(theirs - ours) > AGREEMENT:

@@ -107,6 +107,35 @@ def test_other_images_or_another_network_are_refused(lost_run, glyph_folder, tmp
         EmbeddingsFolder(out).contents()
 
 
+def test_of_a_list_what_differs_is_named(lost_run, tmp_path):
+    folder, out = photos(tmp_path / "photos", count=3), tmp_path / "vectors"
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.jpg"))
+    given = folder / "list.csv"
+
+    def write(header, label, price):
+        rows = "".join(f"{name},{label},{price},x\n" for name in names)
+        given.write_text(f"{header}\n{rows}")
+
+    write("path,label,price,", "a", 1)
+    found = embed(lost_run, given, out)
+    told = ("columns: price", "columns that are left out: one without a name")
+    assert set(told) <= set(found.lines)
+    write("path,label,price,", "a", 2)
+    with pytest.raises(ValueError, match=r"these differ: the further columns of the list list, or"):
+        embed(lost_run, given, out)
+    write("path,label,price,", "b", 1)
+    with pytest.raises(ValueError, match=r"the images, their names or their classes \(3 items; now"):
+        embed(lost_run, given, out)
+    write("path,label,price,class", "a", 1)
+    with pytest.raises(ValueError, match="must not be called 'class'"):
+        embed(lost_run, given, tmp_path / "other")
+    # How a list without further columns is written does not matter.
+    given.write_text("path,label\n" + "".join(f"{name},a\n" for name in names))
+    embed(lost_run, given, tmp_path / "plain")
+    given.write_text("path,label\n" + "".join(f'"{name}","a"\n' for name in names))
+    assert "embedded earlier" in embed(lost_run, given, tmp_path / "plain").lines[0]
+
+
 def test_without_pyarrow_nothing_is_begun(lost_run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(ImportError, match=r"weiss\[parquet\]"):

@@ -5,6 +5,7 @@ import pytest
 from glyph_catalogue import photos
 
 from weiss.catalogue import EmbedColumn, embed_images
+from weiss.catalogue.embed_column import MADE
 
 pa = pytest.importorskip("pyarrow")
 
@@ -80,6 +81,18 @@ def test_frames_as_spark_gives_them_and_plain_columns_of_bytes(lost_run, folder,
     columns = {"path": np.array(names), "content": np.array(contents, dtype=object)}
     (table,) = embed_frames([columns])
     assert_embedded(names, table["vector"].to_pylist(), table["error"].to_pylist(), truth)
+
+
+@pytest.mark.parametrize("dtype", [object, "string", "str"])
+def test_missing_values_of_every_type_of_text(lost_run, folder, names, truth, dtype):
+    pandas = pytest.importorskip("pandas")
+    embed = EmbedColumn(lost_run, root=folder, device="cpu")
+    paths = pandas.Series([names[0], None, names[2], "gone.jpg"], dtype=dtype, index=[5, 5, 1, 0])
+    found = embed(pandas.DataFrame({"path": paths}))
+    assert list(found.index) == [5, 5, 1, 0]
+    assert found.error.tolist()[:3] == [None, "is missing", None]
+    assert_embedded([names[0], "", names[2], ""], found.vector, found.error, truth)
+    assert list(embed(pandas.DataFrame({"path": paths[:0]})).columns) == ["path", *MADE]
 
 
 def test_what_is_no_column_of_images_is_refused(lost_run):

@@ -4,6 +4,7 @@ make test-ray
 """
 
 import sys
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -11,8 +12,15 @@ from glyph_catalogue import photos
 from raylets import said_by
 from tiny import wait_until
 
+from weiss._base.files import alone
 from weiss.catalogue import EmbedColumn, embed_images, embed_on_ray
-from weiss.catalogue.embed_on_ray import FILE, NUMBER, ShardWriter, options_of_network
+from weiss.catalogue.embed_on_ray import (
+    FILE,
+    NUMBER,
+    ShardWriter,
+    free_shards,
+    options_of_network,
+)
 from weiss.catalogue.embeddings_folder import EmbeddingsFolder
 
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -50,6 +58,18 @@ def test_a_machine_that_sees_no_folder_or_no_images_does_nothing(lost_run, tmp_p
     assert write(block).to_pylist() == [{"number": 0, "rows": 3}]
     assert write(block).to_pylist() == [{"number": 0, "rows": 0}]
     assert parquet.read_table(first).equals(whole)
+
+
+def test_shards_that_others_hold_or_have_finished_are_not_free(lost_run, tmp_path):
+    folder, out = photos(tmp_path / "photos"), EmbeddingsFolder(tmp_path / "vectors")
+    options = {"device": "cpu", "quiet": True, "num_workers": 0, "shard_items": 1}
+    embed_images(lost_run, folder, out.folder, **options)
+    for number in (1, 3, 4):
+        out.shard(number).unlink()
+    with alone(out.shard(3)):
+        assert free_shards(out, range(6)) == [1, 4]
+    assert free_shards(out, range(6)) == [1, 3, 4]
+    assert not list(out.folder.rglob("*.lock"))
 
 
 def test_what_ray_decides_or_cannot_have_is_refused(lost_run, tmp_path):
@@ -156,6 +176,36 @@ class TestWithACluster:
         said_by(process)
         assert_same(out, truth)
         self.assert_kept(before)
+
+    def test_no_network_is_loaded_for_shards_that_others_hold(
+        self, lost_run, glyph_folder, tmp_path, monkeypatch
+    ):
+        out = EmbeddingsFolder(tmp_path / "vectors")
+        options = {"device": "cpu", "quiet": True, "shard_items": 100}
+        embed_images(lost_run, glyph_folder, out.folder, num_workers=0, **options)
+        for number in (0, 2):
+            out.shard(number).unlink()
+        monkeypatch.setenv("RAY_ADDRESS", self.cluster.address)
+        embedded, look, rounds, looks = embed_on_ray._embedded, free_shards, [], []
+
+        def counted(place, blocks, *rest):
+            rounds.append([block.column(NUMBER)[0].as_py() for block in blocks])
+            return embedded(place, blocks, *rest)
+
+        def looked(*given):
+            found = look(*given)
+            looks.append(found)
+            if looks[-2:] == [[], []]:
+                other.close()  # who held it has died
+            return found
+
+        monkeypatch.setattr(embed_on_ray, "_embedded", counted)
+        monkeypatch.setattr(embed_on_ray, "free_shards", looked)
+        with ExitStack() as other:
+            other.enter_context(alone(out.shard(0)))
+            embed_images(lost_run, glyph_folder, out.folder, cluster="auto", **options)
+        assert rounds == [[2], [0]]
+        assert out.missing(out.contents()) == []
 
     def test_a_machine_that_sees_no_images_stops_the_command(
         self, lost_run, glyph_folder, tmp_path, monkeypatch

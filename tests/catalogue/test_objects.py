@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from glyph_catalogue import build, names_of, opened, photos
+from glyph_catalogue import add, build, names_of, opened, photos, remove
 from tiny import begin, environment, wait_until, weiss
 
 from weiss.catalogue import EmbedColumn, add_items, build_index, embed_images
@@ -65,6 +65,30 @@ def test_loose_objects_are_added_and_embedded_by_name(lost_run, folder, stored, 
         add_items(tmp_path / "index", "memory://more", device="cpu", quiet=True)
 
 
+def test_what_an_index_of_objects_has_is_left_alone(lost_run, folder, stored, tmp_path):
+    memory, index = fsspec.filesystem("memory"), tmp_path / "index"
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("[0-9].jpg"))
+    rows = "\n".join(f"{stored}/{name},{name[:6]},{n}" for n, name in enumerate(names))
+    memory.pipe("bucket/photos/list.csv", f"path,label,price\n{rows}\n".encode())
+    given = f"{stored}/list.csv"
+    build(lost_run, given, index)
+    with pytest.raises(ValueError, match="all 7 items of list are in the index already"):
+        add(index, given)
+    for data in (given, stored):
+        remove(index, names[2])
+        change = add(index, data)
+        assert (change.num_added, set(change.already)) == (1, {*names} - {names[2]})
+    # One has gone and one is new: what the index has stays, and what is missing is listed.
+    memory.rm("bucket/photos/class0/0.jpg")
+    remove(index, names[2])
+    change = add(index, given)
+    assert (change.num_added, len(change.already)) == (1, 5)
+    assert change.skipped == ("class0/0.jpg: does not exist",)
+    memory.pipe(f"bucket/photos/{names[1]}", (folder / names[2]).read_bytes())
+    with pytest.raises(ValueError, match=f"1 have another content: {names[1]}"):
+        add(index, given)
+
+
 def test_embeddings_of_a_list_there_continue_and_notice_other_objects(
     lost_run, folder, stored, tmp_path
 ):
@@ -80,7 +104,7 @@ def test_embeddings_of_a_list_there_continue_and_notice_other_objects(
 
     there = embed(f"{stored}/list.csv", "there")
     assert [name for name, _ in there.skipped] == ["class1/bad.jpg", "gone.jpg"]
-    assert dict(there.skipped)["gone.jpg"] == "gone.jpg: does not exist"
+    assert dict(there.skipped)["gone.jpg"] == "does not exist"
     here = embed(folder, "here")
     vectors = [
         {r["path"]: r["vector"] for r in parquet.read_table(tmp_path / n / "vectors").to_pylist()}
@@ -101,6 +125,57 @@ def test_embeddings_of_a_list_there_continue_and_notice_other_objects(
         embed(stored, "folder")
 
 
+def test_a_list_there_is_fetched_once(lost_run, folder, stored, tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    memory, asked = fsspec.filesystem("memory"), []
+    rows = "\n".join(f"class{n % 3}/{n}.jpg,class{n % 3},{n}" for n in range(3))
+    memory.pipe("bucket/photos/list.csv", f"path,label,price\n{rows}\n".encode())
+    read = type(memory).open
+
+    def changing(self, path, *rest, **options):
+        if path.endswith(".csv"):
+            asked.append(path)
+            if len(asked) > 1:  # somebody has written it anew
+                self.store["/bucket/photos/list.csv"].truncate(len("path,label,price\n"))
+        return read(self, path, *rest, **options)
+
+    monkeypatch.setattr(type(memory), "open", changing)
+    build(lost_run, f"{stored}/list.csv", tmp_path / "index")
+    assert len(asked) == 1
+    assert opened(tmp_path / "index").item(2).columns == {"price": 2}
+    asked.clear()
+    found = embed_images(lost_run, f"{stored}/list.csv", tmp_path / "out", device="cpu", quiet=True)
+    assert (len(asked), found.num_items) == (1, 3)
+    assert "columns: price" in found.lines
+
+
+def test_credentials_that_end_stop_the_command_and_the_next_one_continues(
+    lost_run, folder, stored, tmp_path, monkeypatch
+):
+    pytest.importorskip("pyarrow")
+    storage = type(fsspec.filesystem("memory"))
+    read, asked = storage.cat_file, []
+
+    def expiring(self, path, *rest, **options):
+        asked.append(path)
+        if len(asked) == 7:
+            raise PermissionError("The provided token has expired.")
+        return read(self, path, *rest, **options)
+
+    def embed(out):
+        options = {"device": "cpu", "quiet": True, "num_workers": 0, "shard_items": 3}
+        return embed_images(lost_run, stored, tmp_path / out, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "cat_file", expiring)
+        with pytest.raises(ConnectionError, match="expired"):
+            embed("vectors")
+    kept = sorted((tmp_path / "vectors" / "vectors").glob("[!.]*"))
+    assert 0 < len(kept) < 3
+    assert [name for name, _ in embed("vectors").skipped] == ["class1/bad.jpg"]
+    assert set(kept) < set((tmp_path / "vectors" / "vectors").glob("[!.]*"))
+
+
 def test_a_column_of_addresses(lost_run, folder, stored):
     pa = pytest.importorskip("pyarrow")
     here = EmbedColumn(lost_run, root=folder, device="cpu")
@@ -110,6 +185,19 @@ def test_a_column_of_addresses(lost_run, folder, stored):
     found = there(pa.table({"path": [f"{stored}/{name}" for name in names]}))
     assert found.column("vector").equals(wanted.column("vector"))
     assert [error is None for error in found.column("error").to_pylist()] == [True, False, True]
+
+
+def test_a_name_that_is_none_there_is_the_error_of_its_row(lost_run, stored):
+    pytest.importorskip("pyarrow")
+    embed = EmbedColumn(lost_run, root=f"{stored}/", device="cpu")
+    wrong = ["", "../x.jpg", "/etc/passwd", "class0//0.jpg", "memory://other/0.jpg", "a\0.jpg"]
+    paths = ["class0/0.jpg", *wrong, "gone.jpg", f"{stored}/class1/1.jpg"]
+    found = embed({"path": paths})
+    errors = found.column("error").to_pylist()
+    assert [bool(error) for error in errors] == [False, *[True] * 7, False]
+    assert all(f"must lie below {stored}/" in error for error in errors[1:-2])
+    assert errors[-2] == "does not exist"
+    assert [vector is None for vector in found.column("vector").to_pylist()] == [*map(bool, errors)]
 
 
 @pytest.fixture(scope="module")

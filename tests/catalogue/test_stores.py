@@ -1,5 +1,6 @@
 """The laws of every store, against cosines computed one by one; then what each has of its own."""
 
+import re
 import socket
 import subprocess
 import sys
@@ -326,6 +327,17 @@ def test_an_approximate_store_keeps_its_promise_for_new_queries(kind, spread):
     assert min(store._recalls.values()) >= 0.98
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 11])
+@pytest.mark.parametrize("kind", ["ivf", "hnsw", "int8", "binary"])
+def test_a_small_store_claims_to_read_no_more_than_it_has(kind, size):
+    said = faiss_of(np.arange(size), embeddings(size), kind=kind).describe()
+    claimed = [int(found) for found in re.findall(r"(\d+) candidates", said)]
+    lists = [(int(some), int(of)) for some, of in re.findall(r"(\d+) of (\d+) lists", said)]
+    assert (len(claimed), len(lists)) == (kind != "ivf", kind in ("ivf", "binary"))
+    assert all(1 <= number <= size for number in claimed), said
+    assert all(1 <= some <= of <= size for some, of in lists), said
+
+
 def test_a_store_that_grows_into_other_clusters_measures_again():
     rng = np.random.default_rng(0)
     old = embeddings(2000, spread=0.05)
@@ -422,12 +434,21 @@ def hard_sets(dimension=48, count=1500):
 HARD = dict(hard_sets())
 
 
-@pytest.mark.parametrize("name", HARD)
-def test_int8_codes_give_the_exact_answer_however_the_items_lie(name):
-    vectors, rng = HARD[name], np.random.default_rng(7)
+@pytest.mark.parametrize("opened_as", ["made", "read", "mapped"])
+@pytest.mark.parametrize("items", HARD)
+def test_int8_codes_give_the_exact_answer_however_the_items_lie(items, opened_as, tmp_path):
+    vectors, rng = HARD[items], np.random.default_rng(7)
     drawn = embeddings(12, vectors.shape[1], seed=1)
     queries = np.concatenate([drawn, vectors[rng.integers(len(vectors), size=28)]])
     store = faiss_of(np.arange(len(vectors)), vectors, kind="int8")
+    if opened_as != "made":
+        made, path = store._coded, tmp_path / "a.faiss"
+        store.save(path)
+        store = FaissStore.load(path, mapped=opened_as == "mapped")
+        for name in ("scale", "error", "length"):
+            assert getattr(store._coded.codes, name) == getattr(made.codes, name) > 0
+        assert store._coded.candidates == made.candidates
+        assert store._coded.settled == made.settled
     truth = np.sort(queries.astype(np.float64) @ vectors.T.astype(np.float64), axis=1)[:, ::-1]
     for k in (1, 10, 150):
         found, similarities = store.search(queries, k)

@@ -21,6 +21,7 @@ from weiss.catalogue.export import export_run
 from weiss.catalogue.networks import network_of_file, network_of_run
 from weiss.catalogue.onnx_content import DIGEST_PLACE, digest_of_onnx, has_external_tensors
 from weiss.cli.commands import app
+from weiss.data import object_storage
 from weiss.runs import Run, build_backbone, embed_runs, evaluate_run, to_toml
 
 HUB = "timm:hf-hub:attacker/x"
@@ -110,6 +111,37 @@ def test_a_network_of_timm_itself_is_built_and_never_with_pretrained_weights(ask
     for value in (True, 0, "", "false"):
         with pytest.raises(UntrustedError):
             refuse_outside("resnet18", {"pretrained": value})
+
+
+@pytest.fixture
+def run_of_an_address(glyph_run, tmp_path, monkeypatch):
+    """A trained run of somebody else whose data are at an address; nothing may ask there."""
+
+    def ask(address):
+        raise AskedError(address)
+
+    monkeypatch.setattr(object_storage, "open_storage", ask)
+    run = Run(shutil.copytree(glyph_run, tmp_path / "theirs"))
+    recipe = run.recipe()
+    run.write_recipe(to_toml(recipe | {"data": recipe["data"] | {"name": "memory://b/photos"}}))
+    return run.folder
+
+
+def test_an_index_without_trust_measures_no_threshold_at_an_address(run_of_an_address, tmp_path):
+    folder = photos(tmp_path / "photos", count=3)  # too few to be measured on
+    change = build(run_of_an_address, folder, tmp_path / "index")
+    assert "test data are at an address, which needs --trust" in "\n".join(change.lines)
+    assert Catalogue.open(tmp_path / "index", device="cpu").threshold is None
+    with pytest.raises(AskedError, match="memory://b/photos"):
+        build(run_of_an_address, folder, tmp_path / "other", trust=True)
+
+
+def test_no_evaluation_without_trust_asks_at_an_address(run_of_an_address, glyph_run):
+    for measure in (evaluate_run, lambda run, **options: embed_runs([run, glyph_run], **options)):
+        with pytest.raises(UntrustedError, match="must not open addresses by itself.*--trust"):
+            measure(run_of_an_address, device="cpu")
+        with pytest.raises(AskedError, match="memory://b/photos"):
+            measure(run_of_an_address, device="cpu", trust=True)
 
 
 def test_what_the_user_trains_is_the_users_wish_and_so_is_trust(asked):

@@ -1,6 +1,8 @@
 """Images in object storage: in memory, and in an S3 server of this machine."""
 
+import errno
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -174,6 +176,52 @@ def test_a_storage_that_does_not_answer_stops_and_leaves_no_image_out(
     monkeypatch.setattr(type(memory), "cat_file", broken)
     with pytest.raises(ConnectionError, match="the storage of memory://photos must answer"):
         open_table("memory://photos", how=Assembly(skip_bad=True))
+
+
+@pytest.mark.parametrize("call", ["cat_file", "find", "info", "open"])
+def test_a_storage_that_refuses_stops_and_leaves_no_image_out(
+    memory, stripes, tmp_path, monkeypatch, call
+):
+    put(memory, stripes, "photos")
+    rows = "\n".join(f"class{c}/{n}.png,{c}" for c in range(4) for n in range(3))
+    memory.pipe("photos/list.csv", f"path,label\n{rows}\n".encode())
+    real, asked = getattr(type(memory), call), []
+
+    def expired(self, path, *rest, **options):
+        asked.append(path)
+        if len(asked) > 1 or call in ("find", "open"):
+            raise PermissionError("The provided token has expired.")
+        return real(self, path, *rest, **options)
+
+    monkeypatch.setattr(type(memory), call, expired)
+    data = "memory://photos" if call == "find" else "memory://photos/list.csv"
+    with pytest.raises(ConnectionError, match="must answer; it did not: PermissionError: The prov"):
+        open_table(data, how=Assembly(skip_bad=True))
+    if call == "cat_file":
+        with pytest.raises(ConnectionError, match="The provided token has expired"):
+            Objects("memory://photos", ["class0/0.png"]).read(0)
+
+
+def test_a_full_disk_stops_and_a_name_that_no_file_can_have_is_left_out(
+    memory, stripes, tmp_path, monkeypatch
+):
+    put(memory, stripes, "photos")
+    # Storages have no folders: a name may begin with the whole of another one.
+    memory.pipe("photos/class9/0.png/below.png", b"")
+    memory.store["/photos/class9/0.png"] = memory.store["/photos/class0/0.png"]
+    long, names = "class0/" + "x" * 300, ["class9/0.png", "class9/0.png/below.png", "class0/1.png"]
+    memory.pipe(f"photos/{long}.png", b"")
+    files, errors = kept_copy(Objects("memory://photos", [*names, f"{long}.png"]))
+    assert sorted(errors) in ([0, 3], [1, 3])  # one of both can be here
+    assert errors[3].startswith(f"{long}.png: OSError: [Errno {errno.ENAMETOOLONG}]")
+    assert files.file(2).is_file()
+
+    def full(self, content):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        open_table("memory://photos", how=Assembly(skip_bad=True, min_images=1, nested=True))
 
 
 def test_other_addresses_and_a_missing_library_are_refused(monkeypatch):

@@ -157,6 +157,76 @@ def test_no_product_is_further_off_than_the_bound(kind, dtype, distance, always)
     assert (again + bound[:, None] >= exact).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("size", [512, 4096])
+def test_sums_of_rows_that_half_precision_holds_are_within_the_bound(size, dtype, always):
+    """Rounding takes nothing away: all that is wrong are the sums."""
+    generator = torch.Generator().manual_seed(7)
+    x = (torch.randn(60, size, generator=generator) / 2.0**7).to(always).to(dtype)
+    low, items = screening.round_rows(x[:20], always), screening.round_rows(x[20:], always)
+    assert not low.error.any()
+    assert not items.error.any()
+    exact = x[:20].double() @ x[20:].double().T
+    error = (exact - (low.rows.float() @ items.rows.float().T).double()).abs().amax(dim=1)
+    assert (error > 0).all()
+    assert (error <= screening.slack(low, items)).all()
+
+
+def float32_below(number):
+    """Round to float32 as badly as a bound allows: always down."""
+    return float(np.nextafter(np.float32(number), np.float32(0)))
+
+
+@pytest.mark.parametrize("rounded_away", [0.0, 0.4], ids=["exact", "rounded"])
+@pytest.mark.parametrize("size", [1, 61, 700])
+def test_the_worst_float32_arithmetic_stays_within_the_bound(size, rounded_away, always):
+    """No processor errs so much, so the operations are simulated one by one, in float64.
+
+    All vectors have one direction, so the inequality of Cauchy and Schwarz is an equality. Each
+    operation loses as much as the bound allows, in the direction that makes the difference grow.
+    """
+    unit = 1 / size**0.5
+    held = torch.tensor(2.0 ** round(math.log2(unit)), dtype=always).item()
+    query, item = (held * (1 + rounded_away * torch.finfo(always).eps * c) for c in (1.0, 0.9))
+    coarse = fine = 0.0
+    for _ in range(size):
+        coarse += held * held
+        fine += query * item
+    of_both = size * held * held, size * query * item  # the sums of all magnitudes
+    for _ in range(size):
+        coarse -= 2.0**-23 * of_both[0]  # its product
+        coarse -= 2.0**-23 * of_both[0]  # its sum
+        fine += 2.0**-24 * of_both[1]  # these are rounded, not cut off
+        fine += 2.0**-24 * of_both[1]
+
+    def length(entry):
+        squares = 0.0
+        for _ in range(size):
+            squares = float32_below(squares + float32_below(entry * entry))
+        return torch.tensor([float32_below(math.sqrt(squares))])
+
+    low, items = (
+        screening.Rounded(
+            torch.full((1, size), held, dtype=always), length(x), length(held), length(x - held)
+        )
+        for x in (query, item)
+    )
+    (bound,) = screening.slack(low, items).tolist()
+    assert fine - coarse <= bound <= 1.005 * (fine - coarse) + 1e-11
+
+
+def test_rows_whose_squares_float32_takes_for_0_are_within_the_bound(always):
+    """Their measured lengths are 0, and so are the products of their halves."""
+    query = torch.full((1, 64), 1e-25)
+    items = torch.full((1, 64), 1 / 8)
+    low, rounded = screening.round_rows(query, always), screening.round_rows(items, always)
+    assert low.length == low.error == 0
+    product = low.rows.double() @ rounded.rows.double().T
+    exact = query.double() @ items.double().T
+    assert product != exact
+    assert (exact - product).abs() <= screening.slack(low, rounded)
+
+
 def test_a_query_that_half_precision_cannot_hold_proves_nothing():
     items = screening.round_rows(torch.eye(4), torch.float16, torch.zeros(4))
     query = screening.round_rows(1e5 * torch.eye(4), torch.float16, 1.0)

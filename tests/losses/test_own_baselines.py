@@ -122,6 +122,23 @@ def test_logits_of_potential_field_are_minus_the_potential_of_the_classes():
         torch.testing.assert_close(difference, difference[:1].expand(4))
 
 
+def test_potential_field_is_finite_for_equal_and_near_charges_of_all_accepted_rates():
+    with pytest.raises(ValueError, match="alpha must be at most 16 .*; got 20"):
+        weiss.make_loss("potential_field", 3, 4, alpha=20)
+    with pytest.raises(ValueError, match="alpha must be at most"):
+        weiss.make_loss("potential_field", 3, 4, alpha=200.0)
+    loss = weiss.make_loss("potential_field", 3, 4, alpha=16.0)
+    # The third is as near to the first as a force is felt; the second is the first.
+    angle = 1.001 * potential_field.NEAREST
+    turned = [math.cos(angle), math.sin(angle), 0.0, 0.0]
+    embeddings = torch.tensor([[1.0, 0, 0, 0], [1.0, 0, 0, 0], turned], requires_grad=True)
+    value = loss(embeddings, torch.arange(3))
+    value.backward()
+    assert value.isfinite()
+    assert embeddings.grad.isfinite().all()
+    assert embeddings.grad.abs().max() > 1e30
+
+
 def test_potential_field_has_published_proxies_and_refuses_radii_that_mean_nothing():
     loss = weiss.make_loss("potential_field", 100, 8)
     assert loss.loss.proxies.shape == (1500, 8)

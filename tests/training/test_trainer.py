@@ -71,7 +71,6 @@ def test_the_recipe_of_a_run_is_complete_and_gives_the_same_run_again(finished, 
     assert resolved.train.sampler == "shuffled"
     assert resolved.train.precision == "fp32"
     assert resolved.augment.size == resolved.evaluate.size == resolved.evaluate.resize == 32
-    assert resolved.data.side == 256
     assert resolved.made_with["device"] == "CPU"
     assert resolved.backbone.pooling == "avg"
     # As every argument of the loss.
@@ -550,6 +549,9 @@ def test_images_are_kept_with_the_side_that_the_recipe_names(run, stripes, tmp_p
         assert given.recipe.data.side == side
         kept[side] = tuple(map(int, given.experiment.pipeline._store.sizes[0]))
     assert kept == {256: (281, 256), 280: (308, 280), "original": (330, 300)}
+    # A finished run can be measured with larger images.
+    larger = prepared(folder, data__side="auto", evaluate__resize=270)
+    assert tuple(map(int, larger.experiment.pipeline._store.sizes[0])) == (297, 270)
     with pytest.raises(ValueError, match="data.side must be at least 32 pixels, which evaluation"):
         prepared(stripes, data__side=31)
     with pytest.raises(ValueError, match="data.side must be a whole number of at least 1, auto or"):

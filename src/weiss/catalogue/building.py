@@ -31,7 +31,7 @@ from weiss.catalogue.collection import (
     kept_columns,
     open_collection,
 )
-from weiss.catalogue.embedding import BatchEmbedder, content_digest, embed_collection
+from weiss.catalogue.embedding import BatchEmbedder, content_digests, embed_collection
 from weiss.catalogue.embeddings_folder import Contents, EmbeddingsFolder
 from weiss.catalogue.export import score_table
 from weiss.catalogue.index_folder import SKIPPED, IndexFolder, clear_workspace
@@ -255,7 +255,8 @@ def add_items(
                     f"the one that {index.folder} was made with. Leave RUN out to use that one, or "
                     "make another index."
                 )
-        new, known = _without_known(collection, items)
+        new, known, gone = _without_known(collection, items)
+        collection = replace(collection, left_out=(*collection.left_out, *gone))
         already = [collection.names[row] for row in known]
         stays = _other_values(collection.take(known), items)
         other_kinds = _other_kinds(collection.take(new), items)
@@ -646,14 +647,22 @@ def _find_ids(what: Sequence[str | int], items: Items) -> Array:
     return np.array(sorted(found), dtype=np.int64)
 
 
-def _without_known(collection: Collection, items: Items) -> tuple[Array, Array]:
-    """Return the rows to add, and those that the index has with the same content."""
+def _without_known(
+    collection: Collection, items: Items
+) -> tuple[Array, Array, list[tuple[str, str]]]:
+    """Return the rows to add, and those that the index has with the same content.
+
+    Also the names of those that the index has, but the collection no longer, and why.
+    """
     known = {segment.names[row]: segment.digests[row].tobytes() for _, segment, row in items}
-    rows, already, other = [], [], []
-    for row, name in enumerate(collection.names):
-        if name not in known:
-            rows.append(row)
-        elif content_digest(collection.table, row) == known[name]:
+    is_known = np.array([name in known for name in collection.names], dtype=bool)
+    again = np.flatnonzero(is_known)
+    already, other, gone = [], [], []
+    for row, digest in zip(again, content_digests(collection.table.take(again)), strict=True):
+        name = collection.names[row]
+        if isinstance(digest, str):
+            gone.append((name, digest))
+        elif digest == known[name]:
             already.append(row)
         else:
             other.append(name)
@@ -663,7 +672,7 @@ def _without_known(collection: Collection, items: Items) -> tuple[Array, Array]:
             f"have another content: {some(other)}. Remove these first (--remove NAME), or rename "
             "the files."
         )
-    return np.array(rows, dtype=np.int64), np.array(already, dtype=np.int64)
+    return np.flatnonzero(~is_known), np.array(already, dtype=np.int64), gone
 
 
 def _other_values(collection: Collection, items: Items) -> str:

@@ -21,7 +21,6 @@ faiss's own scalar quantiser, lists, and files are used; faiss is imported when 
 Dimensions: n items, m of them, q queries, D embedding size.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -78,7 +77,7 @@ class Codes:
         turn.init(0)
         scale = 0.0
         if kind == "int8":
-            some = turn.apply(vectors[_sample(len(vectors), RANGE_SAMPLE)])
+            some = turn.apply(vectors[sample(len(vectors), RANGE_SAMPLE)])
             scale = LARGEST / max(ROOM * float(np.abs(some).max(initial=0.0)), 1 / LARGEST)
             number = load_faiss().ScalarQuantizer.QT_8bit_direct_signed
             codes = load_faiss().IndexScalarQuantizer(
@@ -171,7 +170,8 @@ def method(index: Any, name: str) -> Any:
     return getattr(index, f"{name}_numpy", None) or getattr(index, name)
 
 
-def _sample(size: int, most: int) -> Array:
-    """Return at most ``most`` row numbers below ``size``, evenly spaced."""
-    step = max(1, math.ceil(size / most))
-    return np.arange(0, size, step)
+def sample(size: int, most: int) -> Array:
+    """Return at most ``most`` sorted row numbers below ``size``, deterministic."""
+    if size <= most:
+        return np.arange(size)
+    return np.sort(np.random.default_rng(0).choice(size, most, replace=False))

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 
@@ -70,6 +71,23 @@ def open_collection(
 
     Images that cannot be read are found later, when they are embedded.
     """
+    options: dict[str, Any] = {"split": split, "nested": nested, "class_name": class_name}
+    if isinstance(data, Table) or not is_list(data):
+        return open_items(data, root=root, **options)
+    with local_list(data, root) as (local, root):
+        found = open_items(local, root=root, **options)
+        return with_columns(found, *list_columns(local, found.table))
+
+
+def open_items(
+    data: str | Path | Table,
+    *,
+    root: str | Path | None,
+    split: str,
+    nested: bool,
+    class_name: str | None,
+) -> Collection:
+    """Do what `open_collection` does, without the further columns of a list."""
     if isinstance(data, Table):
         _refuse_class(class_name, data.name)
         return _named(data.name, data if split == "all" else data.part(split))
@@ -97,18 +115,14 @@ def open_collection(
             path.resolve().name, _without_classes(path), remarks=tuple(folder_remarks(path))
         )
         return found if class_name is None else _of_class(found, class_name)
-    _refuse_class(class_name, str(data))
+    _refuse_class(class_name, path.name)
     table, left_out = _with_classes(str(data), root, split, nested)
     empty = [printable(name) for name, why in left_out if why == EMPTY]
     remarks = [f"{len(empty):,} subfolders hold no images: {some(empty)}"] if empty else []
     is_folder = is_folder or (is_address(data) and not is_list(data))
     remarks += folder_remarks(data, nested=nested) if is_folder else []
     rows = tuple((name, why) for name, why in left_out if why != EMPTY)
-    found = _named(table.name or path.resolve().name, table, rows, tuple(remarks))
-    if is_list(data):
-        with local_list(data) as local:
-            return with_columns(found, *list_columns(local, table))
-    return found
+    return _named(table.name or path.resolve().name, table, rows, tuple(remarks))
 
 
 def is_list(data: str | Path) -> bool:

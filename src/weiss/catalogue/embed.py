@@ -11,7 +11,7 @@ import hashlib
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,13 @@ from weiss._base.decoding import usable_cores
 from weiss._base.progress import Bar
 from weiss._version import __version__
 from weiss.catalogue.building import check_batch_size, copy_model, embedder_of, refuse_overlap
-from weiss.catalogue.collection import Collection, is_list, open_collection
+from weiss.catalogue.collection import (
+    Collection,
+    checked_columns,
+    column_remarks,
+    is_list,
+    open_items,
+)
 from weiss.catalogue.embed_on_ray import embed_on_ray
 from weiss.catalogue.embedding import data_digest, embedded_blocks
 from weiss.catalogue.embeddings_folder import (
@@ -156,8 +162,8 @@ def embed_images(
     refuse_overlap(out.folder, named)
     source = Run(run, trust=trust)
     network = network_of_run(source, rank.device(device) if cluster is None else "cpu")
-    opening = {"root": root, "split": split, "nested": nested, "class_name": class_name}
-    collection, further, digest = _opened(data, opening)
+    options = {"split": split, "nested": nested, "class_name": class_name}
+    collection, further, columns_digest = _opened(data, root, options)
     embedder = embedder_of(network, source, batch_size)
     wanted = Contents(
         format=FORMAT,
@@ -168,7 +174,8 @@ def embed_images(
         several_labels=any(len(each) > 1 for each in collection.classes),
         shard_items=shard_items or embedder.block_size,
         batch_size=embedder.batch_size,
-        data_digest=digest,
+        data_digest=data_digest(collection),
+        columns_digest=columns_digest,
         left_out=[list(each) for each in collection.left_out],
         model=network.manifest_facts("model"),
         scores=dict(network.facts["scores"]),
@@ -221,20 +228,29 @@ def embed_images(
     return Embedded(contents.num_items, tuple(skipped), seconds, lines)
 
 
-def _opened(data: str | Path, opening: Mapping[str, Any]) -> tuple[Collection, Any, str]:
-    """Return the collection, the further columns of a list or None, and a digest of both."""
-    collection = open_collection(data, **opening)
-    digest, further = data_digest(collection), None
-    if is_list(data):
-        with local_list(data) as path:
-            further = arrow_columns(path, collection.table)
-            digest += hashlib.sha256(path.read_bytes()).hexdigest()
-    if further is not None and (taken := sorted({*own_columns()} & {*further.column_names})):
+def _opened(
+    data: str | Path, root: str | Path | None, options: Mapping[str, Any]
+) -> tuple[Collection, Any, str]:
+    """Return the collection, the further columns of a list or None, and a digest of these.
+
+    The digest is that of the list, and empty if there are no such columns.
+    """
+    if not is_list(data):
+        return open_items(data, root=root, **options), None, ""
+    with local_list(data, root) as (path, root):
+        collection = open_items(path, root=root, **options)
+        further, left_out = arrow_columns(path, collection.table)
+        digest = "" if further is None else hashlib.sha256(path.read_bytes()).hexdigest()
+    names = [] if further is None else further.column_names
+    if taken := sorted({*own_columns()} & {*names}):
         raise ValueError(
             f"further columns of {data} must have names of their own; {some(taken)} would be those "
             "of the embeddings. Rename them."
         )
-    return collection, further, digest
+    # Now, not when they are indexed.
+    kept = checked_columns(dict.fromkeys(names, ()), collection.name)
+    remarks = (*collection.remarks, *column_remarks(kept, left_out))
+    return replace(collection, remarks=remarks), further, digest
 
 
 def _until_done(out: EmbeddingsFolder, contents: Contents, rank: Rank) -> Iterator[Claims]:

@@ -8,6 +8,7 @@ the callable is made, so make it where it works: as an actor of Ray, inside the 
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from weiss.catalogue.embeddings_folder import block_columns, imported_pyarrow
 from weiss.catalogue.networks import network_of_run
 from weiss.catalogue.segments import Block
 from weiss.data import Table
-from weiss.data.object_storage import Objects, is_address
+from weiss.data.object_storage import Objects, is_address, is_below
 from weiss.data.sources import Files
 from weiss.runs.folder import Run
 
@@ -86,12 +87,13 @@ class EmbedColumn:
             )
         given = table[self.column] if is_frame else table.column(self.column)
         values = given.tolist() if is_frame else given.to_pylist()
-        # A frame has NaN in the place of a missing value.
-        made = self._embed([None if value != value else value for value in values])
+        # A frame has None, NaN or NA, which cannot be compared, in the place of a missing value.
+        is_lost = given.isna().tolist() if is_frame else [value != value for value in values]
+        made = self._embed([None if no else v for v, no in zip(values, is_lost, strict=True)])
         if is_frame:
-            rows = zip(*(made[name].to_pylist() for name in MADE), strict=True)
-            vectors, errors = zip(*rows, strict=True) if len(table) else ((), ())
-            return table.assign(vector=list(vectors), error=list(errors))
+            # By default pandas would take a column of text, which has NaN in the place of None.
+            column = partial(type(given), index=table.index, dtype=object)
+            return table.assign(**{name: column(made[name].to_pylist()) for name in MADE})
         for name in MADE:
             table = table.append_column(name, made[name])
         return table
@@ -112,18 +114,27 @@ class EmbedColumn:
                 f"the column {self.column!r} must hold paths or the bytes of image files; it holds "
                 f"{', '.join(sorted(kind.__name__ for kind in kinds))}. Name another column."
             )
-        rows = [row for row, value in enumerate(values) if value is not None]
+        wrong = {row: why for row, value in enumerate(values) if (why := self._wrong(value))}
+        rows = [row for row in range(len(values)) if row not in wrong]
         given = [values[row] for row in rows]
         with _files(given) if bytes in kinds else nullcontext(self.source(given)) as source:
             found = self.block(source)
-        errors = {rows[row]: why for row, why in found.errors.items()}
-        errors |= dict.fromkeys({*range(len(values))} - {*rows}, "is missing")
+        errors = wrong | {rows[row]: why for row, why in found.errors.items()}
         moved = Block(
             np.array(rows, dtype=np.int64)[found.rows],
             *(found.vectors, found.thumbnails, found.places, found.digests),
             errors,
         )
         return block_columns(moved, len(values), self.embedding_size)
+
+    def _wrong(self, value: str | bytes | None) -> str:
+        """Return why a value names no image, or nothing."""
+        if value is None:
+            return "is missing"
+        is_name = isinstance(value, str) and is_address(self._root)
+        if is_name and not is_below(str(value), str(self._root)):
+            return f"must lie below {self._root}, by a plain name"
+        return ""
 
     def source(self, paths: Sequence[str]) -> Files | Objects:
         """Return the images at these paths below the root."""

@@ -23,6 +23,7 @@ from weiss._base.files import alone
 from weiss.catalogue.collection import Collection
 from weiss.catalogue.embed_column import EmbedColumn
 from weiss.catalogue.embeddings_folder import (
+    Claims,
     Contents,
     EmbeddingsFolder,
     given_columns,
@@ -35,8 +36,9 @@ FILE, NUMBER = "weiss.file", "weiss.shard"
 """Further columns of a block: where each image is below the root, and the shard."""
 DEATHS = 3
 """Actors that may die one after the other while they load the network, as their machine dies."""
-HELD_SECONDS, LOOK_SECONDS = 0.5, 1.0
-"""Between two looks at shards that other commands hold, and at the progress of a task."""
+HELD_SECONDS, MOST_HELD_SECONDS, LOOK_SECONDS = 0.5, 8.0, 1.0
+"""Between two looks at shards that other commands hold, at first and at most; and at the progress
+of a task."""
 
 
 def options_of_network(
@@ -108,19 +110,35 @@ def embed_on_ray(
                 f"the cluster must have room for a network, which needs {wanted}; it has none. "
                 "Add a machine, or ask for less with --needs."
             )
+        wait = HELD_SECONDS
         while missing := out.missing(contents):
-            blocks = [_block(contents, number, collection, further) for number in missing]
-            place = str(out.folder.absolute()), _root(collection), device, trust
-            arguments = place, blocks, min(room, len(missing)), options
-            # A data set cannot be made through the client of Ray: a task makes it there.
-            is_here = cluster == "auto"
-            found = _embedded(*arguments) if is_here else _by_a_task(ray, out, contents, arguments)
             done = 0
-            for rows in found:
-                done += rows
-                advance(rows)
-            if not done:  # other commands hold what is missing
-                time.sleep(HELD_SECONDS)
+            # What other commands hold is worth no actor, which would load the network for nothing.
+            if free := free_shards(out, missing):
+                blocks = [_block(contents, number, collection, further) for number in free]
+                place = str(out.folder.absolute()), _root(collection), device, trust
+                given = place, blocks, min(room, len(free)), options
+                # A data set cannot be made through the client of Ray: a task makes it there.
+                is_here = cluster == "auto"
+                found = _embedded(*given) if is_here else _by_a_task(ray, out, contents, given)
+                for rows in found:
+                    done += rows
+                    advance(rows)
+            if done:
+                wait = HELD_SECONDS
+            else:
+                time.sleep(wait)
+                wait = min(2 * wait, MOST_HELD_SECONDS)
+
+
+def free_shards(out: EmbeddingsFolder, numbers: Sequence[int]) -> list[int]:
+    """Return which missing shards no other worker holds, one lock at a time."""
+    free = []
+    with Claims(out, numbers) as claims:
+        for number in claims:
+            free.append(number)
+            claims.release(number)
+    return free
 
 
 def _embedded(

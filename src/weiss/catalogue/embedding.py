@@ -36,7 +36,7 @@ from weiss.catalogue.records import printable
 from weiss.catalogue.segments import Block, make_thumbnail
 from weiss.data import CentreCrop, Table
 from weiss.data.cache import build_store, file_states
-from weiss.data.object_storage import Objects, copied
+from weiss.data.object_storage import AT_ONCE, Objects, copied
 from weiss.data.resample import resample
 from weiss.data.sources import Files
 from weiss.data.store import Memory, Storage, Store, workers_for
@@ -194,15 +194,32 @@ def _prepare_workspace(workspace: Path, key: str, paths: Sequence[Path]) -> None
 
 
 def content_digest(table: Table, row: int) -> bytes:
-    """Return a checksum of the content of an item, 16 bytes."""
+    """Return a checksum of the content of an item, 16 bytes: of its file, or of its pixels."""
     source = table.source
     if isinstance(source, Files):
         return file_digest(source.file(row))
+    if isinstance(source, Objects):  # as of the file that it is copied to
+        return hashlib.blake2b(source.content(row), digest_size=16).digest()
     pixels = np.ascontiguousarray(source.read(row))
     height, width = pixels.shape[:2]
     # The same bytes in another shape are another picture.
     salt = height.to_bytes(4, "little") + width.to_bytes(4, "little")
     return hashlib.blake2b(pixels.data, digest_size=16, salt=salt).digest()
+
+
+def content_digests(table: Table) -> list[bytes | str]:
+    """Return the `content_digest` of each item; of one that cannot be read, why not."""
+
+    def digest(row: int) -> bytes | str:
+        try:
+            return content_digest(table, row)
+        except BadImageError as error:
+            return _reason(table, row, str(error))
+
+    if not isinstance(table.source, Objects):
+        return [*map(digest, range(len(table)))]
+    with ThreadPoolExecutor(AT_ONCE, "weiss-storage") as threads:
+        return [*threads.map(digest, range(len(table)))]
 
 
 def file_digest(path: Path) -> bytes:
@@ -231,11 +248,8 @@ def data_digest(collection: Collection) -> str:
     elif isinstance(source, Objects):
         state.update("".join([f"{source.root}\n", *source.known_states()]).encode())
     else:
-        for row in range(len(source)):
-            try:
-                state.update(content_digest(collection.table, row))
-            except BadImageError as error:  # reported later
-                state.update(str(error).encode())
+        for digest in content_digests(collection.table):  # errors are reported later
+            state.update(digest if isinstance(digest, bytes) else digest.encode())
     return state.hexdigest()
 
 
@@ -264,7 +278,7 @@ def _piece(
         return _decoded(part, at, embedder, decode)
     with copied(part.source) as (files, lost):
         block, store = _decoded(replace(part, source=files), at, embedder, decode)
-    why = {int(at[row]): printable(text) for row, text in lost.items()}
+    why = {int(at[row]): _reason(part, row, text) for row, text in lost.items()}
     return replace(block, errors={**block.errors, **why}), store
 
 
@@ -329,11 +343,14 @@ def decoder_of(
 
 
 def _reason(part: Table, row: int, message: str) -> str:
-    """Return an error message without the folders in front of the file name."""
-    if isinstance(part.source, Files):
-        file = part.source.file(row)
+    """Return an error message without the name in front of it, and without folders elsewhere."""
+    source = part.source
+    if isinstance(source, Files):
+        file = source.file(row)
         message = message.removeprefix(f"{file}: ")
         message = message.replace(str(file), file.name).replace(str(file.absolute()), file.name)
+    elif isinstance(source, Objects):
+        message = message.removeprefix(f"{source.name(row)}: ")
     return printable(message)
 
 

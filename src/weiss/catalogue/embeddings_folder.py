@@ -68,6 +68,7 @@ class Contents(BaseModel):
         shard_items: rows of a shard; the last one may have fewer.
         batch_size: pictures of a forward pass.
         data_digest: of the items, see `weiss.catalogue.embedding.data_digest`.
+        columns_digest: of a list with further columns; empty without any.
         left_out: entries of a list that were left out before embedding: name and reason.
         model: as the manifest of an index has it, see `Network.manifest_facts`.
         scores: of the model.
@@ -83,15 +84,17 @@ class Contents(BaseModel):
     shard_items: PositiveInt
     batch_size: PositiveInt
     data_digest: str
+    columns_digest: str = ""
     left_out: list[list[str]]
     model: dict[str, Any]
     scores: dict[str, Any]
 
     @property
     def key(self) -> str:
-        """The digest that ties every shard to the model, the items and the shards' size."""
+        """The digest that ties every shard to model, items, columns and the shards' size."""
         model = [self.model[name] for name in ("fingerprint", "section", "preprocessing")]
-        tied = [model, self.data_digest, self.split, self.shard_items, self.batch_size]
+        digests = self.data_digest + self.columns_digest
+        tied = [model, digests, self.split, self.shard_items, self.batch_size]
         return hashlib.sha256(json.dumps(tied, sort_keys=True).encode()).hexdigest()
 
     @property
@@ -112,7 +115,10 @@ class Contents(BaseModel):
         if self.model["preprocessing"] != other.model["preprocessing"]:
             found.append("the preprocessing of images")
         if (self.data_digest, self.split) != (other.data_digest, other.split):
-            found.append(f"the images ({self.num_items:,} items; now {other.num_items:,})")
+            numbers = f"{self.num_items:,} items; now {other.num_items:,}"
+            found.append(f"the images, their names or their classes ({numbers})")
+        elif self.columns_digest != other.columns_digest:
+            found.append(f"the further columns of the list {self.name}, or how it is written")
         for name, word in (("shard_items", "--shard-items"), ("batch_size", "--batch-size")):
             if getattr(self, name) != getattr(other, name):
                 found.append(f"{word} ({getattr(self, name)}; now {getattr(other, name)})")

@@ -52,7 +52,7 @@ from weiss._base.arrays import Array
 from weiss._base.checks import one_of
 from weiss._base.files import replacing
 from weiss.catalogue.coded_vectors import CodedVectors
-from weiss.catalogue.codes import CODED, load_faiss, method
+from weiss.catalogue.codes import CODED, load_faiss, method, sample
 from weiss.catalogue.open_file import OpenFile
 from weiss.catalogue.records import damaged
 from weiss.catalogue.stores import ROUNDING, VectorStore, best_first, refuse_known, unit_vectors
@@ -183,7 +183,8 @@ class FaissStore(VectorStore):
         if self.kind == "flat":
             why = f" (below {EXACT_BELOW:,} items that is fast)" if self._wanted == "auto" else ""
             return f"faiss flat: exact search over {items}{why}"
-        compared = 0 if self._coded is None else self._coded.candidate_count(10)
+        # What is asked for ten neighbours can be more than a small store has.
+        compared = 0 if self._coded is None else min(self._coded.candidate_count(10), count)
         if self._coded is not None and self.kind == "int8":
             share = next(iter(self._coded.settled.values()), 1.0)
             return (
@@ -192,15 +193,15 @@ class FaissStore(VectorStore):
                 "more"
             )
         why = "as was asked for"
-        if self.kind == "binary":
-            read = (
-                f"codes of a bit a component, {self._effort(10):,} of {self._num_lists():,} lists "
-                f"read, vectors of {compared:,} candidates for 10 neighbours"
-            )
-        elif self.kind == "hnsw":
-            read = f"{LINKS} links an item, {self._effort(10):,} candidates for 10 neighbours"
+        if self.kind == "hnsw":
+            candidates = min(self._effort(10), count)
+            read = f"{LINKS} links an item, {candidates:,} candidates for 10 neighbours"
         else:
-            read = f"{self._effort(10):,} of {self._num_lists():,} lists read for 10 neighbours"
+            lists = self._num_lists()
+            read = f"{min(self._effort(10), lists):,} of {lists:,} lists read"
+            if self.kind == "binary":
+                read = f"codes of a bit a component, {read}, vectors of {compared:,} candidates"
+            read += " for 10 neighbours"
         if self._wanted == "auto":
             why = f"from {EXACT_BELOW:,} items on, since it is built faster than a graph"
         measured = "recall not measured"
@@ -467,13 +468,6 @@ def recall_of_items(rows: Array, worst: Array, k: int, places: Array, similariti
     """
     is_right = (places != rows[:, None]) & (similarities >= worst[:, None] - ROUNDING)
     return float(np.minimum(is_right.sum(1), k).mean() / k)
-
-
-def sample(size: int, most: int) -> Array:
-    """Return at most ``most`` sorted row numbers below ``size``, deterministic."""
-    if size <= most:
-        return np.arange(size)
-    return np.sort(np.random.default_rng(0).choice(size, most, replace=False))
 
 
 def similarity_at(queries: Array, vectors: Array, ranks: Sequence[int]) -> dict[int, Array]:

@@ -36,7 +36,7 @@ def list_columns(path: str | Path, table: Table) -> tuple[dict[str, list[Value |
     """
     path = Path(path)
     if path.suffix.lower() == ".parquet":
-        return plain_columns(arrow_columns(path, table))
+        return plain_columns(arrow_columns(path, table)[0])
     given = read_csv(path)
     rows = _rows(given["path"], table)
     columns = {name: typed([given[name][row] for row in rows]) for name in given if name not in OWN}
@@ -44,28 +44,29 @@ def list_columns(path: str | Path, table: Table) -> tuple[dict[str, list[Value |
     return columns, left_out
 
 
-def arrow_columns(path: str | Path, table: Table) -> Any:
+def arrow_columns(path: str | Path, table: Table) -> tuple[Any, list[str]]:
     """Return the further columns of a list as a table of pyarrow with a row for each item.
 
-    Those of a Parquet file have its types. None if there are no further columns.
+    Those of a Parquet file have its types. None if there are no further columns. Also why columns
+    are left out: their names and reasons.
     """
     path = Path(path)
     if path.suffix.lower() != ".parquet":
-        columns, _ = list_columns(path, table)
+        columns, left_out = list_columns(path, table)
         if not columns:
-            return None  # also without pyarrow
+            return None, left_out  # also without pyarrow
         import pyarrow
 
-        return pyarrow.table(columns)
+        return pyarrow.table(columns), left_out
     import pyarrow.parquet
 
     found = pyarrow.parquet.read_table(path)
     found = found.rename_columns([name.lower() for name in found.column_names])
     further = [name for name in found.column_names if name not in OWN]
     if not further:
-        return None
+        return None, []
     rows = _rows(found.column("path").to_pylist(), table)
-    return found.select(further).take(rows).combine_chunks()
+    return found.select(further).take(rows).combine_chunks(), []
 
 
 def plain_columns(found: Any) -> tuple[dict[str, list[Value | None]], list[str]]:

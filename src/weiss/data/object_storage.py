@@ -6,6 +6,7 @@ library of each storage are an extra; credentials and endpoints are what they fi
 environment.
 """
 
+import errno
 import hashlib
 import re
 import shutil
@@ -31,6 +32,8 @@ AT_ONCE = 32
 """Objects that are asked for at a time: their answers take long, and little of a processor."""
 FACTS = ("size", "ETag", "etag", "LastModified", "updated", "created")
 """What storages tell of an object that changes with it."""
+OF_NAMES = (errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.EINVAL)
+"""What the system says of a name that no file can have, or not beside those that are there."""
 
 
 def is_address(given: object) -> bool:
@@ -91,7 +94,7 @@ class Objects:
         self.root = root.rstrip("/")
         below = f"{self.root}/"
         self.paths = np.asarray([str(path).removeprefix(below) for path in paths], dtype=object)
-        if wrong := [path for path in self.paths if not _is_inside(path)]:
+        if wrong := [path for path in self.paths if not is_below(path, self.root)]:
             raise ValueError(
                 f"every image must lie below {self.root}, by a plain name; {len(wrong):,} do not: "
                 f"{some(wrong)}. Name the address they share: --root s3://BUCKET/..."
@@ -109,10 +112,7 @@ class Objects:
 
     def read(self, item: int) -> Array:
         """Return an item as uint8 ``(height, width, channels)``, upright."""
-        try:
-            return images.decode(self._content(item), self.channels)
-        except (FileNotFoundError, PermissionError) as error:
-            raise images.BadImageError(f"{self.name(item)}: {_why(error)}") from error
+        return images.decode(self.content(item), self.channels)
 
     def take(self, items: Array) -> "Objects":
         """Return the source of these items only, in this order."""
@@ -133,7 +133,7 @@ class Objects:
                 try:
                     with _answers(self.root):
                         return _state(fs.info(f"{path}/{name}"))
-                except (FileNotFoundError, PermissionError) as error:
+                except FileNotFoundError as error:
                     return _why(error)
 
             with ThreadPoolExecutor(AT_ONCE, "weiss-storage") as threads:
@@ -146,20 +146,24 @@ class Objects:
         ``what`` is the title of a progress bar.
 
         Raises:
-            ConnectionError: the storage does not answer: no image is left out for that.
+            ConnectionError: the storage does not answer, or refuses: no image is left out for that.
+            OSError: this machine cannot keep the copies, as its disk is full.
         """
 
         def fetch(item: int) -> str:
             place = folder / self.name(item)
             try:
                 if not place.is_file():
+                    content = self.content(item)
                     place.parent.mkdir(parents=True, exist_ok=True)
                     with replacing(place) as temporary:
-                        temporary.write_bytes(self._content(item))
-            except ConnectionError:
-                raise
-            except OSError as error:  # it is not there, or no file can have this name
-                return _why(error)
+                        temporary.write_bytes(content)
+            except images.BadImageError as error:
+                return str(error)
+            except OSError as error:
+                if error.errno not in OF_NAMES:
+                    raise
+                return f"{self.name(item)}: {_why(error)}"
             return ""
 
         items = range(len(self))
@@ -167,16 +171,25 @@ class Objects:
             done: Iterator[str] = threads.map(fetch, items)
             if what is not None:
                 done = track(((1, each) for each in done), len(self), what)
-            return {item: f"{self.name(item)}: {why}" for item, why in enumerate(done) if why}
+            return {item: why for item, why in enumerate(done) if why}
+
+    def content(self, item: int) -> bytes:
+        """Return the bytes of an item.
+
+        Raises:
+            BadImageError: it does not exist.
+            ConnectionError: the storage does not answer, or refuses.
+        """
+        fs, path = self._place
+        try:
+            with _answers(self.root):
+                return bytes(fs.cat_file(f"{path}/{self.name(item)}"))
+        except FileNotFoundError as error:
+            raise images.BadImageError(f"{self.name(item)}: {_why(error)}") from error
 
     @cached_property
     def _place(self) -> tuple[Any, str]:
         return open_storage(self.root)
-
-    def _content(self, item: int) -> bytes:
-        fs, path = self._place
-        with _answers(self.root):
-            return bytes(fs.cat_file(f"{path}/{self.name(item)}"))
 
 
 @contextmanager
@@ -199,10 +212,13 @@ def kept_copy(source: Objects) -> tuple[Files, dict[int, str]]:
 
 
 @contextmanager
-def local_list(path: str | Path) -> Iterator[Path]:
-    """Give a list of images as a file of this machine: itself, or a copy of an object."""
+def local_list(path: str | Path, root: str | Path | None) -> Iterator[tuple[Path, str]]:
+    """Give a list of images as a file of this machine: itself, or a copy of an object.
+
+    Also what its paths start from: ``root``, or the folder of the list, there or here.
+    """
     if not is_address(path):
-        yield Path(path)
+        yield Path(path), str(root or Path(path).parent)
         return
     fs, place = open_storage(str(path))
     with tempfile.TemporaryDirectory(prefix="weiss-") as folder:
@@ -214,7 +230,7 @@ def local_list(path: str | Path) -> Iterator[Path]:
             raise FileNotFoundError(
                 f"a list of images must exist; {path} does not. Check the address."
             ) from error
-        yield local
+        yield local, str(root or str(path).rpartition("/")[0])
 
 
 def names_below(address: str) -> tuple[list[str], list[str]]:
@@ -242,13 +258,13 @@ def names_below(address: str) -> tuple[list[str], list[str]]:
 
 @contextmanager
 def _answers(address: str) -> Iterator[None]:
-    """Raise what keeps a storage from answering as ConnectionError.
+    """Raise what keeps a storage from answering as ConnectionError, as credentials that ended do.
 
-    What it answers passes: that there is no such object, or that it may not be read.
+    That there is no such object is an answer, and passes.
     """
     try:
         yield
-    except (FileNotFoundError, PermissionError):
+    except FileNotFoundError:
         raise
     # The libraries of storages raise errors of many types.
     except Exception as error:
@@ -263,8 +279,15 @@ def _state(info: dict[str, Any]) -> str:
     return " ".join(str(info[name]) for name in FACTS if name in info)
 
 
-def _is_inside(name: str) -> bool:
-    """Return whether a name stays below the folder that its copy is put in."""
+def is_below(path: str, root: str) -> bool:
+    """Return whether a name, or an address, stays below an address, and a copy below its folder.
+
+    Example:
+        >>> root = "s3://bucket/photos"
+        >>> [is_below(path, root) for path in ("a/b.jpg", f"{root}/b.jpg", "../b.jpg", "a//b.jpg")]
+        [True, True, False, False]
+    """
+    name = path.removeprefix(f"{root.rstrip('/')}/")
     is_plain = bool(name) and "\0" not in name and not is_address(name)
     return is_plain and not set(name.split("/")) & {"", ".", ".."}
 

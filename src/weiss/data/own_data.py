@@ -404,9 +404,8 @@ def from_list(
             the paths may be addresses, too. Whether these objects are there is found when they
             are read.
     """
-    above = str(path).rpartition("/")[0] if is_address(path) else Path(path).parent
-    with local_list(path) as local:
-        return _from_list(local, how or Assembly(), str(root or above))
+    with local_list(path, root) as (local, root):
+        return _from_list(local, how or Assembly(), root)
 
 
 def _from_list(path: Path, how: Assembly, root: str) -> Table:

@@ -39,6 +39,9 @@ from weiss.losses.parameter_groups import PROXY_LR_SCALE
 from weiss.theory.distances import unit
 
 NEAREST = 0.01
+MOST_ALPHA = 16.0
+"""Beyond, the force between charges that are barely further apart overflows float32: the energy has
+the derivative ``alpha / 2 * NEAREST ** -(alpha + 2)`` by the squared distance, 8e36 here."""
 BLOCK = 2**24
 """At most so many pairs are formed at a time; with more charges, blocks are computed again in the
 backward pass."""
@@ -51,7 +54,7 @@ class PotentialFieldLoss(nn.Module):
         num_classes: C.
         embedding_size: D.
         proxies_per_class: M.
-        alpha: how fast potentials decay, above zero.
+        alpha: how fast potentials decay, above zero, at most 16.
         delta: distance within which a class no longer attracts its own and repels others, above
             0.01.
 
@@ -74,6 +77,12 @@ class PotentialFieldLoss(nn.Module):
         self.num_classes = num_classes
         self.proxies_per_class = checks.count("proxies_per_class", proxies_per_class, owner)
         self.alpha = checks.number("alpha", alpha, owner, above=0.0)
+        if self.alpha > MOST_ALPHA:
+            raise ValueError(
+                f"alpha must be at most {MOST_ALPHA:g} for {owner}; got {alpha!r}, with which the "
+                "energy of near charges or its gradient is infinite in float32. Pass a smaller "
+                "number."
+            )
         self.delta = checks.number("delta", delta, owner, above=NEAREST)
         drawn = torch.randn(num_classes * proxies_per_class, embedding_size) / embedding_size**0.5
         self.proxies = nn.Parameter(drawn)

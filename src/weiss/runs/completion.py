@@ -16,7 +16,8 @@ from weiss.runs.recipe_sections import Backbone, Loss
 
 LARGEST_AUTO_BATCH = 128
 LEAST_KEPT_SIDE = 256
-"""``data.side = "auto"`` keeps at least this shorter side, so that small crops show detail."""
+"""``data.side = "auto"`` keeps at least this shorter side, so that small crops show detail. Runs
+depend on it: their recipes say "auto", so that an evaluation at another size is still possible."""
 
 
 class ImageSizes(NamedTuple):
@@ -45,12 +46,6 @@ def image_sizes(recipe: Recipe, input: InputSpec) -> ImageSizes:
             "and augment.resize."
         )
     return ImageSizes(train, evaluate, resize, side)
-
-
-def with_side(recipe: Recipe, input: InputSpec) -> Recipe:
-    """Return the recipe with the side of kept images as a number, or ``"original"``."""
-    side = image_sizes(recipe, input).kept or "original"
-    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"side": side})})
 
 
 def complete(
@@ -83,7 +78,7 @@ def complete(
 
 def complete_network(recipe: Recipe, model: Embedder) -> Recipe:
     """Return the recipe with everything that follows from its network: sizes, pooling."""
-    sizes, recipe = image_sizes(recipe, model.input), with_side(recipe, model.input)
+    sizes = image_sizes(recipe, model.input)
     evaluate = {"size": sizes.evaluate, "resize": sizes.resize}
     return recipe.model_copy(
         update={

@@ -12,12 +12,10 @@ import numpy as np
 import torch
 
 from weiss._base.processes import Processes
-from weiss.backbones import InputSpec
 from weiss.data.content import digest_of_source
 from weiss.losses import loss_settings
 from weiss.runs import Recipe, Run, differences, recipe_from_dict
 from weiss.runs.checkpoints import State
-from weiss.runs.completion import with_side
 from weiss.runs.experiment import Experiment
 from weiss.runs.folder import RECIPE
 from weiss.runs.recipe import OF_A_MACHINE, with_new_keys
@@ -82,12 +80,11 @@ def changes_since(run: Run, recipe: Recipe, state: State | None) -> list[str]:
 
 
 def _with_all_arguments(values: Mapping[str, Any]) -> Recipe:
-    """Return the recipe of a run; what it lacks, being newer, is added as it was then."""
+    """Return the recipe of a run; arguments of the loss that it lacks, being newer, are added."""
     recipe = recipe_from_dict(with_new_keys(values, of_a_run=True), "the recipe of the run")
     name = recipe.loss.name
     loss = Loss(name=name, **loss_settings(name, recipe.loss.arguments))
-    # Its other sizes are complete, so that the network's own do not matter.
-    return with_side(recipe.model_copy(update={"loss": loss}), InputSpec())
+    return recipe.model_copy(update={"loss": loss})
 
 
 def data_facts(experiment: Experiment) -> dict[str, Any]:
