@@ -8,7 +8,6 @@ the callable is made, so make it where it works: as an actor of Ray, inside the 
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +91,11 @@ class EmbedColumn:
         made = self._embed([None if no else v for v, no in zip(values, is_lost, strict=True)])
         if is_frame:
             # By default pandas would take a column of text, which has NaN in the place of None.
-            column = partial(type(given), index=table.index, dtype=object)
-            return table.assign(**{name: column(made[name].to_pylist()) for name in MADE})
+            series: Any = type(given)
+            options = {"index": table.index, "dtype": object}
+            return table.assign(
+                **{name: series(made[name].to_pylist(), **options) for name in MADE}
+            )
         for name in MADE:
             table = table.append_column(name, made[name])
         return table
