@@ -144,7 +144,14 @@ def test_what_is_not_there_or_leads_out_is_named(memory, stripes, tmp_path):
     assert errors == {1: "class0/gone.png: does not exist"}
     with pytest.raises(BadImageError, match="gone.png: does not exist"):
         source.read(1)
-    for name in ("../x.png", "/x.png", "a//x.png", "", "file:///etc/x.png"):
+    for name in (
+        "../x.png",
+        "/x.png",
+        "a//x.png",
+        "",
+        "file:///etc/x.png",
+        "memory://photos/" * 2 + "x.png",
+    ):
         with pytest.raises(ValueError, match="by a plain name"):
             Objects("memory://photos", [name])
     names = [f"class{c}/{n}.png" for c in range(4) for n in range(3)]

@@ -91,9 +91,11 @@ class EmbedColumn:
         made = self._embed([None if no else v for v, no in zip(values, is_lost, strict=True)])
         if is_frame:
             # By default pandas would take a column of text, which has NaN in the place of None.
-            like = {"index": table.index, "dtype": object}
-            kind: Any = type(given)
-            return table.assign(**{name: kind(made[name].to_pylist(), **like) for name in MADE})
+            series: Any = type(given)
+            options = {"index": table.index, "dtype": object}
+            return table.assign(
+                **{name: series(made[name].to_pylist(), **options) for name in MADE}
+            )
         for name in MADE:
             table = table.append_column(name, made[name])
         return table

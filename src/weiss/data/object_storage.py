@@ -92,9 +92,9 @@ class Objects:
         states: Sequence[str] | Array | None = None,
     ) -> None:
         self.root = root.rstrip("/")
-        below = f"{self.root}/"
-        self.paths = np.asarray([str(path).removeprefix(below) for path in paths], dtype=object)
-        if wrong := [path for path in self.paths if not is_below(path, self.root)]:
+        below, given = f"{self.root}/", [str(path) for path in paths]
+        self.paths = np.asarray([path.removeprefix(below) for path in given], dtype=object)
+        if wrong := [path for path in given if not is_below(path, self.root)]:
             raise ValueError(
                 f"every image must lie below {self.root}, by a plain name; {len(wrong):,} do not: "
                 f"{some(wrong)}. Name the address they share: --root s3://BUCKET/..."
