@@ -180,7 +180,7 @@ class Filter:
                 return holds
         elif sign == "!=":
             holds |= is_number
-        is_yes_or_no = {*column.words} <= {"false", "true"}
+        is_yes_or_no = {*column.words[:3]} <= {"false", "true"}  # they are different
         meant = condition.value.lower() if is_yes_or_no else condition.value
         # The words are sorted: -1 for those before the one that is meant, 0 for itself, 1 after it.
         order = np.zeros(len(column.codes), dtype=np.int8) - 1
