@@ -230,6 +230,8 @@ class CodedVectors:
         similarities = np.einsum("nd,d->n", self._rows.take(places), query)
         best = np.argsort(-similarities, kind="stable")[:k]
         room = k - len(best)
+        if room == 0:  # np.pad takes as long as the products
+            return places[best], similarities[best]
         return (
             np.pad(places[best], (0, room), constant_values=-1),
             np.pad(similarities[best], (0, room), constant_values=-np.inf),
