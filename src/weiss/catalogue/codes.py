@@ -22,6 +22,7 @@ Dimensions: n items, m of them, q queries, D embedding size.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -140,10 +141,8 @@ class Codes:
         """
         turned = queries.astype(self._matrix.dtype) @ self._matrix.T
         if self.kind == "binary":
-            read = load_faiss().IVFRaBitQSearchParameters(nprobe=min(lists, self.num_lists))
-            read.qb = QUERY_BITS
             search = method(self._codes, "search")
-            found = search(turned, count, params=read)
+            found = search(turned, count, params=_reading(min(lists, self.num_lists)))
             return found[1], found[0], np.full(len(queries), np.inf)
         scale_q = LARGEST / np.maximum(np.abs(turned).max(axis=1, keepdims=True), 1 / LARGEST)
         whole = np.rint(turned * scale_q)
@@ -169,6 +168,14 @@ def method(index: Any, name: str) -> Any:
     arguments in their places, and keeps these under another name.
     """
     return getattr(index, f"{name}_numpy", None) or getattr(index, name)
+
+
+@lru_cache(maxsize=64)
+def _reading(lists: int) -> Any:
+    """Return faiss's settings of a search in so many lists; making them takes as long as a list."""
+    settings = load_faiss().IVFRaBitQSearchParameters(nprobe=lists)
+    settings.qb = QUERY_BITS
+    return settings
 
 
 def sample(size: int, most: int) -> Array:
