@@ -494,8 +494,10 @@ def test_a_mapped_store_with_codes_reads_the_vectors_of_candidates_alone(
     store = faiss_of(np.arange(4000), vectors, kind=kind)
     store.save(tmp_path / "a.faiss")
     again = FaissStore.load(tmp_path / "a.faiss", mapped=True)
-    read, real = [], OpenFile.read
-    monkeypatch.setattr(OpenFile, "read", lambda *given: read.append(given[2]) or real(*given))
+    read, real = [], OpenFile.read_parts
+    monkeypatch.setattr(
+        OpenFile, "read_parts", lambda *given: read.append(sum(given[2])) or real(*given)
+    )
     queries = embeddings(20, seed=1)
     np.testing.assert_array_equal(again.search(queries, 10)[0], store.search(queries, 10)[0])
     assert 10 * 20 <= sum(read) / (4 * D) <= 20 * 4000 / 4

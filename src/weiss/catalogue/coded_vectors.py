@@ -42,12 +42,11 @@ class FileRows:
     def __getitem__(self, rows: Array) -> Array:
         """Return some rows ``(m, D)``; those that follow each other are read at once."""
         size = 4 * self._dimension
-        breaks = np.flatnonzero(np.diff(rows) != 1) + 1
-        firsts, counts = rows[np.r_[0, breaks]], np.diff(np.r_[0, breaks, len(rows)])
+        edges = np.concatenate([[0], np.flatnonzero(np.diff(rows) != 1) + 1, [len(rows)]])
+        firsts, counts = rows[edges[:-1]], np.diff(edges)
         starts, lengths = (self._start + size * firsts).tolist(), (size * counts).tolist()
-        read = self._file.read
-        parts = [read(start, length) for start, length in zip(starts, lengths, strict=True)]
-        return np.frombuffer(b"".join(parts), "<f4").reshape(len(rows), self._dimension)
+        found = self._file.read_parts(starts, lengths)
+        return np.frombuffer(found, "<f4").reshape(len(rows), self._dimension)
 
 
 class Rows:
@@ -69,6 +68,8 @@ class Rows:
 
     def take(self, places: Array) -> Array:
         """Return the rows ``(m, D)`` at some places, which ascend."""
+        if len(self._parts) == 1 and len(places):
+            return np.asarray(self._parts[0][places])
         cuts = np.searchsorted(places, self._starts)
         found = [
             part[places[low:high] - start]
@@ -77,8 +78,7 @@ class Rows:
             )
             if low < high
         ]
-        empty = np.empty((0, self._dimension), np.float32)
-        return np.asarray(found[0]) if len(found) == 1 else np.concatenate([empty, *found])
+        return np.concatenate([np.empty((0, self._dimension), np.float32), *found])
 
     def blocks(self) -> Iterator[Array]:
         """Iterate over all rows, some at a time."""
@@ -230,6 +230,8 @@ class CodedVectors:
         similarities = cosines(self._rows.take(places), query)
         best = np.argsort(-similarities, kind="stable")[:k]
         room = k - len(best)
+        if room == 0:  # np.pad takes as long as the products
+            return places[best], similarities[best]
         return (
             np.pad(places[best], (0, room), constant_values=-1),
             np.pad(similarities[best], (0, room), constant_values=-np.inf),

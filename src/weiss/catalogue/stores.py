@@ -167,8 +167,9 @@ def best_first(ids: Array, similarities: Array, k: int) -> tuple[Array, Array]:
     # Rounding can carry a product of unit vectors above one.
     similarities = np.where(ids < 0, -np.inf, np.clip(similarities, -1, 1))
     order = np.lexsort((ids, -similarities), axis=-1)
-    room = ((0, 0), (0, k - ids.shape[1]))
-    ids = np.pad(np.take_along_axis(ids, order, 1), room, constant_values=-1)
-    similarities = np.take_along_axis(similarities, order, 1)
-    similarities = np.pad(similarities, room, constant_values=-np.inf)
+    ids, similarities = (np.take_along_axis(each, order, 1) for each in (ids, similarities))
+    if ids.shape[1] < k:
+        room = ((0, 0), (0, k - ids.shape[1]))
+        ids = np.pad(ids, room, constant_values=-1)
+        similarities = np.pad(similarities, room, constant_values=-np.inf)
     return ids.astype(np.int64), similarities.astype(np.float32)
