@@ -81,7 +81,7 @@ def make_index(folder: Path, run: Run, vectors: Any, kind: str) -> None:
         size = vectors.shape[1]
         names = [f"class{row // A_CLASS}/{row}.jpg" for row in range(count)]
         classes = [(f"class{row // A_CLASS}",) for row in range(count)]
-        segment = write_segment(index, np.arange(count), size, names, classes, blocks())
+        segment = write_segment(index, np.arange(count), size, names, classes, {}, blocks())
         manifest = Manifest(
             name="many",
             next_id=count,
