@@ -1,22 +1,27 @@
 """A network from a run, a safetensors file or an ONNX file: the same pictures, the same numbers."""
 
 import hashlib
+import shutil
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from miniature import write_photos
 from PIL import Image
 from shipped import exports, random_run
 
-from weiss._base.images import LUMA
+from weiss._base.images import LUMA, decode
 from weiss._base.processes import Processes
 from weiss._base.tensor_files import read_tensors, write_tensors
+from weiss.catalogue import Catalogue, build_index
 from weiss.catalogue.networks import Preprocessing, fingerprint_of, network_of_file, network_of_run
 from weiss.data import CentreCrop, Pipeline, from_arrays
 from weiss.data.own_data import Assembly
-from weiss.runs import embed_runs, recipe_from_dict
+from weiss.runs import Run, embed_runs, recipe_from_dict
 from weiss.runs.experiment import open_data, open_pipeline
+from weiss.runs.toml_text import to_toml
 
 SIZES = [(40, 50), (32, 32), (300, 500), (700, 290), (5, 90), (256, 257)]
 
@@ -61,6 +66,33 @@ def test_prepare_gives_the_numbers_of_the_pipeline_that_evaluates(run, pictures,
     prepared = network_of_run(run).prepare(in_order)
     assert prepared.dtype == np.float32
     assert np.array_equal(prepared, batch.images.numpy())
+
+
+def test_a_run_with_scaled_decoding_is_evaluated_indexed_and_searched_with_it(run, tmp_path):
+    photos = write_photos(tmp_path / "photos", 2, 3, lambda c, i: (90 + c, 80 + i))
+    copied = Run(shutil.copytree(run.folder, tmp_path / "run"))
+    nested = copied.recipe()
+    nested["data"] |= {"name": str(photos), "split": "all", "side": 32, "scaled_decoding": True}
+    nested["evaluate"] |= {"on": "test", "size": 32, "resize": 32}
+    copied.write_recipe(to_toml(nested))
+    network = network_of_run(copied, "cpu")
+    assert network.preprocessing == Preprocessing(3, 32, 32, 32, scaled_decoding=True)
+    (embedded,) = embed_runs([copied], split="train", device="cpu")
+    source = embedded.table.source
+    files = [source.file(row) for row in range(len(source))]
+    decoded = {
+        scaled: [decode(file, 3, 32, scaled=scaled) for file in files] for scaled in (False, True)
+    }
+    difference = {
+        scaled: np.abs(network.embed_pixels(pixels) - embedded.embeddings.numpy()).max()
+        for scaled, pixels in decoded.items()
+    }
+    assert difference[True] < 1e-6 < 1e-4 < difference[False]
+    build_index(copied.folder, photos, tmp_path / "index", device="cpu", num_workers=0, quiet=True)
+    catalogue = Catalogue.open(tmp_path / "index", device="cpu")
+    assert (catalogue.short_side, catalogue.scaled_decoding) == (32, True)
+    hits = catalogue.search(catalogue.embed(decoded[True]), 1)
+    assert min(hit.similarity for (hit,) in hits) > 1 - 1e-6
 
 
 def test_a_picture_is_prepared_alike_alone_and_in_company(run, pictures):
@@ -168,6 +200,12 @@ def test_preprocessing_survives_words():
     said = shape.as_dict()
     assert Preprocessing.from_dict(said) == shape
     assert any("300" in step for step in said["steps"])
+    assert "scaled" not in str(said)  # as earlier versions wrote it
+    scaled = replace(shape, scaled_decoding=True)
+    assert Preprocessing.from_dict(scaled.as_dict()) == scaled != shape
+    assert any("1/8" in step for step in scaled.as_dict()["steps"])
+    with pytest.raises(TypeError, match="scaled_decoding must be True or False for Preprocessing"):
+        Preprocessing.from_dict({**said, "scaled_decoding": 1})
     with pytest.raises(ValueError, match="lacks.*resize"):
         Preprocessing.from_dict({"channels": 3, "size": 2, "short_side": 3})
     with pytest.raises(ValueError, match="size must be at most resize"):

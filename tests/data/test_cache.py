@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import hashlib
 import os
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ import torch
 from miniature import assert_same_batches, toy_table, write_image
 
 from weiss._base import images
+from weiss._base.images import Reduction
 from weiss.data import (
     BadImagesError,
     CentreCrop,
@@ -205,6 +207,42 @@ def test_bad_images_are_refused_and_left_out_as_ever(table, decoded, shared, tmp
         good = table.take(np.array([1, 2, 0, 3]))
         assert not pipeline(good, cache=tmp_path / "cache").skipped
     assert decoded == [COUNT]
+
+
+def test_scaled_decoding_never_shares_pixels_with_usual_decoding(table, decoded, tmp_path):
+    def pixels(keep, scaled):
+        served = pipeline(
+            table, keep=keep, short_side=16, scaled_decoding=scaled, cache=tmp_path / "cache"
+        )
+        store = served._store
+        return np.concatenate(
+            [
+                store.pixels[start : start + count].numpy().ravel()
+                for start, count in zip(store.starts, store.num_pixels(), strict=True)
+            ]
+        )
+
+    for keep in ("memory", "disk"):
+        with reuse_decoded_images():
+            found = [pixels(keep, scaled) for scaled in (False, True, True, False)]
+        assert found[0].shape == found[1].shape
+        assert (found[0] != found[1]).any()
+        np.testing.assert_array_equal(found[1], found[2])
+        np.testing.assert_array_equal(found[0], found[3])
+    # Both stores stay on disk, in memory there is room for one.
+    assert len(decoded) == 3 + 2
+
+
+def test_the_name_of_a_store_is_that_of_earlier_versions_without_scaled_decoding(table):
+    for side in (32, None):
+        digest = hashlib.sha256(f"1 {side} 3".encode())
+        for row in range(COUNT):
+            path = table.source.file(row)
+            state = path.stat()
+            digest.update(f"{path} {state.st_size} {state.st_mtime_ns}\n".encode())
+        assert caches.fingerprint(table, Reduction(side)) == digest.hexdigest()[:24]
+    names = {caches.fingerprint(table, Reduction(32, scaled)) for scaled in (False, True)}
+    assert len(names) == 2
 
 
 @pytest.mark.parametrize("keep", ["memory", "disk"])
