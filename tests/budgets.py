@@ -24,7 +24,8 @@ GENTLE = {name: {} for name in MEAN_FIELD} | {"mf_cwms": {"alpha": 2.0, "beta": 
 
 def soft(name):
     """Return settings whose central differences resolve something, unlike those of e^{-80 d}."""
-    return {"alpha": 2.0, "beta": 5.0, "delta": 0.6} if name in RATED else {}
+    margin = {"margin": 0.1} if name.endswith("rest_ms") else {}
+    return {"alpha": 2.0, "beta": 5.0, "delta": 0.6} | margin if name in RATED else {}
 
 
 def clustered(batch, num_classes, size, seed=0, same=0, all_classes=False, zeros=False):

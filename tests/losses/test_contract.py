@@ -51,7 +51,7 @@ def test_gradients_are_those_of_the_value(name, kind, labels_each):
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_loss_is_below_its_least_value_which_classes_in_points_reach(name, kind):
     # Beyond a right angle only two classes can be.
-    near = {"delta": 0.5} if name.endswith("rest_ms") else {}
+    near = {"beta": 32.0, "delta": 0.5, "margin": 0.1} if name.endswith("rest_ms") else {}
     loss, labels = make(name, 3, 3, distance=kind, **near), torch.tensor([0, 0, 1, 2])
     points = torch.eye(3, dtype=torch.float64)
     if name in MEAN_FIELD:

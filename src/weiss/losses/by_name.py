@@ -19,9 +19,11 @@ from weiss.losses.multi_similarity import (
 from weiss.losses.parameter_groups import FIELD_LR_SCALE, PROXY_LR_SCALE
 from weiss.losses.potential_field import PotentialFieldLoss
 from weiss.losses.rest_multi_similarity import (
+    AUTO,
     MeanFieldRestMultiSimilarityLoss,
     RestMultiSimilarityLoss,
 )
+from weiss.theory.random_directions import random_directions
 from weiss.theory.sublattices import DEFAULT_GAMMA
 
 
@@ -142,14 +144,17 @@ LOSSES = DERIVED | BASELINES
 """Every loss that has a short name."""
 
 
-def loss_settings(name: str, given: dict[str, Any]) -> dict[str, Any]:
+def loss_settings(
+    name: str, given: dict[str, Any], sizes: tuple[int, int] | None = None
+) -> dict[str, Any]:
     """Return all arguments of a loss: those given, and its defaults for the rest.
 
-    They build the same loss again, even if defaults change later.
+    With sizes they build the same loss again, even if defaults change later.
 
     Args:
         name: a key of `LOSSES`.
         given: arguments of the loss.
+        sizes: C and D, for the numbers of what is ``"auto"``; by default the word stays.
 
     Example:
         >>> from weiss.losses import loss_settings
@@ -158,6 +163,9 @@ def loss_settings(name: str, given: dict[str, Any]) -> dict[str, Any]:
     """
     entry = LOSSES[checks.one_of("name", name, LOSSES, "loss_settings")]
     settings = entry.settings() | given
+    if sizes is not None:
+        chance = random_directions(*sizes)._asdict()
+        settings |= {key: chance[key] for key in chance if settings.get(key) == AUTO}
     if settings.get("fields_per_class", 1) != 1 and entry.class_lr_scale == FIELD_LR_SCALE:
         settings.setdefault("fields_gamma", DEFAULT_GAMMA)  # refused for one field a class
     return settings

@@ -14,16 +14,20 @@ and the mean-field form, with ``N_cc' = <e^{-b (d(F_i, M_c') - delta - margin)}>
 with c' over all classes. Attraction and repulsion have two centres, ``delta - margin`` and ``delta
 + margin``.
 
+How sharp the repulsion is and how far apart the centres are depends on the distances that C
+directions in D dimensions have by chance: `random_directions`.
+
 ProxyAnchor (Kim et al., CVPR 2020) of rate 32 and margin 0.1 is 32 times this child with the
 settings `PROXY_ANCHOR`: sums for averages, of each class's sum the second part alone, and the
 repulsion averaged over all classes, not over those of the batch.
 """
 
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack, cast
 
 from torch import Tensor
 
+from weiss._base import checks
 from weiss.losses.modules import MeanFieldArgs, MeanFieldLoss, PairArgs, PairLoss
 from weiss.theory.interactions import (
     DIVIDES_BY,
@@ -35,12 +39,17 @@ from weiss.theory.interactions import (
     choice,
     rate,
 )
+from weiss.theory.random_directions import random_directions
 
 PROXY_ANCHOR: dict[str, Any] = {
     **{"alpha": 32.0, "beta": 32.0, "delta": 1.0, "margin": 0.1},
     **{"average": "none", "keeps": "half", "over": "all", "divides_by": "all"},
 }
 """Settings with which the child is ProxyAnchor with its published ones, over its rate of 32."""
+
+
+AUTO = "auto"
+"""The setting of beta and margin that `random_directions` replaces by a number."""
 
 
 @dataclass(frozen=True)
@@ -115,17 +124,19 @@ class RestMultiSimilarityLoss(PairLoss):
 class MeanFieldRestMultiSimilarityLoss(MeanFieldLoss):
     """Multi-similarity of one class against the rest, with mean fields; contains ProxyAnchor.
 
-    The defaults were chosen on held-out classes of CUB and Cars (docs/one_loss.md). From random
-    weights softer ones train better: on glyphs alpha 2, beta 20, delta 0.3 and margin 0.
+    One default for pretrained networks and random weights, few classes and many: what depends on
+    them follows from C and D (`random_directions`). Alpha and delta were chosen on held-out classes
+    of CUB and Cars (docs/one_loss.md).
 
     Args:
         num_classes: C, the number of training classes.
         embedding_size: D.
         alpha: rate of the attraction, greater than 0.
-        beta: rate of the repulsion, greater than 0.
+        beta: rate of the repulsion, greater than 0, or ``"auto"``: ``sqrt(D ln C / 2)``, for cosine
+            distances.
         delta: the middle of the two centres, a distance.
         margin: the attraction has its centre at ``delta - margin``, the repulsion at
-            ``delta + margin``.
+            ``delta + margin``; ``"auto"``: ``sqrt(ln C / D)``, for cosine distances.
         keeps: ``"full"``, or ``"half"`` drops a class's samples against the other fields.
         over: ``"present"`` sums over the classes of the batch, ``"all"`` over all classes.
         divides_by: ``"present"`` or ``"all"``, the classes by whose number the repulsion is
@@ -138,13 +149,23 @@ class MeanFieldRestMultiSimilarityLoss(MeanFieldLoss):
         num_classes: int,
         embedding_size: int,
         alpha: float = 8.0,
-        beta: float = 32.0,
+        beta: float | Literal["auto"] = "auto",
         delta: float = 1.0,
-        margin: float = 0.1,
+        margin: float | Literal["auto"] = "auto",
         keeps: str = "full",
         over: str = "present",
         divides_by: str = "present",
         **rest: Unpack[MeanFieldArgs],
     ) -> None:
-        description = RestMultiSimilarity(alpha, beta, delta, margin, keeps, over, divides_by)
+        chance = random_directions(
+            checks.count("num_classes", num_classes, self._owner),
+            checks.count("embedding_size", embedding_size, self._owner),
+        )
+        description = RestMultiSimilarity(
+            alpha,
+            chance.beta if beta == AUTO else cast("float", beta),
+            delta,
+            chance.margin if margin == AUTO else cast("float", margin),
+            *(keeps, over, divides_by),
+        )
         super().__init__(description, num_classes, embedding_size, **rest)

@@ -61,14 +61,16 @@ def complete(
     scale, class_lr = LOSSES[name].class_lr_scale, recipe.optim.class_lr
     if class_lr is None and scale is not None:
         class_lr = recipe.optim.lr * scale
+    part = table.part("train").compact()
+    arguments = loss_settings(name, recipe.loss.arguments, (part.num_classes, model.embedding_size))
     train = {
-        "batch_size": _batch_size(recipe, table.part("train").compact(), processes),
+        "batch_size": _batch_size(recipe, part, processes),
         "sampler": recipe.sampler_name,
         "precision": _precision(recipe, device),
     }
     completed = recipe.model_copy(
         update={
-            "loss": Loss(name=name, **loss_settings(name, recipe.loss.arguments)),
+            "loss": Loss(name=name, **arguments),
             "optim": recipe.optim.model_copy(update={"class_lr": class_lr}),
             "train": recipe.train.model_copy(update=train),
         }

@@ -1,0 +1,63 @@
+"""The distances of random directions, drawn; and the loss that takes its settings from them."""
+
+import math
+
+import pytest
+import torch
+
+import weiss
+from weiss.losses import loss_settings
+from weiss.theory.random_directions import random_directions
+
+
+def cosines(num_classes, size, seed):
+    """Cosines of a direction with C others, ``(64, C)``."""
+    generator = torch.Generator().manual_seed(seed)
+    a = torch.randn(64, size, generator=generator, dtype=torch.float64)
+    b = torch.randn(num_classes, size, generator=generator, dtype=torch.float64)
+    return torch.nn.functional.normalize(a) @ torch.nn.functional.normalize(b).T
+
+
+@pytest.mark.parametrize(
+    ("num_classes", "size"), [(100, 512), (1000, 512), (11_318, 512), (573, 128)]
+)
+def test_the_settings_have_the_scale_of_directions_that_are_drawn(num_classes, size):
+    beta, margin = random_directions(num_classes, size)
+    drawn = cosines(num_classes, size, 0)
+    weights = torch.softmax(beta * drawn, 1)
+    sharing = (1 / weights.square().sum(1)).mean().item()
+    assert 1.0 < sharing / math.sqrt(num_classes) < 3.0  # a finite C is above the law
+    nearest = drawn.amax(1).mean().item()  # the cosine of the nearest field, on average
+    assert margin < nearest < margin + 0.08
+
+
+def test_beta_is_half_of_the_rate_at_which_the_random_energy_model_freezes():
+    """There the entropy of N(0, 1/D) energies, ``ln C - beta^2 / 2 D``, is zero."""
+    beta, _ = random_directions(300, 64)
+    assert math.log(300) - (2 * beta) ** 2 / (2 * 64) == pytest.approx(0.0)
+
+
+def test_the_default_takes_its_beta_and_margin_from_the_numbers_of_classes_and_dimensions():
+    loss = weiss.make_loss("mf_rest_ms", 300, 64)
+    beta, margin = random_directions(300, 64)
+    assert (loss.interactions.beta, loss.interactions.margin) == (beta, margin)
+    assert beta == pytest.approx(math.sqrt(64 * math.log(300) / 2))
+    assert margin == pytest.approx(math.sqrt(math.log(300) / 64))
+    given = weiss.make_loss("mf_rest_ms", 300, 64, beta=20.0, margin=0.0).interactions
+    assert (given.beta, given.margin) == (20.0, 0.0)
+    assert weiss.make_loss("mf_rest_ms", 1, 8).interactions.beta > 0  # one class
+
+
+def test_settings_with_sizes_hold_numbers_and_build_the_same_loss():
+    assert loss_settings("mf_rest_ms", {})["beta"] == "auto"
+    settings = loss_settings("mf_rest_ms", {"margin": 0.2}, (300, 64))
+    assert settings["margin"] == 0.2
+    own = weiss.make_loss("mf_rest_ms", 300, 64, margin=0.2).interactions
+    assert settings["beta"] == own.beta
+    assert weiss.make_loss("mf_rest_ms", 5, 3, **settings).interactions == own
+
+
+@pytest.mark.parametrize("name", ["beta", "margin"])
+def test_a_word_that_is_not_auto_is_refused(name):
+    with pytest.raises(TypeError, match=f"{name} must be a number; got 'much'"):
+        weiss.make_loss("mf_rest_ms", 300, 64, **{name: "much"})
