@@ -60,7 +60,7 @@ class Relevance:
         self._gallery = self._query if itself else torch.from_numpy(gallery).to(device)
         if self.is_multi_hot:
             self.num_relevant = self._count(itself).cpu().numpy()
-        else:  # counted where the labels are, since a device would be waited for
+        else:  # on the CPU, where the labels are: counts on a device would have to be waited for
             size_C = np.bincount(gallery, minlength=int(query.max()) + 1)
             self.num_relevant = size_C[query] - int(itself)
 
@@ -81,7 +81,7 @@ class Relevance:
         """Return ``(q, k)`` bool: is this neighbour of this query relevant?
 
         Args:
-            rows_q: ``(q,)`` which queries, on the device.
+            rows_q: ``(q,)`` which queries, on the device of the neighbours.
             index_qk: ``(q, k)`` gallery indices, negative where there is no neighbour.
         """
         query_q = self._query[rows_q]
