@@ -14,7 +14,7 @@ import torch
 from miniature import assert_same_batches, toy_table, write_image
 
 from weiss._base import images
-from weiss._base.images import Reduction
+from weiss._base.images import UNREDUCED, Reduction
 from weiss.data import (
     BadImagesError,
     CentreCrop,
@@ -298,7 +298,12 @@ def test_shared_images_are_brought_to_the_gpu(table, decoded, tmp_path, device):
     place = Storage("gpu", "it fits")
     for _ in range(2):
         store, errors = build_store(
-            table, place, device=torch.device(device), cache=tmp_path / "cache", shared=True
+            table,
+            place,
+            reduction=UNREDUCED,
+            device=torch.device(device),
+            cache=tmp_path / "cache",
+            shared=True,
         )
         assert (store.storage, errors) == (place, {})
         assert store.pixels.device.type == device
@@ -348,20 +353,20 @@ def test_a_disk_without_room_for_more_still_gives_what_it_has(
 
 def test_what_killed_processes_left_in_the_cache_is_removed_when_it_is_old(table, tmp_path):
     place = Storage("disk", "as asked")
-    store, _ = build_store(table, place, cache=tmp_path / "cache")
+    store, _ = build_store(table, place, reduction=UNREDUCED, cache=tmp_path / "cache")
     (folder,) = (tmp_path / "cache" / "images").iterdir()
     (used,) = folder.glob("pixels-*.bin")
     names = (".pixels-0123abcd.bin.0123abcd.tmp", "pixels-0123abcd.bin")
     for name in names:
         (folder / name).write_bytes(b"half of it")
     (folder / "index.json").unlink()  # so that it is written again
-    build_store(table, place, cache=tmp_path / "cache")
+    build_store(table, place, reduction=UNREDUCED, cache=tmp_path / "cache")
     assert all((folder / name).exists() for name in names)  # somebody may be writing them
     assert used.exists()
     (folder / "index.json").unlink()
     for path in folder.glob("*pixels-*"):
         os.utime(path, (0, 0))
-    again, _ = build_store(table, place, cache=tmp_path / "cache")
+    again, _ = build_store(table, place, reduction=UNREDUCED, cache=tmp_path / "cache")
     assert len(list(folder.glob("*pixels-*"))) == 1
     # A store that is in use stays readable without its file.
     assert torch.equal(store.pixels[: len(again.pixels)].sum(), again.pixels.sum())

@@ -30,7 +30,7 @@ def table_of(folder, count=6, channels=3):
 
 
 def on_disk(table, cache, **options):
-    return build_store(table, Storage("disk", ""), cache=cache, **options)
+    return build_store(table, Storage("disk", ""), reduction=UNREDUCED, cache=cache, **options)
 
 
 def image_of(store, row):
@@ -75,7 +75,9 @@ def test_bad_images_are_collected_and_the_others_kept(tmp_path, num_workers):
     table = table_of(tmp_path)
     (tmp_path / "2.jpg").write_bytes(b"")
     (tmp_path / "4.jpg").unlink()
-    store, errors = build_store(table, Storage("memory", ""), num_workers=num_workers)
+    store, errors = build_store(
+        table, Storage("memory", ""), reduction=UNREDUCED, num_workers=num_workers
+    )
     assert list(errors) == [2, 4]
     assert "2.jpg: is empty" in errors[2]
     np.testing.assert_array_equal(image_of(store, 5), images.decode(tmp_path / "5.jpg"))
@@ -90,7 +92,7 @@ def test_a_long_list_of_bad_images_is_cut_but_counted():
 
 def test_a_store_without_a_readable_image_is_empty(tmp_path):
     table = toy_table([0], 1, source=Files(tmp_path, ["none.jpg"]))
-    store, errors = build_store(table, Storage("memory", ""))
+    store, errors = build_store(table, Storage("memory", ""), reduction=UNREDUCED)
     assert store.sizes.tolist() == [[0, 0]]
     assert list(errors) == [0]
 
@@ -121,7 +123,7 @@ def test_a_full_disk_is_an_error_that_leaves_nothing(tmp_path, monkeypatch):
 def test_images_in_memory_are_not_copied():
     pixels = np.zeros((3, 4, 4, 3), dtype=np.uint8)
     table = toy_table([0] * 3, 1, source=Pixels(pixels))
-    store, _ = build_store(table, Storage("memory", ""))
+    store, _ = build_store(table, Storage("memory", ""), reduction=UNREDUCED)
     pixels[2] = 7
     assert (image_of(store, 2) == 7).all()
 

@@ -29,7 +29,7 @@ from weiss._base import images
 from weiss._base.decoding import Sink
 from weiss._base.devices import available_memory, gigabytes
 from weiss._base.files import alone, cache_folder, replacing
-from weiss._base.images import UNREDUCED, Reduction
+from weiss._base.images import Reduction
 from weiss.data.sources import Files, Pixels, Source
 from weiss.data.store import SLACK, Memory, Storage, Store, decode_table
 from weiss.data.table import Table
@@ -107,7 +107,7 @@ def build_store(
     table: Table,
     storage: Storage,
     *,
-    reduction: Reduction = UNREDUCED,
+    reduction: Reduction,
     device: torch.device | None = None,
     num_workers: int | None = None,
     cache: Path | None = None,
