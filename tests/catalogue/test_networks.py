@@ -1,6 +1,7 @@
 """A network from a run, a safetensors file or an ONNX file: the same pictures, the same numbers."""
 
 import hashlib
+import json
 import shutil
 import sys
 from dataclasses import replace
@@ -10,8 +11,11 @@ import pytest
 import torch
 from miniature import write_photos
 from PIL import Image
+from server.served import serving
 from shipped import exports, random_run
+from typer.testing import CliRunner
 
+from weiss import cli
 from weiss._base.images import LUMA, decode
 from weiss._base.processes import Processes
 from weiss._base.tensor_files import read_tensors, write_tensors
@@ -68,13 +72,20 @@ def test_prepare_gives_the_numbers_of_the_pipeline_that_evaluates(run, pictures,
     assert np.array_equal(prepared, batch.images.numpy())
 
 
-def test_a_run_with_scaled_decoding_is_evaluated_indexed_and_searched_with_it(run, tmp_path):
+@pytest.fixture
+def scaled_run(run, tmp_path):
+    """A run with scaled decoding, and photos that are large enough for it."""
     photos = write_photos(tmp_path / "photos", 2, 3, lambda c, i: (90 + c, 80 + i))
     copied = Run(shutil.copytree(run.folder, tmp_path / "run"))
     nested = copied.recipe()
     nested["data"] |= {"name": str(photos), "split": "all", "side": 32, "scaled_decoding": True}
     nested["evaluate"] |= {"on": "test", "size": 32, "resize": 32}
     copied.write_recipe(to_toml(nested))
+    return copied, photos
+
+
+def test_a_run_with_scaled_decoding_is_evaluated_with_it(scaled_run):
+    copied, _ = scaled_run
     network = network_of_run(copied, "cpu")
     assert network.preprocessing == Preprocessing(3, 32, 32, 32, scaled_decoding=True)
     (embedded,) = embed_runs([copied], split="train", device="cpu")
@@ -88,11 +99,31 @@ def test_a_run_with_scaled_decoding_is_evaluated_indexed_and_searched_with_it(ru
         for scaled, pixels in decoded.items()
     }
     assert difference[True] < 1e-6 < 1e-4 < difference[False]
-    build_index(copied.folder, photos, tmp_path / "index", device="cpu", num_workers=0, quiet=True)
-    catalogue = Catalogue.open(tmp_path / "index", device="cpu")
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_index_of_a_run_with_scaled_decoding_is_made_and_searched_with_it(
+    scaled_run, num_workers, tmp_path
+):
+    copied, photos = scaled_run
+    index, photo = tmp_path / "index", photos / "class 1" / "2.jpg"
+    build_index(copied.folder, photos, index, device="cpu", num_workers=num_workers, quiet=True)
+    catalogue = Catalogue.open(index, device="cpu")
     assert (catalogue.short_side, catalogue.scaled_decoding) == (32, True)
-    hits = catalogue.search(catalogue.embed(decoded[True]), 1)
-    assert min(hit.similarity for (hit,) in hits) > 1 - 1e-6
+    usual, as_trained = (
+        catalogue.search(catalogue.embed([decode(photo, 3, 32, scaled=scaled)]), 1)[0][0]
+        for scaled in (False, True)
+    )
+    exact = 1 - 1e-6
+    assert usual.similarity < exact < as_trained.similarity
+    words = ["search", str(index), str(photo), "-k", "1", "--json", "--device", "cpu"]
+    told = CliRunner().invoke(cli.app, words)
+    (answer,) = json.loads(told.stdout)["answers"]
+    with serving(catalogue) as site:
+        served = site.search(photo.read_bytes()).json["results"]
+    for hit in (answer["results"][0], served[0]):
+        assert hit["name"] == "class 1/2.jpg"
+        assert hit["similarity"] > exact
 
 
 def test_a_picture_is_prepared_alike_alone_and_in_company(run, pictures):
