@@ -65,11 +65,11 @@ class TooLargeImageError(BadImageError):
 class Reduction:
     """How image files are made smaller when they are decoded.
 
-    Its text names the pixels that it makes, for what is kept on disk.
+    Its text is part of the name under which decoded images are kept on disk.
 
     Args:
         short_side: reduce the shorter side of larger images to this many pixels; None keeps them.
-        scaled: decode a JPEG file at 1/2, 1/4 or 1/8 of its size before it is reduced, see `read`.
+        scaled: decode a JPEG file at 1/2, 1/4 or 1/8 of its size before that, see `decode`.
 
     Example:
         >>> str(Reduction(256)), str(Reduction(256, scaled=True))
@@ -148,7 +148,7 @@ def decode(
         short_side: reduce the shorter side to this many pixels if it is longer, as torchvision's
             ``Resize(short_side)`` does. Never enlarges.
         scaled: decode a JPEG file at the smallest of 1/2, 1/4 and 1/8 of its size that is not below
-            what it is reduced to: much faster for large photos, with slightly other pixels. The
+            what it is reduced to: much faster for large photos, with slightly different pixels. The
             size of the result is the same. Other files, and those that are not twice as large, are
             decoded as usual.
         formats: the accepted formats, by Pillow's names.
@@ -260,10 +260,11 @@ def _upright(image: Image.Image, channels: int, short_side: int | None) -> Image
 
 
 def _scaled(image: Image.Image, short_side: int | None) -> Image.Image:
-    """Return a JPEG image that libjpeg decodes at a fraction of its size, reduced; others as given.
+    """Return a JPEG image, decoded at a fraction of its size and reduced; others as they are given.
 
-    It is reduced before it is turned upright: the part of the last row and column of scaled pixels
-    that lies outside of the image, and is left out here, is at the right and the bottom only now.
+    It is reduced before it is turned upright. The last row and column of scaled pixels may lie
+    partly outside of the image; that part is left out, and before the turn it is always at the
+    right and the bottom.
     """
     whole = image.size
     size = reduced_size(*whole, short_side)

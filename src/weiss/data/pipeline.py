@@ -79,7 +79,7 @@ class Pipeline:
             process; images that are decoded each time need at least one.
         cache: folder for images kept on disk.
         scaled_decoding: decode JPEG files that are at least twice as large as what they are reduced
-            to at 1/2, 1/4 or 1/8 of their size: faster, with slightly other pixels. Images of a
+            to at 1/2, 1/4 or 1/8 of their size: faster, with slightly different pixels. Images of a
             Hugging Face data set are decoded by its library, as usual.
         views: for a table of vectors: ``(V, n, F)``, other vectors of the n items that train.
             `training` serves one of the V in place of each item's own.

@@ -219,7 +219,7 @@ def decode_table(
 
 
 def _decoded(source: Source, row: int, reduction: Reduction) -> Array:
-    """Return an image of a source, reduced; of files alone the scale of decoding is known."""
+    """Return an image of a source, reduced; scaled decoding is for files alone."""
     if isinstance(source, Files):
         side, scaled = reduction.short_side, reduction.scaled
         return images.decode(source.file(row), source.channels, side, scaled=scaled)

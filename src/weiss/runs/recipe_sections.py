@@ -134,7 +134,7 @@ class Data(Section):
     scaled_decoding: Flag = entry(
         False,
         "decode JPEG files at 1/2, 1/4 or 1/8 of their size where that is at least what they are "
-        "reduced to: faster for large photos, with slightly other pixels",
+        "reduced to: faster for large photos, with slightly different pixels",
     )
     keep: Annotated[str, among(("auto", *STORAGES))] = entry(
         "auto", "where decoded images are kept"
@@ -150,7 +150,7 @@ class Data(Section):
             raise ValueError(
                 "scaled_decoding must be false for data.side='original', which keeps images at "
                 "their own size; got true. Set data.side to a number of pixels or to 'auto', or "
-                "leave scaled_decoding out."
+                "data.scaled_decoding to false."
             )
         return self
 
