@@ -12,6 +12,7 @@ from miniature import write_image
 
 from weiss._base import images
 from weiss._base.decoding import CHUNK, Decoders, PoolClosedError, collect
+from weiss._base.images import Reduction
 
 
 @pytest.fixture(scope="module")
@@ -41,18 +42,17 @@ class Kept(bytearray):
         return np.frombuffer(data, dtype=np.uint8).reshape(height, width, channels)
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-def test_pixels_are_those_of_this_process_in_the_order_of_the_files(photos, channels):
+@pytest.mark.parametrize(("channels", "side", "scaled"), [(1, 24, False), (3, 10, True)])
+def test_pixels_are_those_of_this_process_in_the_order_of_the_files(photos, channels, side, scaled):
     kept, paths = Kept(), photos * 5
     assert len(paths) % CHUNK
-    with Decoders(2, channels=channels, short_side=24) as decoders:
+    with Decoders(2, channels=channels, reduction=Reduction(side, scaled)) as decoders:
         decoded = collect(decoders.submit_all([*paths, "nothing.jpg"], kept))
     assert list(decoded.errors) == [len(paths)]
     assert (decoded.starts[-1], decoded.sizes[-1]) == (-1, (0, 0))
     for position, path in enumerate(paths):
-        np.testing.assert_array_equal(
-            kept.image(decoded, position, channels), images.decode(path, channels, 24)
-        )
+        want = images.decode(path, channels, side, scaled=scaled)
+        np.testing.assert_array_equal(kept.image(decoded, position, channels), want)
 
 
 def test_the_shared_memory_grows_with_what_is_asked(photos, tmp_path):

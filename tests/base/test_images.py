@@ -154,9 +154,9 @@ def test_reducing_an_array_is_reducing_its_file(tmp_path):
         )
 
 
-def encoded(image, kind):
+def encoded(image, kind, **options):
     file = io.BytesIO()
-    image.save(file, kind)
+    image.save(file, kind, **options)
     return file.getvalue()
 
 
@@ -202,6 +202,96 @@ def test_a_decompression_bomb_is_refused_before_it_is_unpacked(tmp_path, side):
     path.write_bytes(data)
     with pytest.raises(BadImageError, match=r"bomb.png: has .*178,956,970"):
         decode(path)
+
+
+# Scaled decoding: a smooth photo, large enough for 1/8.
+PHOTO = Image.fromarray(PIXELS).resize((403, 301), Image.Resampling.BICUBIC)
+
+
+def usual_and_scaled(content, channels, short_side):
+    usual = decode(content, channels, short_side)
+    scaled = decode(content, channels, short_side, scaled=True)
+    assert usual.shape == scaled.shape
+    return usual.astype(int), scaled.astype(int)
+
+
+def test_without_scaled_decoding_pixels_are_those_of_pillow():
+    content = encoded(PHOTO, "JPEG")
+    with Image.open(io.BytesIO(content)) as file:
+        whole = file.convert("RGB")
+    np.testing.assert_array_equal(decode(content), np.asarray(whole))
+    want = whole.resize((133, 100), Image.Resampling.BILINEAR)
+    np.testing.assert_array_equal(decode(content, 3, 100), np.asarray(want))
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("progressive", [False, True])
+def test_scaled_decoding_gives_the_same_size_and_nearly_the_same_pixels(mode, progressive):
+    content = encoded(PHOTO.convert(mode), "JPEG", quality=92, progressive=progressive)
+    for channels in (1, 3):
+        for side in (150, 100, 75, 40, 9):
+            usual, scaled = usual_and_scaled(content, channels, side)
+            assert 0 < np.abs(usual - scaled).mean() < 1
+
+
+@pytest.mark.parametrize(
+    ("short_side", "scale"), [(301, 1), (151, 1), (150, 2), (76, 2), (75, 4), (38, 4), (37, 8)]
+)
+def test_the_scale_is_the_smallest_that_is_not_below_the_target(monkeypatch, short_side, scale):
+    loaded = []
+    real = images._scaled
+
+    def scaled(image, side):
+        found = real(image, side)
+        loaded.append(image.size)
+        return found
+
+    monkeypatch.setattr(images, "_scaled", scaled)
+    decode(encoded(PHOTO, "JPEG"), 3, short_side, scaled=True)
+    assert loaded == [(-(-403 // scale), -(-301 // scale))]
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_scaled_decoding_turns_a_photo_upright(orientation):
+    exif = Image.Exif()
+    exif[images.ORIENTATION] = orientation
+    usual, scaled = usual_and_scaled(encoded(PHOTO, "JPEG", quality=92, exif=exif), 3, 37)
+    assert scaled.shape[:2] == ((37, 49) if orientation < 5 else (49, 37))
+    assert np.abs(usual - scaled).mean() < 1
+
+
+def test_a_photo_of_several_pictures_is_scaled_too():
+    options = {"save_all": True, "append_images": [PHOTO.transpose(Image.Transpose.ROTATE_180)]}
+    usual, scaled = usual_and_scaled(encoded(PHOTO, "MPO", quality=92, **options), 3, 75)
+    assert 0 < np.abs(usual - scaled).mean() < 1
+
+
+@pytest.mark.parametrize(
+    ("image", "kind", "short_side"),
+    [
+        *((PHOTO, "JPEG", side) for side in (151, 301, 500, None)),  # not twice as large
+        *((PHOTO, kind, 40) for kind in ("PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")),
+    ],
+)
+def test_what_cannot_be_scaled_is_decoded_as_usual(image, kind, short_side):
+    usual, scaled = usual_and_scaled(encoded(image, kind), 3, short_side)
+    np.testing.assert_array_equal(usual, scaled)
+
+
+def test_scaled_decoding_refuses_what_usual_decoding_refuses():
+    whole = encoded(PHOTO, "JPEG")
+    for content in (whole[: len(whole) // 2], whole[:20], b"", b"words"):
+        messages = []
+        for scaled in (False, True):
+            with pytest.raises(BadImageError) as caught:
+                decode(content, 3, 40, scaled=scaled)
+            messages.append(str(caught.value))
+        assert messages[0] == messages[1]
+
+
+def test_scaled_decoding_needs_a_size_to_reduce_to():
+    with pytest.raises(ValueError, match="short_side must be a number of pixels for scaled.*None"):
+        images.Reduction(None, scaled=True)
 
 
 def test_a_look_gives_the_size_that_decoding_gives():

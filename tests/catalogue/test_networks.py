@@ -1,22 +1,31 @@
 """A network from a run, a safetensors file or an ONNX file: the same pictures, the same numbers."""
 
 import hashlib
+import json
+import shutil
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from miniature import write_photos
 from PIL import Image
+from server.served import serving
 from shipped import exports, random_run
+from typer.testing import CliRunner
 
-from weiss._base.images import LUMA
+from weiss import cli
+from weiss._base.images import LUMA, decode
 from weiss._base.processes import Processes
 from weiss._base.tensor_files import read_tensors, write_tensors
+from weiss.catalogue import Catalogue, build_index
 from weiss.catalogue.networks import Preprocessing, fingerprint_of, network_of_file, network_of_run
 from weiss.data import CentreCrop, Pipeline, from_arrays
 from weiss.data.own_data import Assembly
-from weiss.runs import embed_runs, recipe_from_dict
+from weiss.runs import Run, embed_runs, recipe_from_dict
 from weiss.runs.experiment import open_data, open_pipeline
+from weiss.runs.toml_text import to_toml
 
 SIZES = [(40, 50), (32, 32), (300, 500), (700, 290), (5, 90), (256, 257)]
 
@@ -61,6 +70,60 @@ def test_prepare_gives_the_numbers_of_the_pipeline_that_evaluates(run, pictures,
     prepared = network_of_run(run).prepare(in_order)
     assert prepared.dtype == np.float32
     assert np.array_equal(prepared, batch.images.numpy())
+
+
+@pytest.fixture
+def scaled_run(run, tmp_path):
+    """A run with scaled decoding, and photos that are large enough for it."""
+    photos = write_photos(tmp_path / "photos", 2, 3, lambda c, i: (90 + c, 80 + i))
+    copied = Run(shutil.copytree(run.folder, tmp_path / "run"))
+    nested = copied.recipe()
+    nested["data"] |= {"name": str(photos), "split": "all", "side": 32, "scaled_decoding": True}
+    nested["evaluate"] |= {"on": "test", "size": 32, "resize": 32}
+    copied.write_recipe(to_toml(nested))
+    return copied, photos
+
+
+def test_a_run_with_scaled_decoding_is_evaluated_with_it(scaled_run):
+    copied, _ = scaled_run
+    network = network_of_run(copied, "cpu")
+    assert network.preprocessing == Preprocessing(3, 32, 32, 32, scaled_decoding=True)
+    (embedded,) = embed_runs([copied], split="train", device="cpu")
+    source = embedded.table.source
+    files = [source.file(row) for row in range(len(source))]
+    decoded = {
+        scaled: [decode(file, 3, 32, scaled=scaled) for file in files] for scaled in (False, True)
+    }
+    difference = {
+        scaled: np.abs(network.embed_pixels(pixels) - embedded.embeddings.numpy()).max()
+        for scaled, pixels in decoded.items()
+    }
+    assert difference[True] < 1e-6 < 1e-4 < difference[False]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_index_of_a_run_with_scaled_decoding_is_made_and_searched_with_it(
+    scaled_run, num_workers, tmp_path
+):
+    copied, photos = scaled_run
+    index, photo = tmp_path / "index", photos / "class 1" / "2.jpg"
+    build_index(copied.folder, photos, index, device="cpu", num_workers=num_workers, quiet=True)
+    catalogue = Catalogue.open(index, device="cpu")
+    assert (catalogue.short_side, catalogue.scaled_decoding) == (32, True)
+    usual, as_trained = (
+        catalogue.search(catalogue.embed([decode(photo, 3, 32, scaled=scaled)]), 1)[0][0]
+        for scaled in (False, True)
+    )
+    exact = 1 - 1e-6
+    assert usual.similarity < exact < as_trained.similarity
+    words = ["search", str(index), str(photo), "-k", "1", "--json", "--device", "cpu"]
+    told = CliRunner().invoke(cli.app, words)
+    (answer,) = json.loads(told.stdout)["answers"]
+    with serving(catalogue) as site:
+        served = site.search(photo.read_bytes()).json["results"]
+    for hit in (answer["results"][0], served[0]):
+        assert hit["name"] == "class 1/2.jpg"
+        assert hit["similarity"] > exact
 
 
 def test_a_picture_is_prepared_alike_alone_and_in_company(run, pictures):
@@ -168,6 +231,12 @@ def test_preprocessing_survives_words():
     said = shape.as_dict()
     assert Preprocessing.from_dict(said) == shape
     assert any("300" in step for step in said["steps"])
+    assert "scaled" not in str(said)  # as earlier versions wrote it
+    scaled = replace(shape, scaled_decoding=True)
+    assert Preprocessing.from_dict(scaled.as_dict()) == scaled != shape
+    assert any("1/8" in step for step in scaled.as_dict()["steps"])
+    with pytest.raises(TypeError, match="scaled_decoding must be True or False for Preprocessing"):
+        Preprocessing.from_dict({**said, "scaled_decoding": 1})
     with pytest.raises(ValueError, match="lacks.*resize"):
         Preprocessing.from_dict({"channels": 3, "size": 2, "short_side": 3})
     with pytest.raises(ValueError, match="size must be at most resize"):

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import hashlib
 import os
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ import torch
 from miniature import assert_same_batches, toy_table, write_image
 
 from weiss._base import images
+from weiss._base.images import UNREDUCED, Reduction
 from weiss.data import (
     BadImagesError,
     CentreCrop,
@@ -207,6 +209,42 @@ def test_bad_images_are_refused_and_left_out_as_ever(table, decoded, shared, tmp
     assert decoded == [COUNT]
 
 
+def test_scaled_decoding_never_shares_pixels_with_usual_decoding(table, decoded, tmp_path):
+    def pixels(keep, scaled):
+        served = pipeline(
+            table, keep=keep, short_side=16, scaled_decoding=scaled, cache=tmp_path / "cache"
+        )
+        store = served._store
+        return np.concatenate(
+            [
+                store.pixels[start : start + count].numpy().ravel()
+                for start, count in zip(store.starts, store.num_pixels(), strict=True)
+            ]
+        )
+
+    for keep in ("memory", "disk"):
+        with reuse_decoded_images():
+            found = [pixels(keep, scaled) for scaled in (False, True, True, False)]
+        assert found[0].shape == found[1].shape
+        assert (found[0] != found[1]).any()
+        np.testing.assert_array_equal(found[1], found[2])
+        np.testing.assert_array_equal(found[0], found[3])
+    # Both stores stay on disk, in memory there is room for one.
+    assert len(decoded) == 3 + 2
+
+
+def test_the_name_of_a_store_is_that_of_earlier_versions_without_scaled_decoding(table):
+    for side in (32, None):
+        digest = hashlib.sha256(f"1 {side} 3".encode())
+        for row in range(COUNT):
+            path = table.source.file(row)
+            state = path.stat()
+            digest.update(f"{path} {state.st_size} {state.st_mtime_ns}\n".encode())
+        assert caches.fingerprint(table, Reduction(side)) == digest.hexdigest()[:24]
+    names = {caches.fingerprint(table, Reduction(32, scaled)) for scaled in (False, True)}
+    assert len(names) == 2
+
+
 @pytest.mark.parametrize("keep", ["memory", "disk"])
 def test_an_image_that_could_not_be_read_once_is_tried_again(
     table, decoded, monkeypatch, keep, tmp_path
@@ -260,7 +298,12 @@ def test_shared_images_are_brought_to_the_gpu(table, decoded, tmp_path, device):
     place = Storage("gpu", "it fits")
     for _ in range(2):
         store, errors = build_store(
-            table, place, device=torch.device(device), cache=tmp_path / "cache", shared=True
+            table,
+            place,
+            reduction=UNREDUCED,
+            device=torch.device(device),
+            cache=tmp_path / "cache",
+            shared=True,
         )
         assert (store.storage, errors) == (place, {})
         assert store.pixels.device.type == device
@@ -310,20 +353,20 @@ def test_a_disk_without_room_for_more_still_gives_what_it_has(
 
 def test_what_killed_processes_left_in_the_cache_is_removed_when_it_is_old(table, tmp_path):
     place = Storage("disk", "as asked")
-    store, _ = build_store(table, place, cache=tmp_path / "cache")
+    store, _ = build_store(table, place, reduction=UNREDUCED, cache=tmp_path / "cache")
     (folder,) = (tmp_path / "cache" / "images").iterdir()
     (used,) = folder.glob("pixels-*.bin")
     names = (".pixels-0123abcd.bin.0123abcd.tmp", "pixels-0123abcd.bin")
     for name in names:
         (folder / name).write_bytes(b"half of it")
     (folder / "index.json").unlink()  # so that it is written again
-    build_store(table, place, cache=tmp_path / "cache")
+    build_store(table, place, reduction=UNREDUCED, cache=tmp_path / "cache")
     assert all((folder / name).exists() for name in names)  # somebody may be writing them
     assert used.exists()
     (folder / "index.json").unlink()
     for path in folder.glob("*pixels-*"):
         os.utime(path, (0, 0))
-    again, _ = build_store(table, place, cache=tmp_path / "cache")
+    again, _ = build_store(table, place, reduction=UNREDUCED, cache=tmp_path / "cache")
     assert len(list(folder.glob("*pixels-*"))) == 1
     # A store that is in use stays readable without its file.
     assert torch.equal(store.pixels[: len(again.pixels)].sum(), again.pixels.sum())

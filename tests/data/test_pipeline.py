@@ -51,6 +51,25 @@ def test_batches_do_not_depend_on_where_images_are_kept(table, keep, tmp_path):
     assert_same_batches(*shown)
 
 
+def test_scaled_decoding_does_not_depend_on_where_images_are_kept_either(tmp_path):
+    photos = write_photos(tmp_path, 2, 6, lambda c, i: (64 + 2 * c, 58 + i))
+    table = open_table(photos, how=Assembly(split="all"))
+    options = {"short_side": 28, "scaled_decoding": True}
+    memory = Pipeline(table, keep="memory", num_workers=0, **options)
+    stream = Pipeline(table, keep="stream", num_workers=1, **options)
+    assert_same_batches(epoch_of(memory), epoch_of(stream))
+    (usual,) = Pipeline(table, keep="memory", num_workers=0, short_side=28).evaluation(CENTRE)
+    (scaled,) = memory.evaluation(CENTRE)
+    assert 0 < (usual.images - scaled.images).abs().mean() < 12  # of photos that are noise
+
+
+def test_a_pipeline_refuses_scaled_decoding_of_images_at_their_own_size(table):
+    with pytest.raises(ValueError, match="short_side must be a number of pixels for scaled"):
+        Pipeline(table, short_side=None, scaled_decoding=True)
+    with pytest.raises(TypeError, match="scaled_decoding must be True or False for Pipeline"):
+        Pipeline(table, scaled_decoding="no")
+
+
 def test_gathering_images_first_changes_nothing(table):
     # What a GPU is served from main memory: a small store of the batch's images alone.
     pipeline = Pipeline(table, keep="memory", short_side=32)

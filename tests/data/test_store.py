@@ -13,6 +13,7 @@ from PIL import Image
 
 from weiss._base import images
 from weiss._base.devices import available_memory
+from weiss._base.images import UNREDUCED, Reduction
 from weiss.data import CentreCrop
 from weiss.data import cache as caches
 from weiss.data.cache import build_store, choose_storage, estimated_bytes
@@ -29,7 +30,7 @@ def table_of(folder, count=6, channels=3):
 
 
 def on_disk(table, cache, **options):
-    return build_store(table, Storage("disk", ""), cache=cache, **options)
+    return build_store(table, Storage("disk", ""), reduction=UNREDUCED, cache=cache, **options)
 
 
 def image_of(store, row):
@@ -38,25 +39,33 @@ def image_of(store, row):
     return store.pixels[start : start + height * width].view(height, width, -1).cpu().numpy()
 
 
-def assert_decoded(store, table, short_side=None):
+def assert_decoded(store, table, reduction=UNREDUCED):
     """Assert that a store holds what decoding its files gives."""
     assert len(store.starts) == len(table)
+    side, scaled = reduction.short_side, reduction.scaled
     for row in range(len(table)):
-        want = images.decode(table.source.file(row), table.source.channels, short_side)
+        file, channels = table.source.file(row), table.source.channels
+        want = images.decode(file, channels, side, scaled=scaled)
         np.testing.assert_array_equal(image_of(store, row), want)
 
 
 @pytest.mark.parametrize(
-    ("storage", "num_workers", "channels"),
-    [("memory", 0, 1), ("memory", 2, 3), ("disk", 0, 3), ("disk", 2, 1)],
+    ("storage", "num_workers", "channels", "reduction"),
+    [
+        ("memory", 0, 1, Reduction(24)),
+        ("memory", 2, 3, Reduction(24)),
+        ("memory", 0, 3, Reduction(15, scaled=True)),
+        ("disk", 0, 3, Reduction(24)),
+        ("disk", 2, 1, Reduction(15, scaled=True)),
+    ],
 )
-def test_a_store_holds_what_decoding_gives(tmp_path, storage, num_workers, channels):
+def test_a_store_holds_what_decoding_gives(tmp_path, storage, num_workers, channels, reduction):
     table, options = table_of(tmp_path, channels=channels), {"cache": tmp_path / "cache"}
     store, errors = build_store(
-        table, Storage(storage, ""), short_side=24, num_workers=num_workers, **options
+        table, Storage(storage, ""), reduction=reduction, num_workers=num_workers, **options
     )
     assert errors == {}
-    assert_decoded(store, table, 24)
+    assert_decoded(store, table, reduction)
     part = store.take(np.array([4, 1]))
     np.testing.assert_array_equal(image_of(part, 1), image_of(store, 1))
 
@@ -66,7 +75,9 @@ def test_bad_images_are_collected_and_the_others_kept(tmp_path, num_workers):
     table = table_of(tmp_path)
     (tmp_path / "2.jpg").write_bytes(b"")
     (tmp_path / "4.jpg").unlink()
-    store, errors = build_store(table, Storage("memory", ""), num_workers=num_workers)
+    store, errors = build_store(
+        table, Storage("memory", ""), reduction=UNREDUCED, num_workers=num_workers
+    )
     assert list(errors) == [2, 4]
     assert "2.jpg: is empty" in errors[2]
     np.testing.assert_array_equal(image_of(store, 5), images.decode(tmp_path / "5.jpg"))
@@ -81,7 +92,7 @@ def test_a_long_list_of_bad_images_is_cut_but_counted():
 
 def test_a_store_without_a_readable_image_is_empty(tmp_path):
     table = toy_table([0], 1, source=Files(tmp_path, ["none.jpg"]))
-    store, errors = build_store(table, Storage("memory", ""))
+    store, errors = build_store(table, Storage("memory", ""), reduction=UNREDUCED)
     assert store.sizes.tolist() == [[0, 0]]
     assert list(errors) == [0]
 
@@ -112,14 +123,14 @@ def test_a_full_disk_is_an_error_that_leaves_nothing(tmp_path, monkeypatch):
 def test_images_in_memory_are_not_copied():
     pixels = np.zeros((3, 4, 4, 3), dtype=np.uint8)
     table = toy_table([0] * 3, 1, source=Pixels(pixels))
-    store, _ = build_store(table, Storage("memory", ""))
+    store, _ = build_store(table, Storage("memory", ""), reduction=UNREDUCED)
     pixels[2] = 7
     assert (image_of(store, 2) == 7).all()
 
 
 def test_the_estimate_is_close_to_the_size(tmp_path):
     table = table_of(tmp_path, count=20)
-    store, _ = build_store(table, Storage("memory", ""), short_side=24)
+    store, _ = build_store(table, Storage("memory", ""), reduction=Reduction(24))
     real = int(store.num_pixels().sum()) * 3
     assert abs(estimated_bytes(table, 24) - real) < 0.05 * real
 
@@ -152,7 +163,7 @@ def test_available_memory_is_positive_and_no_more_than_there_is():
 
 def test_only_files_are_kept_on_disk():
     with pytest.raises(ValueError, match="must be files to be kept on disk"):
-        caches.fingerprint(toy_table([0], 1), None)
+        caches.fingerprint(toy_table([0], 1), UNREDUCED)
 
 
 def test_an_index_is_good_for_its_own_pixels_only(tmp_path, monkeypatch):

@@ -289,6 +289,7 @@ BAD = {
     "k": (X, Y, {"recall_at": (0,)}, "recall_at must be at least 1 .*got 0"),
     "budget": (X, Y, {"memory_budget": 0}, "memory_budget must be at least 1 .*got 0"),
     "infinity": (X / 0, Y, {}, "NaN or infinity in rows 0, 1, 2, 3, 4, ..."),
+    "minus infinity": (X.index_fill(0, torch.tensor([3]), -math.inf), Y, {}, "infinity in rows 3"),
     "sparse": (X.to_sparse(), Y, {}, "query must be a dense tensor"),
     "long double": (X.numpy().astype(np.longdouble), Y, {}, "16, 32 or 64 bits.*float128"),
     "one k": (X, Y, {"recall_at": 5}, r"recall_at must be several k, for example \(5,\)"),

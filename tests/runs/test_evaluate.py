@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 
 from weiss import cli
 from weiss.runs import Run
+from weiss.runs.evaluate import _recipe
+from weiss.runs.toml_text import to_toml
 from weiss.training import evaluate_run
 
 
@@ -59,6 +61,16 @@ def test_all_images_of_another_folder_are_measured(finished, evaluate, tmp_path)
     found = json.loads(evaluate(finished, "--data", own, "--json"))
     result = Run(finished).result()
     assert found == {name: result[name] for name in found}
+
+
+def test_other_images_are_decoded_as_those_of_the_run(finished, tmp_path):
+    copied = Run(shutil.copytree(finished, tmp_path / "run"))
+    nested = copied.recipe()
+    nested["data"]["scaled_decoding"] = True
+    copied.write_recipe(to_toml(nested))
+    other = write_stripes(tmp_path / "other", num_classes=4, per_class=3)
+    for run, scaled in ((Run(finished), False), (copied, True)):
+        assert _recipe(run, str(other), None, ()).data.scaled_decoding is scaled
 
 
 @pytest.mark.parametrize(

@@ -413,6 +413,10 @@ CONTRADICTIONS = [
         {"fields.how": "class_mean", "fields.start": "class_means"},
     ),
     ("'random' for loss 'ms'", {"loss.name": "ms", "fields.start": "class_means"}),
+    (
+        "data.scaled_decoding must be false for data.side='original'.*got true. Set data.side",
+        {"data.side": "original", "data.scaled_decoding": True},
+    ),
 ]
 
 

@@ -74,6 +74,13 @@ def test_a_picture_comes_out_as_it_does_here(picture):
         assert size == (300, 200)
 
 
+def test_a_photo_is_decoded_at_a_fraction_of_its_size_where_the_network_was_trained_so():
+    photo = encoded(Image.effect_noise((300, 200), 60).convert("RGB"), "JPEG")
+    usual, scaled = (read_upload(photo, order(scaled=scaled)) for scaled in (False, True))
+    assert usual[0] == scaled[0] == [300, 200, 32, 48]
+    assert usual[1] != scaled[1] == images.decode(photo, 3, 32, scaled=True).tobytes()
+
+
 def test_a_process_stays_for_the_next_picture_and_ends_with_the_pool(picture):
     before = children()
     with workers(2) as pool:

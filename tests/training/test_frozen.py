@@ -148,6 +148,9 @@ def test_kept_features_serve_every_run_of_the_same_trunk_and_images(
     frozen("another seed, which draws another trunk", seed=1, augment__views=0)
     assert passes == [32, 32]
     del passes[:]
+    frozen("decoded in another way", data__scaled_decoding="true", augment__views=0)
+    assert passes == [32, 32]
+    del passes[:]
     copied = shutil.copytree(stripes, tmp_path / "elsewhere")
     more = copied / "class0"
     shutil.copyfile(more / "0.png", more / "twice.png")  # known by its content

@@ -41,11 +41,12 @@ def send(pipe: IO[bytes], message: Any, content: bytes = b"") -> None:
         return  # the sender notices it when no answer comes
 
 
-def serve_files(channels: str, short_side: str, shared_file: str) -> None:
+def serve_files(channels: str, short_side: str, scaled: str, shared_file: str) -> None:
     """Decode files until standard input ends.
 
     A request is a list of paths. The answer has for each file its height and width, or what is
     wrong with it; the pixels lie one after the other in the shared file, given by its descriptor.
+    Numbers are given as text: a shorter side of 0 keeps images as they are, `scaled` is 0 or 1.
     """
     requests, answers = _pipes()
     shared = SharedFile(os.fdopen(int(shared_file), "r+b", buffering=0))
@@ -54,7 +55,8 @@ def serve_files(channels: str, short_side: str, shared_file: str) -> None:
         pieces = []
         for path in json.loads(line):
             try:
-                image = images.read(path, int(channels), int(short_side) or None)
+                side, is_scaled = int(short_side) or None, bool(int(scaled))
+                image = images.read(path, int(channels), side, scaled=is_scaled)
                 pieces.append(image.tobytes())
                 sizes.append((image.height, image.width))
             except images.BadImageError as error:
@@ -93,6 +95,7 @@ class UploadSettings:
         memory: bytes of memory that the process may use, where the system enforces it.
         max_cost: the largest number of pixels, times the scans of a JPEG file, that this process
             decodes; a more costly image is not refused for good. None for any.
+        scaled: decode a JPEG file at a fraction of its size, see `weiss._base.images.decode`.
     """
 
     channels: int
@@ -102,6 +105,7 @@ class UploadSettings:
     seconds: float
     memory: int
     max_cost: int | None = None
+    scaled: bool = False
 
 
 def serve_uploads(settings: str) -> None:
@@ -147,7 +151,13 @@ def read_upload(content: bytes, settings: UploadSettings) -> tuple[list[Any], by
     if settings.max_cost and size[0] * size[1] * max(1, number) > settings.max_cost:
         raise RefusedUpload("costly")
     try:
-        image = images.read(content, settings.channels, settings.short_side, formats=images.FORMATS)
+        image = images.read(
+            content,
+            settings.channels,
+            settings.short_side,
+            scaled=settings.scaled,
+            formats=images.FORMATS,
+        )
     except images.BadImageError as error:
         is_memory = isinstance(error.__cause__, MemoryError)
         raise RefusedUpload("memory" if is_memory else "broken") from error

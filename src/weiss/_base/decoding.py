@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
 from weiss._base.decoder import SharedFile, send
+from weiss._base.images import UNREDUCED, Reduction
 
 T = TypeVar("T")
 Sink = Callable[[memoryview], int]
@@ -187,13 +188,13 @@ class Decoders(AbstractContextManager["Decoders"]):
     Args:
         num_workers: how many processes.
         channels: 3 for RGB, 1 for grey.
-        short_side: reduce the shorter side of larger images to this; None keeps them.
+        reduction: how they make images smaller.
     """
 
     def __init__(
-        self, num_workers: int, *, channels: int = 3, short_side: int | None = None
+        self, num_workers: int, *, channels: int = 3, reduction: Reduction = UNREDUCED
     ) -> None:
-        self._channels, self._short_side = channels, short_side
+        self._channels, self._reduction = channels, reduction
         self.pool = ChildPool(num_workers, self._start)
 
     def submit(self, paths: Sequence[str | Path], sink: Sink) -> "Future[Decoded]":
@@ -215,8 +216,10 @@ class Decoders(AbstractContextManager["Decoders"]):
     def _start(self) -> Child:
         file = _memory_file()
         number = file.fileno()
-        side = self._short_side or 0
-        process = start_child("serve_files", self._channels, side, number, pass_fds=[number])
+        side, is_scaled = self._reduction.short_side or 0, int(self._reduction.scaled)
+        process = start_child(
+            "serve_files", self._channels, side, is_scaled, number, pass_fds=[number]
+        )
         return Child(process, SharedFile(file))
 
     def _decode(self, paths: list[str], sink: Sink) -> Decoded:

@@ -233,7 +233,8 @@ def collection_key(collection: Collection, embedder: BatchEmbedder) -> str:
     """Return a checksum of the network, the items and the sizes of blocks."""
     shape = embedder.network.preprocessing
     state = hashlib.sha256(embedder.network.fingerprint.encode())
-    state.update(f"{shape} {embedder.batch_size} {PIECE_ITEMS} {BLOCK_ITEMS}".encode())
+    scaled = " scaled" if shape.scaled_decoding else ""
+    state.update(f"{shape}{scaled} {embedder.batch_size} {PIECE_ITEMS} {BLOCK_ITEMS}".encode())
     state.update(data_digest(collection).encode())
     return state.hexdigest()
 
@@ -321,20 +322,19 @@ def decoder_of(
     table: Table, embedder: BatchEmbedder, num_workers: int | None, stack: ExitStack
 ) -> Decode:
     """Return a function that decodes a piece; its processes end with the stack."""
-    short_side = embedder.network.preprocessing.short_side
+    shape = embedder.network.preprocessing
+    reduction = shape.reduction
     workers = workers_for(len(table), num_workers)
     source = table.source
     if not isinstance(source, (Files, Objects)) or not workers:
-        return lambda part: build_store(part, IN_MEMORY, short_side=short_side, num_workers=0)
-    decoders = stack.enter_context(
-        Decoders(workers, channels=source.channels, short_side=short_side)
-    )
+        return lambda part: build_store(part, IN_MEMORY, reduction=reduction, num_workers=0)
+    decoders = stack.enter_context(Decoders(workers, channels=source.channels, reduction=reduction))
 
     def decode(part: Table) -> tuple[Store, dict[int, str]]:
         assert isinstance(part.source, Files)
         files = [part.source.file(row) for row in range(len(part))]
         channels = part.source.channels
-        memory = Memory(len(files) * 2 * short_side**2 * channels)
+        memory = Memory(len(files) * 2 * shape.short_side**2 * channels)
         done = collect(decoders.submit_all(files, memory.add))
         starts, sizes = np.array(done.starts) // channels, np.array(done.sizes)
         return Store(memory.pixels(channels), starts, sizes, IN_MEMORY), done.errors

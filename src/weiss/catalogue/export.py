@@ -416,12 +416,15 @@ def _threshold_hint(loss: dict[str, Any]) -> str:
 
 
 def _loading(name: str, kind: str, shape: dict[str, Any]) -> str:
+    how = f"{shape['channels']}"
+    if shape.get("scaled_decoding"):
+        how += f", {shape['short_side']}, scaled=True"
     text = f"""```python
 from weiss._base.images import decode
 from weiss.catalogue.networks import network_of_file
 
 network = network_of_file({json.dumps(name)})
-vectors = network.embed_pixels([decode("a.jpg", {shape["channels"]})])
+vectors = network.embed_pixels([decode("a.jpg", {how})])
 ```
 """
     if kind == ONNX:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -64,12 +64,16 @@ class Preprocessing:
         resize: length of the shorter side before the crop; at least ``size``.
         short_side: a longer shorter side is first reduced to this, in 8 bits, as in the image store
             of a training.
+        scaled_decoding: JPEG files are decoded at a fraction of their size before that, as in that
+            training.
     """
 
     channels: int
     size: int
     resize: int
     short_side: int
+    # Not in the text, by which an unfinished index finds its parts (`collection_key`).
+    scaled_decoding: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check the arguments."""
@@ -79,10 +83,14 @@ class Preprocessing:
             )
         CentreCrop(self.size, self.resize)
         checks.count("short_side", self.short_side, "Preprocessing")
+        checks.flag("scaled_decoding", self.scaled_decoding, "Preprocessing")
 
     def as_dict(self) -> dict[str, Any]:
         """Return the preprocessing for JSON."""
+        # Named only where it is on: indexes and exports of other runs keep what they say.
+        scaled = {"scaled_decoding": True} if self.scaled_decoding else {}
         return {
+            **scaled,
             "channels": self.channels,
             "colours": "red, green, blue" if self.channels == 3 else "grey",
             "values": "float32 from 0 to 255, not normalised: mean and std are in the network",
@@ -101,6 +109,11 @@ class Preprocessing:
         reduce = f"reduce the shorter side to {self.short_side} if it is longer, to 8 bits"
         resize = f"resize the shorter side to {self.resize}; the longer rounds down"
         crop = f"cut out the central {self.size} x {self.size}"
+        if self.scaled_decoding:
+            first += (
+                "; a JPEG file at the smallest of 1/2, 1/4 and 1/8 of its size whose shorter side "
+                f"is at least {self.short_side}"
+            )
         return [first, *([reduce] if self.short_side != self.resize else []), resize, crop]
 
     @classmethod
@@ -110,7 +123,15 @@ class Preprocessing:
         lacking = [name for name in names if name not in given]
         if lacking:
             raise ValueError(f"preprocessing must have {', '.join(names)}; it lacks {lacking}.")
-        return cls(*(checks.count(name, given[name], "Preprocessing") for name in names))
+        channels, size, resize, short_side = (
+            checks.count(name, given[name], "Preprocessing") for name in names
+        )
+        return cls(channels, size, resize, short_side, given.get("scaled_decoding", False))
+
+    @property
+    def reduction(self) -> images.Reduction:
+        """How image files are made smaller when they are decoded."""
+        return images.Reduction(self.short_side, self.scaled_decoding)
 
     def prepare(self, pixels: Sequence[Array]) -> Array:
         """Resize and crop B pictures as `weiss.data.Pipeline.evaluation` does.
@@ -305,7 +326,8 @@ def facts_of_run(run: Run, model: Embedder) -> dict[str, Any]:
     # Where a training keeps images as they are, a catalogue reduces them at once, by the same
     # filter: it holds no large pictures, and differs by the rounding to 8 bits alone.
     side = sizes.kept or sizes.resize
-    shape = Preprocessing(model.input.channels, sizes.evaluate, sizes.resize, side)
+    scaled = recipe.data.scaled_decoding
+    shape = Preprocessing(model.input.channels, sizes.evaluate, sizes.resize, side, scaled)
     section = {k: v for k, v in recipe.as_dict()["backbone"].items() if k not in OF_TRAINING}
     loss = recipe.as_dict()["loss"]
     is_trained = result.get("loss") != UNTRAINED

@@ -57,6 +57,9 @@ class Catalogue:
         channels: 3: pictures for `embed` are decoded as RGB. A network for grey converts them.
         short_side: `embed` first reduces larger pictures to this shorter side; decoding them to it
             gives the same result with less memory.
+        scaled_decoding: whether the network was trained on JPEG files that are decoded at a
+            fraction of their size: decode those for `embed` so too, by the `scaled` of
+            `weiss._base.images.decode`.
         threshold: the similarity from which on a hit is a match; None if none could be set.
         columns: the names of what lists said about items beyond their class.
         facts: for JSON: ``name``, ``num_items``, ``num_classes``, ``columns``, ``made``,
@@ -91,6 +94,7 @@ class Catalogue:
         self.name = manifest.name
         self.embedding_size = manifest.embedding_size
         self.short_side = network.preprocessing.short_side
+        self.scaled_decoding = network.preprocessing.scaled_decoding
         known = manifest.threshold
         self.threshold = None if known is None else kept_threshold(known)
         shown = None if self.threshold is None else asdict(self.threshold)

@@ -314,7 +314,10 @@ def search(
     pixels = []
     for start in range(0, len(images), AT_ONCE):
         # As small as the network looks at: photos of a whole folder are gigabytes.
-        some = [decode(path, short_side=catalogue.short_side) for path in images[start:][:AT_ONCE]]
+        some = [
+            decode(path, short_side=catalogue.short_side, scaled=catalogue.scaled_decoding)
+            for path in images[start:][:AT_ONCE]
+        ]
         found += catalogue.search(catalogue.embed(some), k, where=where)
         pixels += some if html is not None else []
     if html is not None:

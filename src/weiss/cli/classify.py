@@ -64,7 +64,10 @@ def classify(
     ids = [None if item is None else item.id for item in items]
     for start in range(0, len(images), AT_ONCE):
         part = slice(start, start + AT_ONCE)
-        some = [decode(path, short_side=catalogue.short_side) for path in images[part]]
+        some = [
+            decode(path, short_side=catalogue.short_side, scaled=catalogue.scaled_decoding)
+            for path in images[part]
+        ]
         guesses += catalogue.classify(catalogue.embed(some), k, leave_out=ids[part])
     seen = {
         name for name, is_seen in zip(classes, catalogue.seen_classes(), strict=True) if is_seen

@@ -29,6 +29,7 @@ from weiss._base import images
 from weiss._base.decoding import Sink
 from weiss._base.devices import available_memory, gigabytes
 from weiss._base.files import alone, cache_folder, replacing
+from weiss._base.images import Reduction
 from weiss.data.sources import Files, Pixels, Source
 from weiss.data.store import SLACK, Memory, Storage, Store, decode_table
 from weiss.data.table import Table
@@ -106,7 +107,7 @@ def build_store(
     table: Table,
     storage: Storage,
     *,
-    short_side: int | None = 256,
+    reduction: Reduction,
     device: torch.device | None = None,
     num_workers: int | None = None,
     cache: Path | None = None,
@@ -117,7 +118,7 @@ def build_store(
     Args:
         table: the images.
         storage: where to keep them: gpu, memory or disk.
-        short_side: reduce the shorter side of larger images to this; None keeps them.
+        reduction: how files are made smaller.
         device: the GPU, for the storage ``"gpu"``.
         num_workers: decoding processes; one for each usable core by default, 0 for none.
         cache: the folder for stores on disk; a store of the same files is reused.
@@ -132,18 +133,18 @@ def build_store(
         return _without_copy(table.source, storage, device), {}
     folder = cache or cache_folder()
     if storage.name == "disk":
-        return _on_disk(table, storage, short_side, num_workers, folder)
+        return _on_disk(table, storage, reduction, num_workers, folder)
     if shared and isinstance(table.source, Files):
         # The caller did not ask for the disk, so an error of the disk is no reason to stop.
         with suppress(OSError):
             store, errors = _on_disk(
-                table, storage, short_side, num_workers, folder, if_it_fits=True
+                table, storage, reduction, num_workers, folder, if_it_fits=True
             )
             # For "memory" the mapped file serves: the system keeps one copy for all processes.
             pixels = store.pixels.to(device) if storage.name == "gpu" else store.pixels
             return replace(store, pixels=pixels), errors
-    memory = Memory(estimated_bytes(table, short_side))
-    starts, sizes, errors = decode_table(memory.add, table, short_side, num_workers)
+    memory = Memory(estimated_bytes(table, reduction.short_side))
+    starts, sizes, errors = decode_table(memory.add, table, reduction, num_workers)
     pixels = memory.pixels(table.source.channels)
     if storage.name == "gpu":
         pixels = pixels.to(device)
@@ -165,7 +166,7 @@ def _without_copy(source: Pixels, storage: Storage, device: torch.device | None)
 def _on_disk(
     table: Table,
     storage: Storage,
-    short_side: int | None,
+    reduction: Reduction,
     num_workers: int | None,
     cache: Path,
     *,
@@ -175,16 +176,16 @@ def _on_disk(
 
     With ``if_it_fits`` it raises OSError if it is not there and there is no room for it.
     """
-    folder = cache / "images" / fingerprint(table, short_side)
+    folder = cache / "images" / fingerprint(table, reduction)
     folder.mkdir(parents=True, exist_ok=True)
     index = folder / "index.json"
     with alone(index):
         found = _read_index(index, table)
         if found is None:
             # Checked under the lock: a store that exists needs no more room.
-            if if_it_fits and not _fits_disk(estimated_bytes(table, short_side), folder):
+            if if_it_fits and not _fits_disk(estimated_bytes(table, reduction.short_side), folder):
                 raise OSError(errno.ENOSPC, "no room for decoded images", str(folder))
-            _write_store(index, table, short_side, num_workers)
+            _write_store(index, table, reduction, num_workers)
             found = json.loads(index.read_text())
             _remove_leftovers(folder, found["pixels"])
         # Under the lock: afterwards another process may replace the file.
@@ -223,9 +224,7 @@ def _read_index(index: Path, table: Table) -> dict[str, Any] | None:
     return found if whole and not repaired else None
 
 
-def _write_store(
-    index: Path, table: Table, short_side: int | None, num_workers: int | None
-) -> None:
+def _write_store(index: Path, table: Table, reduction: Reduction, num_workers: int | None) -> None:
     """Decode all images into a file beside the index, and write the index.
 
     The order of the images in the file depends on timing, so an index is valid for its own file
@@ -234,7 +233,7 @@ def _write_store(
     path = index.with_name(f"pixels-{uuid.uuid4().hex[:8]}.bin")
     with replacing(path) as temporary, temporary.open("wb") as file:
         sink = _appending_to(file.fileno())
-        starts, sizes, errors = decode_table(sink, table, short_side, num_workers)
+        starts, sizes, errors = decode_table(sink, table, reduction, num_workers)
         file.truncate(os.fstat(file.fileno()).st_size + SLACK)
     found = {
         "pixels": path.name,
@@ -261,7 +260,7 @@ def _appending_to(file: int) -> Sink:
     return append
 
 
-def fingerprint(table: Table, short_side: int | None) -> str:
+def fingerprint(table: Table, reduction: Reduction) -> str:
     """Return a name for the decoded images of a table that changes when any file changes."""
     source = table.source
     if not isinstance(source, Files):
@@ -269,7 +268,7 @@ def fingerprint(table: Table, short_side: int | None) -> str:
             f"images must be files to be kept on disk; those of {table.name} are not. "
             "Keep them in memory."
         )
-    digest = hashlib.sha256(f"{FORMAT} {short_side} {source.channels}".encode())
+    digest = hashlib.sha256(f"{FORMAT} {reduction} {source.channels}".encode())
     for state in file_states(source):
         digest.update(state)
     return digest.hexdigest()[:24]
@@ -289,8 +288,8 @@ def file_states(source: Files) -> list[bytes]:
     return states
 
 
-Settings = tuple[int | None, int, torch.device, Path | None]
-"""What decoded images depend on beside their files: shorter side, channels, device, cache."""
+Settings = tuple[Reduction, int, torch.device, Path | None]
+"""What decoded images depend on beside their files: reduction, channels, device, cache."""
 
 
 @dataclass
@@ -366,7 +365,7 @@ def open_store(
     table: Table,
     keep: str,
     *,
-    short_side: int | None,
+    reduction: Reduction,
     device: torch.device,
     num_workers: int | None = None,
     cache: Path | None = None,
@@ -381,7 +380,7 @@ def open_store(
         those that cannot be read (row -> message).
     """
     source, room, states = table.source, None, []
-    settings = (short_side, source.channels, device, cache)
+    settings = (reduction, source.channels, device, cache)
     if isinstance(source, Files) and keep != "stream" and (room := _cache.get()) is not None:
         states = file_states(source)
         found = room.part(table, states, settings, keep)
@@ -390,7 +389,7 @@ def open_store(
         # First, because the memory it uses decides where the others fit.
         room.clear()
     if keep == "auto":
-        storage = choose_storage(table, short_side, device, cache)
+        storage = choose_storage(table, reduction.short_side, device, cache)
     else:
         storage = Storage(keep, "as asked")
     if storage.name == "stream" and not isinstance(source, Pixels):
@@ -398,7 +397,7 @@ def open_store(
     store, errors = build_store(
         table,
         storage,
-        short_side=short_side,
+        reduction=reduction,
         device=device,
         num_workers=num_workers,
         cache=cache,

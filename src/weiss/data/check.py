@@ -14,7 +14,7 @@ from torch import Tensor
 
 from weiss._base.arrays import Array
 from weiss._base.checks import some
-from weiss._base.images import LUMA
+from weiss._base.images import LUMA, Reduction
 from weiss.data.cache import build_store
 from weiss.data.crops import Windows
 from weiss.data.official import OfficialSet
@@ -25,8 +25,8 @@ from weiss.data.table import TESTING, Table
 
 THUMBNAIL = 16
 """Images are compared as grey thumbnails of this side."""
-SHORT_SIDE = 32
-"""Their shorter side is reduced to this when they are decoded for that."""
+REDUCTION = Reduction(32)
+"""How images are made smaller when they are decoded for that."""
 NEARLY_SAME = 0.98
 """Correlation of two thumbnails from which they count as nearly the same image. Between the halves
 of CUB-200-2011 one photograph is there twice, at 1.00; the next most alike pair, at 0.94, are two
@@ -115,7 +115,7 @@ def _check_classes(found: Findings) -> None:
 
 def _check_images(found: Findings, skip_bad: bool) -> None:
     table = found.table
-    store, errors = build_store(table, Storage("memory", "to check"), short_side=SHORT_SIDE)
+    store, errors = build_store(table, Storage("memory", "to check"), reduction=REDUCTION)
     found.unreadable = list(errors.values())
     good = np.setdiff1d(np.arange(len(table)), np.array(list(errors), dtype=int))
     if errors and skip_bad:

@@ -19,8 +19,9 @@ from weiss._base import checks, images
 from weiss._base.arrays import Array
 from weiss._base.checks import some
 from weiss._base.decoding import CHUNK, Decoders, Sink, collect, usable_cores
+from weiss._base.images import Reduction
 from weiss._base.progress import track
-from weiss.data.sources import Files
+from weiss.data.sources import Files, Source
 from weiss.data.table import Table
 
 SLACK = 2**20
@@ -183,7 +184,7 @@ def workers_for(num_images: int, asked: int | None) -> int:
 def decode_table(
     sink: Sink,
     table: Table,
-    short_side: int | None,
+    reduction: Reduction,
     num_workers: int | None,
     what: str = "decoding",
 ) -> tuple[Array, Array, dict[int, str]]:
@@ -198,7 +199,7 @@ def decode_table(
     num_workers = workers_for(len(source), num_workers)
     if isinstance(source, Files) and num_workers:
         files = [source.file(row) for row in range(len(source))]
-        with Decoders(num_workers, channels=channels, short_side=short_side) as decoders:
+        with Decoders(num_workers, channels=channels, reduction=reduction) as decoders:
             chunks = ((CHUNK, chunk) for chunk in decoders.submit_all(files, sink))
             decoded = collect(track(chunks, len(files), what))
         # Reshaped for a table without items.
@@ -208,10 +209,18 @@ def decode_table(
     errors = {}
     for row in track(((1, row) for row in range(len(source))), len(source), what):
         try:
-            pixels = images.reduced(source.read(row), short_side)
+            pixels = _decoded(source, row, reduction)
         except images.BadImageError as error:
             errors[row] = str(error)
             continue
         sizes[row] = pixels.shape[:2]
         starts[row] = sink(np.ascontiguousarray(pixels).data.cast("B")) // channels
     return starts, sizes, errors
+
+
+def _decoded(source: Source, row: int, reduction: Reduction) -> Array:
+    """Return an image of a source, reduced; scaled decoding is for files alone."""
+    if isinstance(source, Files):
+        side, scaled = reduction.short_side, reduction.scaled
+        return images.decode(source.file(row), source.channels, side, scaled=scaled)
+    return images.reduced(source.read(row), reduction.short_side)

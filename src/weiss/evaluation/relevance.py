@@ -58,13 +58,14 @@ class Relevance:
             query, gallery = _as_class_ids(query, gallery)
         self._query = torch.from_numpy(query).to(device)
         self._gallery = self._query if itself else torch.from_numpy(gallery).to(device)
-        self.num_relevant = self._count(itself).cpu().numpy()
+        if self.is_multi_hot:
+            self.num_relevant = self._count(itself).cpu().numpy()
+        else:  # on the CPU, where the labels are: counts on a device would have to be waited for
+            size_C = np.bincount(gallery, minlength=int(query.max()) + 1)
+            self.num_relevant = size_C[query] - int(itself)
 
     def _count(self, itself: bool) -> Tensor:
-        if not self.is_multi_hot:
-            num_classes = int(max(self._query.max(), self._gallery.max())) + 1
-            size_C = torch.bincount(self._gallery, minlength=num_classes)
-            return size_C[self._query] - int(itself)
+        """Count items that share a class with each query, of multi-hot labels."""
         # Neither the labels of a block nor the matrix of shared classes may be large.
         height = max(min(CELLS // (4 * self._query.shape[1]), math.isqrt(CELLS)), 1)
         count_Q = torch.zeros(len(self._query), dtype=torch.int64, device=self._query.device)
@@ -76,14 +77,14 @@ class Relevance:
         # A query without any class is relevant to nothing, itself included.
         return count_Q - (self._query.any(dim=1).long() if itself else 0)
 
-    def hits(self, rows: Array, index_qk: Tensor) -> Tensor:
+    def hits(self, rows_q: Tensor, index_qk: Tensor) -> Tensor:
         """Return ``(q, k)`` bool: is this neighbour of this query relevant?
 
         Args:
-            rows: ``(q,)`` which queries.
+            rows_q: ``(q,)`` which queries, on the device of the neighbours.
             index_qk: ``(q, k)`` gallery indices, negative where there is no neighbour.
         """
-        query_q = self._query[torch.from_numpy(rows).to(index_qk.device)]
+        query_q = self._query[rows_q]
         exists_qk, index_qk = index_qk >= 0, index_qk.clamp_min(0)
         if not self.is_multi_hot:
             return (self._gallery[index_qk] == query_q[:, None]) & exists_qk

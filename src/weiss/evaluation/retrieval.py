@@ -242,6 +242,7 @@ def evaluate_retrieval(
     # The last column counts the queries that were compared in full.
     values_QM = torch.zeros(len(query), len(wanted) + 1, dtype=torch.float64, device=where)
     in_full_Q = np.zeros(len(query), dtype=bool)
+    relevant_Q = torch.from_numpy(relevance.num_relevant).to(where)
     blocks = nearest_neighbours(
         query,
         items,
@@ -256,11 +257,12 @@ def evaluate_retrieval(
     steps: Iterator[tuple[int, tuple[Array, Tensor]]] = ((len(b[0]), b) for b in blocks)
     patience = 2.0 if progress and rank == 0 else float("inf")
     for block, index_qk in track(steps, len(part), "searching", delay=patience):
-        hits_qk = relevance.hits(block, index_qk)
-        relevant_q = torch.from_numpy(relevance.num_relevant[block]).to(where)
+        rows_q = torch.from_numpy(block).to(where)
+        hits_qk, relevant_q = relevance.hits(rows_q, index_qk), relevant_Q[rows_q]
         columns = [metric(hits_qk, relevant_q) for _, metric in wanted.values()]
-        columns.append(torch.from_numpy(in_full_Q[block]).to(where))
-        values_QM[torch.from_numpy(block).to(where)] = torch.stack(columns, dim=1)
+        values_QM[rows_q, :-1] = torch.stack(columns, dim=1)
+    if in_full_Q.any():
+        values_QM[:, -1] = torch.from_numpy(in_full_Q).to(where)
     if group is not None:
         if torch.distributed.get_backend(group) == "nccl":  # which needs CUDA memory
             values_QM = values_QM.cuda()

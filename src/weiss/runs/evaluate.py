@@ -123,7 +123,8 @@ def _recipe(run: Run, data: str | None, root: str | None, overrides: Overrides) 
     nested = run.recipe()
     if data is not None:
         own = nested["data"]
-        kept = {key: own[key] for key in ("keep", "num_workers", "cache") if key in own}
+        keys = ("keep", "num_workers", "cache", "scaled_decoding")
+        kept = {key: own[key] for key in keys if key in own}
         # Other data are not trained on: everything that can be measured is.
         nested["data"] = {**kept, "name": data, "min_images": 1, "shared_classes": True}
         if own.get("nested") and Path(data).is_dir():

@@ -119,6 +119,7 @@ def open_pipeline(
         skip_bad=recipe.data.skip_bad,
         num_workers=recipe.data.num_workers,
         cache=recipe.data.cache,
+        scaled_decoding=recipe.data.scaled_decoding,
     )
 
 

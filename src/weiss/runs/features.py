@@ -97,13 +97,14 @@ class KeptFeatures:
 
     def __init__(self, recipe: Recipe, model: Embedder, view: View, device: torch.device) -> None:
         parts = {**model.trunk.state_dict(), **model.pooling.state_dict(prefix="pooling.")}
+        scaled = " scaled" if recipe.data.scaled_decoding else ""
         facts = {
             "format": FORMAT,
             "torch": torch.__version__,
             "pillow": metadata.version("pillow"),
             "network": f"{model.architecture} {model.pooling} {model.input}",
             "view": repr(view),
-            "short side": str(image_sizes(recipe, model.input).kept or "original"),
+            "short side": str(image_sizes(recipe, model.input).kept or "original") + scaled,
             "precision": recipe.train.precision,
             "device": device.type,
         }

@@ -131,6 +131,11 @@ class Data(Section):
         "images are kept with their shorter side reduced to this before crops are cut; auto: what "
         "evaluation needs and at least 256; original: as they are",
     )
+    scaled_decoding: Flag = entry(
+        False,
+        "decode JPEG files at 1/2, 1/4 or 1/8 of their size where that is at least what they are "
+        "reduced to: faster for large photos, with slightly different pixels",
+    )
     keep: Annotated[str, among(("auto", *STORAGES))] = entry(
         "auto", "where decoded images are kept"
     )
@@ -138,6 +143,16 @@ class Data(Section):
         None, "decoding processes; left out: one for each core"
     )
     cache: MaybeText = entry(None, "folder for decoded images and downloads; left out: the user's")
+
+    @model_validator(mode="after")
+    def _scaled_decoding_reduces(self) -> "Data":
+        if self.scaled_decoding and self.side == "original":
+            raise ValueError(
+                "scaled_decoding must be false for data.side='original', which keeps images at "
+                "their own size; got true. Set data.side to a number of pixels or to 'auto', or "
+                "data.scaled_decoding to false."
+            )
+        return self
 
     @property
     def how(self) -> Assembly:

@@ -117,6 +117,7 @@ def make_app(
         max_side=limits.max_side,
         seconds=limits.seconds,
         memory=limits.decoder_memory,
+        scaled=catalogue.scaled_decoding,
     )
     decoders = UploadDecoders(min(4, usable_cores()), settings, max(1, limits.max_uploads // 2))
 

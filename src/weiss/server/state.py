@@ -127,10 +127,11 @@ class Follower:
                 self._told = ""
                 return None
             opened = self._reopen()
-            if opened.short_side != current.short_side:
+            ways = {(each.short_side, each.scaled_decoding) for each in (opened, current)}
+            if len(ways) > 1:  # the processes that decode uploads know the old way
                 raise ValueError(
-                    "its network must take pictures of the same size as before; it takes others. "
-                    "Start the server again"
+                    "its network must take pictures of the same size as before, decoded in the "
+                    "same way; it takes others. Start the server again"
                 )
             state = State(opened)
         except Exception as error:  # a server that works must not end with a bad change
