@@ -20,7 +20,7 @@ LINK = re.compile(r"(?<=\]\()(?P<target>[^)\s#]+)(?=[)#])")
 HIDDEN = {"hooks", "drawings"}  # in docs, but no part of the site: see exclude_docs
 CODE = {".py": "python", ".toml": "toml", ".yml": "yaml"}
 ALWAYS = ["ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "results/cub-resnet50"]
-ALWAYS += ["results/glyphs"]
+ALWAYS += ["results/cars-resnet50", "results/glyphs"]
 
 
 def targets(source: Path, text: str) -> Iterator[Path]:
