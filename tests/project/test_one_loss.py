@@ -1,6 +1,7 @@
 """The page on one loss tells the runs that are kept."""
 
 import csv
+import json
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from weiss.losses import make_loss
 from weiss.theory.interactions import OneAgainstRest
+from weiss.theory.random_directions import random_directions
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "one_loss.md"
@@ -38,7 +40,8 @@ def runs(**wanted):
 
 def table_after(heading):
     text = PAGE.read_text()
-    part = text[text.index(f"## {heading}") :].split("\n## ")[0]
+    start = text.index(f"## {heading}") if heading else 0
+    part = text[start:].split("\n## ")[0]
     lines = [line for line in part.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
@@ -103,64 +106,196 @@ def test_the_table_of_resolution_is_that_of_the_runs():
 
 
 GLYPHS = {"MFCWMS": "mf_cwms", "ProxyAnchor": "proxy_anchor", "MFRestMS": "mf_rest_ms"}
+SETS = {"glyphs": (241, 128), "glyphs_many": (573, 128)}
+"""Classes that train on held-out folds, and dimensions."""
+WHOLE = {"loss": "mf_rest_ms", "keeps": "full", "over": "present"}
 
 
-def glyphs(name):
+def by_rule(data):
+    """Beta and margin of the default, as the table of runs has them."""
+    return {
+        key: float(f"{value:.6g}")
+        for key, value in random_directions(*SETS[data])._asdict().items()
+    }
+
+
+def glyphs(name, data):
     """The settings that the first cell of a row of glyphs names."""
     loss, _, inside = name.split(", the")[0].rstrip(")").partition(" (")
-    numbers = [float(each) for each in inside.split(", ")] if inside else []
-    values = dict(zip(("alpha", "beta", "delta", "margin"), numbers, strict=False))
-    return {"loss": GLYPHS[loss], **values} | ({"keeps": "full"} if loss == "MFRestMS" else {})
+    words = inside.split(", ") if inside else []
+    values = dict(zip(("alpha", "beta", "delta", "margin"), words, strict=False))
+    numbers = {
+        key: by_rule(data)[key] if word == "auto" else float(word) for key, word in values.items()
+    }
+    return (WHOLE if loss == "MFRestMS" else {"loss": GLYPHS[loss]}) | numbers
 
 
-def test_the_table_of_glyphs_is_that_of_the_runs():
-    told = table_after("From random weights")
-    shown = 0
-    for name, *cells in told:
-        for data, cell in zip(("glyphs", "glyphs_many"), cells, strict=True):
-            for seed, value in enumerate(cell.split(", ")):
-                found = runs(data=data, seed=float(seed), **glyphs(name))
-                assert [f"{float(row['map_at_r']):.2f}" for row in found] == (
-                    [value] if value != "-" else []
-                )
-                shown += len(found)
-    kept = [row for row in runs() if row["data"].startswith("glyphs")]
-    assert shown == sum(row["keeps"] != "own" for row in kept)
+AROUND = {  # beta and margin rounded, but in the first two and the last two
+    "the default": {"beta": None, "margin": None},
+    "half of beta": {"beta": 0.5, "margin": None},
+    '`keeps="half"`': {"beta": None, "margin": None, "keeps": "half"},
+    '`over="all"`': {"beta": None, "margin": None, "over": "all"},
+}
+ROUNDED = {
+    "glyphs": {"beta": 18.74, "margin": 0.207},
+    "glyphs_many": {"beta": 20.16, "margin": 0.2227},
+}
+
+
+def around(name, data):
+    """The settings that a row of the table around the default names."""
+    if name not in AROUND:
+        words = [] if name.startswith("the same") else name.split(", ")
+        told = dict(each.split() for each in words)
+        return {"alpha": 8.0, "delta": 1.0} | ROUNDED[data] | {k: float(v) for k, v in told.items()}
+    settings = AROUND[name] | {"margin": by_rule(data)["margin"]}
+    beta = random_directions(*SETS[data]).beta * (settings["beta"] or 1.0)
+    return {"alpha": 8.0, "delta": 1.0} | settings | {"beta": float(f"{beta:.6g}")}
+
+
+def scores(data, **settings):
+    """MAP@R of the kept runs with these settings, by seed."""
+    return {int(row["seed"]): float(row["map_at_r"]) for row in runs(data=data, **settings)}
+
+
+def test_the_tables_of_glyphs_are_those_of_the_runs():
+    shown = set()
+    for name, *cells in table_after("From random weights"):
+        if not name.strip("-"):  # the head of the second table
+            continue
+        for data, cell in zip(SETS, cells, strict=True):
+            if "MF" in name or name == "ProxyAnchor":
+                settings = glyphs(name, data)
+                values = dict(enumerate(cell.split(", ")))
+            else:
+                settings, values = WHOLE | around(name, data), {0: cell or "-"}
+            found = scores(data, **settings)
+            for seed, value in values.items():
+                assert (f"{found[seed]:.2f}" if seed in found else "-") == value, name
+            shown |= {row["run"] for row in runs(data=data, **settings)}
+    kept = {row["run"] for row in runs() if row["data"].startswith("glyphs")}
+    own = {row["run"] for row in runs(keeps="own")}
+    assert shown == kept - own
+
+
+def rule(data):
+    return scores(data, **WHOLE, alpha=8.0, delta=1.0, **by_rule(data))
 
 
 @pytest.mark.parametrize(
-    ("rival", "pairs"),
+    ("rival", "words"),
     [
+        ({"loss": "mf_cwms"}, "0.90 and 1.22 ahead of MFCWMS"),
+        ({"loss": "proxy_anchor"}, "2.87 and 4.52 ahead of ProxyAnchor"),
+        (WHOLE | SOFT, "(2, 20, 0.3, 0), is 0.34 and 1.31 behind the default"),
         (
-            "mf_cwms",
-            {"glyphs": "+0.44 and +0.81 on glyphs, +0.63", "glyphs_many": "-0.08 and +0.26"},
+            WHOLE | {"alpha": 8.0, "beta": 32.0, "delta": 1.0, "margin": 0.1},
+            "seed 0 loses 0.85 and 2.63",
         ),
-        ("proxy_anchor", {"glyphs": "+2.60", "glyphs_many": "+3.39"}),
+        (WHOLE | {"half of": "beta"}, "half of it, over three seeds, 1.11 and 0.66"),
     ],
 )
-def test_differences_on_glyphs_are_paired_over_the_seeds_that_both_have(rival, pairs):
-    text = " ".join(PAGE.read_text().split())
-    for data, words in pairs.items():
-        scores = [
-            {row["seed"]: float(row["map_at_r"]) for row in found}
-            for found in (
-                runs(data=data, loss="mf_rest_ms", keeps="full", **SOFT),
-                runs(data=data, loss=rival),
+def test_leads_on_glyphs_are_paired_over_the_seeds_that_both_have(rival, words):
+    leads = []
+    for data in SETS:
+        softer = "half of" in rival
+        settings = WHOLE | around("half of beta", data) if softer else rival
+        mine, other = rule(data), scores(data, **settings)
+        both = sorted(set(mine) & set(other))
+        lead = np.mean([mine[seed] - other[seed] for seed in both])
+        leads.append(-lead if softer else lead)
+    told = [float(each) for each in re.findall(r"\d+\.\d\d", words)]
+    assert leads == pytest.approx(told, abs=0.0051)
+    assert words in " ".join(PAGE.read_text().split())
+
+
+@pytest.mark.parametrize("data", list(SETS))
+def test_the_test_on_glyphs_is_that_of_the_kept_comparison(data):
+    summary = json.loads((KEPT / data / "summary.json").read_text())
+    cells = next(row for row in table_after("")[:9] if row[0].startswith(f"[{data}]"))
+    assert summary["is_complete"]
+    columns = dict(zip(("proxy_anchor", "mf_cwms", "mf_rest_ms"), cells[1:], strict=False))
+    for row in summary["rows"]:
+        if row["loss"] in columns:
+            score = row["scores"]["map_at_r"]
+            half = score["high"] - score["mean"]
+            assert columns[row["loss"]] == f"{100 * score['mean']:.2f} ± {100 * half:.2f}"
+            assert len(score["values"]) == 4
+    against = {
+        test["first"]: [-100 * test[key] for key in ("difference", "high", "low")]
+        for test in summary["tests"]
+        if (test["second"], test["metric"]) == ("mf_rest_ms", "map_at_r")
+    }
+    mean, low, high = min(against.values())
+    assert cells[4] == f"{mean:+.2f} ({low:+.2f} to {high:+.2f})"
+
+
+VIEWS = {
+    "MFCWMS": ("mf_cwms", ""),
+    "ProxyAnchor": ("proxy_anchor", ""),
+    "MFRestMS, the default": ("mf_rest_ms", ""),
+    "MFRestMS (8, 20, 1, 0.24)": ("mf_rest_ms", "beta 20, margin 0.24"),
+    "MFRestMS (2, 20, 0.3, 0)": ("mf_rest_ms", "(2, 20, 0.3, 0)"),
+    "MFRestMS (0.01, auto, 0.5, 0)": ("mf_rest_ms", "alpha 0.01, delta 0.5, margin 0"),
+}
+
+
+def test_the_table_of_photographs_is_that_of_the_heads():
+    rows = [row for row in rows_of("views.csv") if row["classes"] == "photographs"]
+    told = {name: cells for name, *cells in table_after("Many small classes of photographs")[1:]}
+    assert set(told) == set(VIEWS)
+    for name, (loss, settings) in VIEWS.items():
+        for count, cell in zip(("2000", "500", "100"), told[name], strict=True):
+            means = []
+            for steps in ("198", "792"):
+                wanted = (count, loss, settings, steps)
+                found = [
+                    float(row["map_at_r"])
+                    for row in rows
+                    if (row["count"], row["loss"], row["settings"], row["steps"]) == wanted
+                ]
+                assert len(found) == 2
+                means.append(f"{np.mean(found):.1f}")
+            assert ", ".join(means) == cell
+
+
+def test_the_table_of_what_was_tried_is_that_of_the_trials():
+    tried = rows_of("tried.csv")
+    for what, *cells in table_after("Tried on top"):
+        for data, cell in zip((*SETS, "photographs"), cells, strict=True):
+            found = sorted(
+                (row["seed"], row["map_at_r"])
+                for row in tried
+                if (row["data"], row["tried"]) == (data, "default" if "the d" in what else what)
             )
-        ]
-        seeds = sorted(set(scores[0]) & set(scores[1]))
-        assert seeds == ["1", "2"]
-        lead = [scores[0][seed] - scores[1][seed] for seed in seeds]
-        told = [float(each) for each in re.findall(r"[+-]\d\.\d\d", words)]
-        measured = [*lead, np.mean(lead)] if rival == "mf_cwms" else [np.mean(lead)]
-        assert told == pytest.approx(measured[: len(told)], abs=0.0051)
-        assert words in text
+            values = [value for _, value in found]
+            if what == "the default" and data in SETS:
+                values = [f"{value:.2f}" for value in rule(data).values()]
+            assert ", ".join(values) == cell, what
+    falls, fields = "beta falls to half of its value", "four fields a class"
+    gain = {
+        (what, data): np.mean(
+            [
+                float(row["map_at_r"]) - rule(data)[int(row["seed"])]
+                for row in tried
+                if (row["data"], row["tried"]) == (data, what)
+            ]
+        )
+        for what in (falls, fields)
+        for data in SETS
+    }
+    text = " ".join(PAGE.read_text().split())
+    words = f"{gain[falls, 'glyphs']:+.2f} on glyphs and {gain[falls, 'glyphs_many']:+.2f} on"
+    assert words in text
+    assert f"four have {gain[fields, 'glyphs']:+.2f} on glyphs over three seeds" in text
 
 
 def test_the_defaults_are_those_of_the_page():
     own = make_loss("mf_rest_ms", 3, 2).interactions
-    words = f"alpha={own.alpha:g}, beta={own.beta:g}, delta={own.delta}, margin={own.margin}"
-    assert f"`{words}`" in PAGE.read_text()
+    assert f"`alpha={own.alpha:g}`, `delta={own.delta}`" in PAGE.read_text()
+    for _, classes, size, beta, margin in table_after("A rate and a margin from the theory"):
+        rule = random_directions(int(classes.replace(",", "")), int(size))
+        assert (beta, margin) == (f"{rule.beta:.1f}", f"{rule.margin:.3f}")
     assert own.sharing == OneAgainstRest("full", "present", "present")
 
 
@@ -169,23 +304,19 @@ def test_residuals_are_those_of_the_runs():
     text = " ".join(PAGE.read_text().split())
     cars = [
         f"{float(row['residual']):.2f}"
-        for name in ("MFRestMS, alpha 8", "ProxyAnchor", "MFCWMS", "own samples alone, soft")
+        for name in ("MFRestMS, alpha 8", "ProxyAnchor", "MFCWMS")
         for row in runs(data="cars", fold=0.0, **HELD_OUT[name])
     ]
-    first, second, third, soft = cars
-    assert f"is {first} on Cars, of ProxyAnchor {second}, of MFCWMS {third}:" in text
-    assert f"With the soft setting (own samples alone) it is {soft}, and" in text
-    default, best, home = (
+    first, second, third = cars
+    assert f"is {first} on Cars (held out), of ProxyAnchor {second}, of MFCWMS {third}:" in text
+    home, away = (
         f"{float(row['residual']):.2f}"
-        for name in (
-            "MFRestMS (8, 32, 1, 0.1)",
-            "MFRestMS (2, 20, 0.3, 0)",
-            "MFRestMS (8, 32, 0.3, 0)",
-        )
-        for row in runs(data="glyphs", seed=0.0, **glyphs(name))
+        for name in ("delta 0.3, margin 0", "the default")
+        for row in runs(data="glyphs_many", seed=0.0, **WHOLE, **around(name, "glyphs_many"))
     )
-    assert f"residual {default} on glyphs, seed 0" in text
-    assert f"fields at home ({best}), but so have worse ones: (8, 32, 0.3, 0) has {home}" in text
+    assert f"at home in their classes (residual {home}), at 1 they are away ({away})" in text
+    default = runs(data="glyphs", seed=0.0, **WHOLE, **around("the default", "glyphs"))[0]
+    assert f"residual {float(default['residual']):.2f} on glyphs, seed 0" in text
 
 
 def test_a_curve_has_the_best_score_of_its_run_at_its_best_epoch():
