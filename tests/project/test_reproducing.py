@@ -123,3 +123,18 @@ def test_converted_weights_compute_what_keras_would(conversion):
     ours = torch.nn.functional.batch_norm(ours, *running, *scale, eps=1e-5)
     # Half precision of the weights is all that differs.
     assert (ours - theirs).abs().max() < 1e-3 * theirs.abs().max()
+
+
+@pytest.mark.parametrize(("title", "folder"), [("CUB", "cub-resnet50"), ("Cars", "cars-resnet50")])
+def test_proxy_anchor_is_compared_with_its_repository_by_the_kept_runs(title, folder):
+    runs = sorted((ROOT / "results" / folder / "headline" / "proxy_anchor").glob("seed-*"))
+    chosen = [json.loads((run / "result.json").read_text())["precision_at_1"] for run in runs]
+    lines = [(run / "metrics.jsonl").read_text().splitlines() for run in runs]
+    curves = [[json.loads(each)["evaluation"]["precision_at_1"] for each in run] for run in lines]
+    best = [max(curve) for curve in curves]
+    assert all(curve.index(max(curve)) < len(curve) - 1 for curve in curves)  # no longer growing
+    row = next(cells for cells in tables(PAGE) if cells[0] == title and len(cells) == 4)
+    assert row[2:] == [f"{100 * np.mean(values):.2f}" for values in (chosen, best)]
+    text = " ".join(PAGE.read_text().split())
+    assert f"{100 * max(best):.2f}" in text
+    assert f"{float(row[1]) - float(row[3]):.1f}" in text
