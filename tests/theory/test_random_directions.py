@@ -18,31 +18,29 @@ def cosines(num_classes, size, seed):
     return torch.nn.functional.normalize(a) @ torch.nn.functional.normalize(b).T
 
 
-@pytest.mark.parametrize(
-    ("num_classes", "size"), [(100, 512), (1000, 512), (11_318, 512), (573, 128)]
-)
+@pytest.mark.parametrize("num_classes", [50, 573, 11_318])
+@pytest.mark.parametrize("size", [128, 512])
 def test_the_settings_have_the_scale_of_directions_that_are_drawn(num_classes, size):
     beta, margin = random_directions(num_classes, size)
     drawn = cosines(num_classes, size, 0)
     weights = torch.softmax(beta * drawn, 1)
     sharing = (1 / weights.square().sum(1)).mean().item()
-    assert 1.0 < sharing / math.sqrt(num_classes) < 3.0  # a finite C is above the law
+    assert 1.8 < sharing / math.sqrt(num_classes) < 2.8  # at twice the rate 4.5 to 12
     nearest = drawn.amax(1).mean().item()  # the cosine of the nearest field, on average
-    assert margin < nearest < margin + 0.08
+    assert margin + 0.005 < nearest < margin + 0.075
 
 
 def test_beta_is_half_of_the_rate_at_which_the_random_energy_model_freezes():
     """There the entropy of N(0, 1/D) energies, ``ln C - beta^2 / 2 D``, is zero."""
-    beta, _ = random_directions(300, 64)
+    beta, margin = random_directions(300, 64)
     assert math.log(300) - (2 * beta) ** 2 / (2 * 64) == pytest.approx(0.0)
+    assert margin == pytest.approx(math.sqrt(math.log(300) / 64))
 
 
 def test_the_default_takes_its_beta_and_margin_from_the_numbers_of_classes_and_dimensions():
     loss = weiss.make_loss("mf_rest_ms", 300, 64)
     beta, margin = random_directions(300, 64)
     assert (loss.interactions.beta, loss.interactions.margin) == (beta, margin)
-    assert beta == pytest.approx(math.sqrt(64 * math.log(300) / 2))
-    assert margin == pytest.approx(math.sqrt(math.log(300) / 64))
     given = weiss.make_loss("mf_rest_ms", 300, 64, beta=20.0, margin=0.0).interactions
     assert (given.beta, given.margin) == (20.0, 0.0)
     assert weiss.make_loss("mf_rest_ms", 1, 8).interactions.beta > 0  # one class
@@ -55,6 +53,14 @@ def test_settings_with_sizes_hold_numbers_and_build_the_same_loss():
     own = weiss.make_loss("mf_rest_ms", 300, 64, margin=0.2).interactions
     assert settings["beta"] == own.beta
     assert weiss.make_loss("mf_rest_ms", 5, 3, **settings).interactions == own
+
+
+def test_settings_leave_the_word_to_a_loss_that_does_not_know_it():
+    for name, given in (("rest_ms", {"margin": "auto"}), ("mf_cwms", {"beta": "auto"})):
+        settings = loss_settings(name, given, (300, 64))
+        assert given.items() <= settings.items()
+        with pytest.raises(TypeError, match="must be a number; got 'auto'"):
+            weiss.make_loss(name, 300, 64, **settings)
 
 
 @pytest.mark.parametrize("name", ["beta", "margin"])

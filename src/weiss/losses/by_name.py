@@ -154,7 +154,8 @@ def loss_settings(
     Args:
         name: a key of `LOSSES`.
         given: arguments of the loss.
-        sizes: C and D, for the numbers of what is ``"auto"``; by default the word stays.
+        sizes: C and D, from which arguments that are ``"auto"`` by default get their numbers;
+            without them the word stays.
 
     Example:
         >>> from weiss.losses import loss_settings
@@ -162,10 +163,12 @@ def loss_settings(
         0.02
     """
     entry = LOSSES[checks.one_of("name", name, LOSSES, "loss_settings")]
-    settings = entry.settings() | given
+    defaults = entry.settings()
+    settings = defaults | given
     if sizes is not None:
-        chance = random_directions(*sizes)._asdict()
-        settings |= {key: chance[key] for key in chance if settings.get(key) == AUTO}
+        for key, value in random_directions(*sizes)._asdict().items():
+            if defaults.get(key) == settings.get(key) == AUTO:  # other losses refuse the word
+                settings[key] = value
     if settings.get("fields_per_class", 1) != 1 and entry.class_lr_scale == FIELD_LR_SCALE:
         settings.setdefault("fields_gamma", DEFAULT_GAMMA)  # refused for one field a class
     return settings

@@ -124,9 +124,8 @@ class RestMultiSimilarityLoss(PairLoss):
 class MeanFieldRestMultiSimilarityLoss(MeanFieldLoss):
     """Multi-similarity of one class against the rest, with mean fields; contains ProxyAnchor.
 
-    One default for pretrained networks and random weights, few classes and many: what depends on
-    them follows from C and D (`random_directions`). Alpha and delta were chosen on held-out classes
-    of CUB and Cars (docs/one_loss.md).
+    Alpha and delta were chosen on held-out classes of CUB and Cars; beta and margin follow from C
+    and D (`random_directions`). Where this default is ahead and where not: docs/one_loss.md.
 
     Args:
         num_classes: C, the number of training classes.
