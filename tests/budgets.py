@@ -52,8 +52,10 @@ def clustered(batch, num_classes, size, seed=0, same=0, all_classes=False, zeros
 
 
 def with_fields(name, fields, **arguments):
-    """Make a loss with these fields, in their dtype."""
-    loss = weiss.make_loss(name, *fields.shape, **arguments).to(fields.dtype)
+    """Make a loss with these fields ``(C, D)`` or ``(C, S, D)``, in their dtype."""
+    num_classes, *several, size = fields.shape
+    arguments |= {"fields_per_class": several[0]} if several else {}
+    loss = weiss.make_loss(name, num_classes, size, **arguments).to(fields.dtype)
     loss.load_state_dict({"fields": fields})
     return loss
 
@@ -129,11 +131,12 @@ def assert_within_budget(results, plain, truth, slack):
 class LargestTensor(TorchDispatchMode):
     """Remember the largest tensor any operation returns."""
 
-    numel = 0
+    numel = nbytes = 0
 
     def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
         result = function(*arguments, **(keywords or {}))
         for tensor in result if isinstance(result, tuple | list) else [result]:
             if isinstance(tensor, torch.Tensor):
                 self.numel = max(self.numel, tensor.numel())
+                self.nbytes = max(self.nbytes, tensor.nbytes)
         return result

@@ -113,13 +113,16 @@ def compute_fused(rank, world, path):
     together.meet(rank, world, path)
     labels = torch.tensor(BATCHES["some classes"])
     empty = [CLASSES, *[0] * (world - 1)]
-    for name, sizes, skip in (
-        *((name, None, "off") for name in FUSED),
-        ("mf_contrastive", empty, "on"),
-        ("mf_cwms", empty, "off"),
-        ("mf_rest_ms", empty, "off"),
+    for name, sizes, skip, each in (
+        *((name, None, "off", 1) for name in FUSED),
+        ("mf_contrastive", empty, "on", 1),
+        ("mf_cwms", empty, "off", 1),
+        ("mf_rest_ms", empty, "off", 1),
+        ("mf_cwms", None, "off", 3),
+        ("mf_rest_ms", None, "off", 2),
     ):
         options = {"skip": skip, "reg_weight": 0.7, "check": skip == "off"}
+        options["fields_per_class"] = each
         loss, x = Case(name, labels, options=options).make()
         loss, x = loss.float(), x.float()
         plain = copy.deepcopy(loss)

@@ -92,13 +92,14 @@ def _launched():
         fused_bfloat16_programs,
         fused_programs,
         fused_rest_programs,
+        fused_sublattices,
         near_pairs,
         nearest_chunks,
     )
 
     kernels = {}
-    programs = (fused_programs, fused_bfloat16_programs, fused_rest_programs, near_pairs)
-    for module in (*programs, nearest_chunks):
+    programs = (fused_programs, fused_bfloat16_programs, fused_rest_programs, fused_sublattices)
+    for module in (*programs, near_pairs, nearest_chunks):
         for name, member in vars(module).items():
             if isinstance(member, JITFunction):
                 kernels[name] = member.src
@@ -143,6 +144,8 @@ def _call_everything(size):
     for average in ("classes", "none"):
         half = {"keeps": "half", "over": "all", "divides_by": "all", "average": average}
         step("mf_rest_ms", 180, 100, size, large=average == "none", **half)
+    for each in (3, 4, 12):
+        step("mf_cwms", 180, 100, size, fields_per_class=each)
     step("mf_rest_ms", 20, 5000, 48)
     step("mf_cwms", 20, 5000, 48)  # larger tiles, and a size that is no power of two
     torch.set_float32_matmul_precision("high")

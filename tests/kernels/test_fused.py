@@ -18,6 +18,7 @@ sys.path.append(str(Path(__file__).parent.parent))  # when run as a program
 from budgets import (
     FUSED,
     GENTLE,
+    LargestTensor,
     assert_equal_to,
     assert_within_budget,
     clustered,
@@ -38,11 +39,19 @@ BATCHES = {
     "all classes": {"shape": (9, 9, 5), "all_classes": True},
     "zero vectors": {"shape": (9, 20, 5), "zeros": True},
     "many blocks": {"shape": (25, 157, 123), "same": 9},
+    "two fields": {"shape": (9, 20, 8), "same": 3, "several": 2},
+    "two fields, one of everything": {"shape": (1, 1, 3), "several": 2},
+    "three fields, long vectors": {"shape": (15, 71, 123), "same": 9, "several": 3},
+    "five fields, zero vectors": {"shape": (9, 20, 5), "zeros": True, "several": 5},
 }
 
 
-def batch_of(shape, each=0, **more):
-    embeddings, labels, fields = clustered(*shape, **more)
+def batch_of(shape, each=0, several=1, **more):
+    """Return a batch: with `each`, so many samples a class; with `several`, so many fields."""
+    samples, num_classes, size = shape
+    embeddings, labels, fields = clustered(samples, num_classes * several, size, **more)
+    if several > 1:
+        labels, fields = labels // several, fields.view(num_classes, several, size)
     if each:
         labels = torch.arange(len(labels)) // each
         embeddings = embeddings + fields[labels]
@@ -62,7 +71,8 @@ def _cases():
             average = "classes" if path == "small" else "samples"
             its_own = {"mf_contrastive": "small", "mf_binomial": "large"}.get(name, path)
             for batch in BATCHES:
-                if batch != "a few" and its_own == path:
+                is_plain = batch != "a few" and "several" not in BATCHES[batch]
+                if is_plain and its_own == path:
                     yield (
                         f"{name}, {path}, {batch}",
                         {**here, "batch": batch, "average": average},
@@ -85,6 +95,26 @@ def _cases():
         yield f"{name}, {path}, {keeps}, steep", {**here, "more": {**steep}}
         present = {"keeps": keeps, "over": "present"}
         yield f"{name}, {path}, {keeps}, present", {**here, "more": present}
+    yield from _cases_of_several_fields()
+
+
+def _cases_of_several_fields():
+    """Yield the same with several fields a class, which have one path."""
+    two, one_of_all, long, zeros = (name for name in BATCHES if "fields" in name)
+    for name, batch, average, gamma, more in (
+        ("mf_contrastive", two, "classes", 80.0, {}),
+        ("mf_contrastive", zeros, "samples", 4.0, {}),
+        ("mf_cwms", two, "classes", 1e-3, {"reg_weight": 0.7}),
+        ("mf_cwms", one_of_all, "samples", 80.0, {}),
+        ("mf_cwms", long, "classes", 4.0, {}),
+        ("mf_cwms", zeros, "samples", 80.0, {}),
+        ("mf_rest_ms", two, "samples", 4.0, {"keeps": "half", "over": "present"}),
+        ("mf_rest_ms", long, "none", 80.0, {**PROXY_ANCHOR, "keeps": "full"}),
+        ("mf_rest_ms", zeros, "classes", 4.0, {"keeps": "full", "over": "present"}),
+    ):
+        more = {**more, "fields_gamma": gamma}
+        here = {"name": name, "path": "large", "batch": batch, "average": average, "more": more}
+        yield f"{name}, {batch}, {average}, gamma {gamma:g}", here
 
 
 CASES = dict(_cases())
@@ -108,6 +138,7 @@ NARROW += [
 ]
 FAR = [("mf_cwms", "threes"), ("mf_cwms", "one class in two tiles")]
 """Where the largest exponent is 120."""
+MANY_FIELDS = (8, 64, 3)
 STRIDES = {
     "a slice of columns": lambda x: torch.cat([x, x, x], dim=1)[:, x.shape[1] : 2 * x.shape[1]],
     "a transposed matrix": lambda x: x.T.contiguous().T,
@@ -132,6 +163,8 @@ WANTED = [
     ("mf_rest_ms", "large", "embeddings"),
     ("mf_rest_ms", "large", "fields"),
     ("mf_rest_ms", "large", "nothing"),
+    ("mf_cwms", "two fields", "fields"),
+    ("mf_rest_ms", "two fields", "nothing"),
 ]
 
 
@@ -165,15 +198,25 @@ def narrow(impl, name, batch, average, precision=torch.float32, **options):
     return found(with_fields(name, fields, **settings), embeddings, classes)
 
 
-def a_few(impl, name):
+def a_few(impl, name, batch="a few"):
     """Return a loss and its batch."""
-    embeddings, labels, fields = batch_of(**BATCHES["a few"])
+    embeddings, labels, fields = batch_of(**BATCHES[batch])
     return with_fields(name, fields, impl=impl, **GENTLE[name]), embeddings, labels
 
 
-def one_wanted(impl, name, wanted):
+def one_wanted(impl, name, path, wanted):
     """Compute with one of two gradients wanted, or none."""
-    return found_alone(*a_few(impl, name), wanted)
+    batch = "a few" if path in PATHS else path
+    return found_alone(*a_few(impl, name, batch), wanted)
+
+
+def largest(impl, name):
+    """Return the bytes of the largest tensor of a step, with few samples and short vectors."""
+    embeddings, labels, fields = batch_of(MANY_FIELDS, several=2)
+    loss = with_fields(name, fields, impl=impl, **GENTLE[name])
+    with LargestTensor() as found:
+        loss(embeddings.requires_grad_(), labels).backward()
+    return found.nbytes
 
 
 def strided(impl, name, how):
@@ -225,16 +268,21 @@ def _interpret(path):
 
     def choose(way, batch="a few"):
         samples, classes, _ = BATCHES[batch]["shape"]
+        several = BATCHES[batch].get("several", 1)
+        parts = 5 if several == 1 else 2  # with several, distances to classes need room too
         plan.SMALL_DISTANCES = 0 if way == "large" else small
         fused.LEAST_BLOCK_DISTANCES = 1
-        fused.MOST_BLOCK_DISTANCES = max(samples * classes // 5, 1)  # the last block is not full
+        # The last block is not full.
+        fused.MOST_BLOCK_DISTANCES = max(samples * classes * several // parts, 1)
 
     for case, settings in CASES.items():
         choose(settings["path"], settings["batch"])
         results[case] = computed("triton", **settings)
     for name, way, wanted in WANTED:
-        choose(way)
-        results[name, way, wanted] = one_wanted("triton", name, wanted)
+        choose(way, "a few" if way in PATHS else way)
+        results[name, way, wanted] = one_wanted("triton", name, way, wanted)
+    fused.MOST_BLOCK_DISTANCES = MANY_FIELDS[0] * MANY_FIELDS[1] - 1
+    results["largest"] = largest("triton", "mf_rest_ms")
     choose("small")
     for how in STRIDES:
         results[how] = strided("triton", "mf_contrastive", how)
@@ -293,11 +341,17 @@ def test_narrow_products_know_large_exponents(interpreted, name, batch):
 
 @pytest.mark.parametrize(("name", "path", "wanted"), WANTED)
 def test_either_gradient_may_be_wanted_alone(interpreted, name, path, wanted):
-    results, expected = interpreted[name, path, wanted], one_wanted("reference", name, wanted)
+    results = interpreted[name, path, wanted]
+    expected = one_wanted("reference", name, path, wanted)
     for a, b in zip(results, expected, strict=True):
         assert (a is None) == (b is None)
         if a is not None:
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5 * b.abs().max().item())
+
+
+def test_with_several_fields_nothing_of_size_batch_by_classes_is_kept(interpreted):
+    samples, num_classes, size = MANY_FIELDS
+    assert 8 * num_classes * size <= interpreted["largest"] < 4 * samples * num_classes
 
 
 @pytest.mark.parametrize("how", STRIDES)

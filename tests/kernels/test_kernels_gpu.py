@@ -153,16 +153,18 @@ def test_with_checks_the_device_is_asked_once(name, multi_hot):
         ("cosine", "streaming"),
         ("cosine", "triton"),
         ("cosine", "large"),
+        ("cosine", "several fields"),
     ],
 )
 def test_a_cuda_graph_captures_forward_and_backward(name, kind, way, monkeypatch):
     embeddings, labels = batch()
     embeddings.requires_grad_()
-    impl = way
-    if way == "large":
-        impl = "triton"
+    impl, each = way, 1
+    if way in ("large", "several fields"):
+        impl, each = "triton", 1 if way == "large" else 3
         take_the_large_path(monkeypatch)
-    loss = weiss.make_loss(name, 50, 32, check=False, distance=kind, impl=impl).cuda()
+    options = {"distance": kind, "impl": impl, "fields_per_class": each}
+    loss = weiss.make_loss(name, 50, 32, check=False, **options).cuda()
     inputs = [embeddings, loss.fields]
     warmed_up(lambda: torch.autograd.grad(loss(embeddings, labels), inputs))
     graph = torch.cuda.CUDAGraph()
@@ -379,6 +381,51 @@ def test_one_against_the_rest_errs_as_the_plain_formula_does(way, keeps, setting
         assert_within_budget(results, plain, truth, slack=5e-6)
 
 
+def with_several(name, each, shape, **options):
+    """A loss with several fields a class, on the device; a batch near its fields; the fields."""
+    batch, num_classes, size = shape
+    embeddings, labels, fields = clustered(batch, num_classes * each, size, same=9)
+    fields = fields.view(num_classes, each, size)
+    loss = with_fields(name, fields, impl="triton", **options).cuda()
+    return loss, embeddings, labels // each, fields
+
+
+@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize(
+    ("each", "gamma", "shape"),
+    [
+        (2, 4.0, (255, 507, 123)),
+        (3, 80.0, (255, 507, 123)),
+        (4, 80.0, (507, 3011, 40)),
+        (5, 1e-3, (255, 507, 123)),
+        (12, 4.0, (507, 130, 64)),
+    ],
+)
+@pytest.mark.parametrize("block", [2**16, 2**22])
+def test_several_fields_err_as_the_plain_formula_does(name, each, gamma, shape, block, monkeypatch):
+    take_the_large_path(monkeypatch, block)
+    every = [{"average": average} for average in ("classes", "samples")]
+    if name == "mf_rest_ms":
+        every = [{"keeps": "half"}, {"over": "all", "average": "samples"}, PROXY_ANCHOR]
+    for settings in every:
+        settings = {**GENTLE[name], **settings, "fields_gamma": gamma}
+        loss, embeddings, labels, fields = with_several(name, each, shape, **settings)
+        results = found(loss, embeddings.cuda(), labels.cuda())
+        exact = with_fields(name, fields.double(), impl="reference", **settings)
+        truth = found(exact, embeddings.double(), labels)
+        plain_loss = with_fields(name, fields, impl="reference", **settings).cuda()
+        plain = found(plain_loss, embeddings.cuda(), labels.cuda())
+        assert_within_budget(results, plain, truth, slack=5e-6)
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_several_fields_give_the_same_bits_on_every_run(name, monkeypatch):
+    take_the_large_path(monkeypatch)
+    loss, x, labels, _ = with_several(name, 3, (180, 300, 64), **GENTLE[name])
+    first, *others = (found(loss, x.cuda(), labels.cuda()) for _ in range(5))
+    assert all(same_bits(other, first) for other in others)
+
+
 @pytest.mark.parametrize("name", FUSED)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_fused_kernels_round_gradients_once(name, dtype):
@@ -471,8 +518,14 @@ def test_where_too_many_pairs_are_near_all_are_computed(monkeypatch):
 
 
 @pytest.mark.parametrize("name", FUSED)
-def test_with_many_classes_little_is_needed_beyond_the_gradient_of_the_fields(name):
-    loss, x, labels = placed(name, (256, 200_000, 256), impl="triton", **GENTLE[name])
+@pytest.mark.parametrize("each", [1, 4])
+def test_with_many_classes_little_is_needed_beyond_the_gradient_of_the_fields(name, each):
+    shape = (256, 200_000 // each, 256)
+    if each == 1:
+        loss, x, labels = placed(name, shape, impl="triton", **GENTLE[name])
+    else:
+        loss, x, labels, _ = with_several(name, each, shape, **GENTLE[name])
+        x, labels = x.cuda(), labels.cuda()
     loss(x.requires_grad_(), labels).backward()  # compiles, and loads the library
     x.grad = loss.fields.grad = None
     torch.cuda.synchronize()

@@ -75,12 +75,16 @@ def planned(
     reg_weight=0.0,
     average="classes",
     by_columns=False,
+    each=1,
     **asked,
 ):
-    problem = Problem(interactions or Contrastive(), distance, average, reg_weight)
+    gamma = None if each == 1 else 80.0
+    problem = Problem(interactions or Contrastive(), distance, average, reg_weight, gamma=gamma)
     embeddings, fields = (
-        torch.empty(rows, size, dtype=dtype, device=device) for rows in (batch, num_classes)
+        torch.empty(rows, size, dtype=dtype, device=device) for rows in (batch, num_classes * each)
     )
+    if each > 1:
+        fields = fields.view(num_classes, each, size)
     labels = torch.zeros(batch, dtype=torch.long, device=device)
     if multi_hot:
         labels = one_hot(labels, num_classes)
@@ -149,6 +153,19 @@ def test_large_problems_use_the_products_of_the_library(batch, expected):
     assert planned("triton", cwms, batch=batch, num_classes=2**20) == Plan(expected)
 
 
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize(
+    "interactions", [*KNOWN, RestMultiSimilarity()], ids=lambda i: type(i).__name__
+)
+def test_several_fields_a_class_are_fused_with_the_products_of_the_library(interactions):
+    for more in ({}, {"batch": 1, "num_classes": 1}, {"parts": 2}, {"reg_weight": 0.1}):
+        assert planned("auto", interactions, each=3, **more) == Plan("large")
+        assert planned("auto", interactions, each=1, **more) == Plan("small")
+    words = "with these products its kernels know one field a class"
+    if interactions in KNOWN:
+        refused(words, interactions=interactions, each=2, matmul_dtype="bfloat16")
+
+
 @pytest.fixture
 def on_cuda(monkeypatch):
     """Let fields on the meta device pass for those of a GPU."""
@@ -167,6 +184,7 @@ def test_small_problems_of_a_gpu_are_captured(on_cuda):
     assert planned(num_classes=100, parts=2, **here) == Plan("small")
     assert planned(num_classes=100, skip="on", **here) == Plan("small", skips=True)
     assert planned(num_classes=100, matmul_dtype="bfloat16", **here) == Plan("bfloat16")
+    assert planned(num_classes=100, each=2, **here) == Plan("large")
 
 
 def test_fields_of_many_numbers_or_in_columns_are_not_captured(on_cuda):
@@ -329,6 +347,7 @@ def test_hinges_of_many_pairs_skip_far_ones_on_a_gpu(on_cuda):
 
 NEVER = {
     "distance": ({"distance": "euclidean"}, "know.* the cosine distance, not 'euclidean'"),
+    "several fields": ({"each": 2}, "knows one field a class"),
     "labels": ({"multi_hot": True}, "takes class indices, not multi-hot labels"),
     "closed form": ({"interactions": Cubic()}, "no closed form"),
     "exponentials": ({"interactions": ClassWiseMultiSimilarity()}, "only .* a hinge"),

@@ -182,7 +182,7 @@ def test_what_cannot_be_joined_is_refused():
     with pytest.raises(ValueError, match="fields_per_class must be 1"):
         make("mf_cwms", fields_per_class=2, fluctuations="second")
     x, labels, _ = loops.random_batch(0)
-    for options in ({"impl": "triton"}, {"skip": "on"}):
+    for options in ({"matmul_dtype": "bfloat16"}, {"skip": "on"}):
         with pytest.raises(ValueError, match="one field a class"):
             make("mf_contrastive", fields_per_class=2, **options)(x, labels)
 

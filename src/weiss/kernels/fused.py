@@ -22,9 +22,16 @@ become slopes in the kernel that computes them, and are never written (fused_bfl
 begins when the first is through all blocks. A large problem computes cosines again for that, except
 those that meanwhile fit in the memory of the gradient to come.
 
+With **several fields a class** (fused_sublattices.py) a problem of any size is computed as a large
+one. The first product is with all fields. `join` makes cosines with classes of it, in a smaller
+block, and the same programs turn them into slopes. `spread` gives every field its share of them, in
+place of the first product, and the other two products follow.
+
 The normalisation of fields and batch is part of it (see `geometry`). The host reads nothing from
 the device, sums run in a fixed order, and no atomic additions are used: a CUDA graph can capture
 it, and results are the same on every run.
+
+The file is one piece: small, large and bfloat16 problems share most of the launches.
 """
 
 from collections.abc import Callable
@@ -35,12 +42,15 @@ from torch import Tensor
 
 from weiss.kernels import fused_bfloat16_programs as bfloat16_programs
 from weiss.kernels import fused_programs as programs
+from weiss.kernels import fused_sublattices as sublattices
 from weiss.kernels.fused_rest import Rest
 from weiss.kernels.problem import Counts, DeviceCounts, Found, Task
+from weiss.theory.sublattices import each_of, rows_of
 
 MOST_BLOCK_DISTANCES, LEAST_BLOCK_DISTANCES = 2**27, 2**20
 """Distances in a block of a large problem: a quarter as many as its fields have entries, so that
-memory stays that of their gradient, within these bounds; half as many where they are copied."""
+memory stays that of their gradient, within these bounds; half as many where they are copied. With
+several fields a class the joined distances are among them."""
 ALIGNED = 128
 """Blocks of a large problem have a multiple of so many classes."""
 CHUNK = 1024
@@ -129,7 +139,7 @@ def _tiles_of(num_classes: int, embedding_size: int) -> _Tiles:
 
 
 class _Block(NamedTuple):
-    """Classes of a large problem, from `low` on; where their cosines lie; if they are known."""
+    """Classes of a large problem, from `low` on; where cosines with their fields lie; if known."""
 
     low: int
     cosines: Tensor
@@ -147,8 +157,10 @@ class Work:
         self.labels, self.fields = task.labels.contiguous(), fields_CD.contiguous()
         self.shard, self.wants_x = task.shard, task.wants_embeddings
         self.wants_fields = task.wants_fields
+        self.wants = self.wants_x or self.wants_fields
         self.batch, self.size = x_BD.shape
-        self.num_here = fields_CD.shape[0]
+        self.num_here, self.each = fields_CD.shape[0], each_of(fields_CD)
+        self.gamma = task.problem.gamma
         self.width = 1 << (self.size - 1).bit_length()
         self.device = fields_CD.device
         self.numbers = form.pull_at, form.pull_rate, form.push_at, form.push_rate
@@ -160,14 +172,18 @@ class Work:
         low = programs.FACTS.value * self.batch + 1
         self.counts = DeviceCounts(self.ints[low : low + 3])
         self.unit = torch.empty(self.batch, self.size, dtype=matmul_dtype, device=self.device)
-        self.inverse_x, self.inverse = self._empty(self.batch), self._empty(self.num_here)
+        self.inverse_x = self._empty(self.batch)
+        self.inverse = self._empty(self.num_here * self.each)
+        # Products times these are cosines with classes. Those that were joined are cosines already.
+        self.scales = self.inverse
+        if self.gamma is not None:
+            self.scales = torch.ones(self.num_here, device=self.device)
         self.splits = max(1, min(self.batch // 256, 8))
         self.tiles = _tiles_of(self.num_here, self.size)
         self.rest: Rest | None = None
         if task.problem.interactions.sharing is not None:
-            wants = self.wants_x or self.wants_fields
             self.rest = Rest(
-                task.problem, self.shard, self.labels, self.ints, self.inverse, wants=wants
+                task.problem, self.shard, self.labels, self.ints, self.scales, wants=self.wants
             )
 
     def small(self, copy_counts: Callable[[Tensor], None] | None) -> Found:
@@ -207,13 +223,16 @@ class Work:
 
     def large(self) -> Found:
         """Compute blocks of classes, with the matrix products of the library."""
-        self.measure(fields=True)
+        self.measure(fields=self.gamma is None)
+        if self.gamma is not None:
+            self.lengths(self.fields, self.inverse, None, len(self.inverse), 0)
         self.rank(None)
         self.counts = self.counts.sent()
         tile = LARGE_TILE if self.rest is None else LARGE_REST_TILE
-        distances = min(self.num_here * self.size // 4, MOST_BLOCK_DISTANCES)
+        distances = min(self.fields.numel() // 4, MOST_BLOCK_DISTANCES)
         distances = max(distances, LEAST_BLOCK_DISTANCES)
-        width = max(min(distances // self.batch, self.num_here), 1)
+        each = self.each + (self.gamma is not None)  # of a sample and a class, the joined included
+        width = max(min(distances // (self.batch * each), self.num_here), 1)
         # Rows that begin at odd places cost the products half their speed.
         width = max(width // ALIGNED * ALIGNED, min(width, ALIGNED))
         num_blocks, tiles_each = _tiles(self.num_here, width), _tiles(width, tile["COLUMNS"])
@@ -222,30 +241,35 @@ class Work:
         values = torch.zeros(place + self._num_coupled_values(), device=self.device)
         if self.couples:
             self._couple_present(values[place:])
-        space = self._empty(self.batch * width)
+        space = self._empty(self.batch * width * self.each)
+        self.joined = self._empty(0 if self.gamma is None else self.batch * width)
         gradient = torch.empty_like(self.fields) if self.wants_fields else None
         num_parts = min(num_blocks, KEPT_SUMS) if self.wants_x else 0
         parts = self._empty(num_parts, self.batch, self.size) if self.wants_x else values
         blocks = []
         for low in range(0, self.num_here, width):
-            here = min(width, self.num_here - low)
-            blocks.append(_Block(low, space[: self.batch * here].view(self.batch, here)))
+            columns = min(width, self.num_here - low) * self.each
+            blocks.append(_Block(low, space[: self.batch * columns].view(self.batch, columns)))
         if self.rest is not None:
             self.rest.begin(self.splits, tile, num_blocks * tiles_each)
             if self.rest.is_full:
                 blocks = self._sum_rows(blocks, gradient, tiles_each)
         for number, (low, cosines, is_known) in enumerate(blocks):
-            here = cosines.shape[1]
-            factors = self.fields[low : low + here]
+            here = cosines.shape[1] // self.each
+            factors = rows_of(self.fields[low : low + here])
             if not is_known:
                 torch.mm(self.unit, factors.T, out=cosines)
-            self._interact(low, here, cosines, values, number * programs_each, tile)
+            joined = self._join(low, cosines)
+            self._interact(low, here, joined, values, number * programs_each, tile)
+            if self.gamma is not None and self.wants:
+                inverse = self.inverse[low * self.each :]
+                sublattices.spread(cosines, inverse, self.gamma, joined)
             if self.wants_x:
                 _multiply(cosines, factors, parts[number % KEPT_SUMS], adds=number >= KEPT_SUMS)
             if gradient is not None:
-                of_block = gradient[low : low + here]
+                of_block = rows_of(gradient[low : low + here])
                 torch.mm(cosines.T, self.unit, out=of_block)
-                self._finish_fields(factors, of_block, here, low)
+                self._finish_fields(factors, of_block, len(factors), low * self.each)
         return self.finish(parts, num_parts, values, gradient)
 
     def _sum_rows(
@@ -262,17 +286,26 @@ class Work:
         room = gradient.view(-1) if gradient is not None else self._empty(0)
         end = len(room)
         for low, cosines, _ in reversed(others):
-            end = min(end, low * self.size) - cosines.numel()
+            end = min(end, self.fields[:low].numel()) - cosines.numel()
             if end >= 0:
                 cosines = room[end : end + cosines.numel()].view_as(cosines)
             # Where no gradient is wanted, nobody reads them again.
             again.append(_Block(low, cosines, end >= 0 or not self.rest.wants))
         for number, (low, cosines, _) in enumerate(reversed(again)):
-            factors = self.fields[low : low + cosines.shape[1]]
+            factors = rows_of(self.fields[low : low + cosines.shape[1] // self.each])
             torch.mm(self.unit, factors.T, out=cosines)
-            self.rest.sum_up(low, cosines, number * tiles_each)
+            self.rest.sum_up(low, self._join(low, cosines), number * tiles_each)
         self.rest.join()
         return again
+
+    def _join(self, low: int, cosines: Tensor) -> Tensor:
+        """Return cosines with the classes of a block, from those with their fields."""
+        if self.gamma is None:
+            return cosines
+        here = cosines.shape[1] // self.each
+        joined = self.joined[: self.batch * here].view(self.batch, here)
+        sublattices.join(cosines, self.inverse[low * self.each :], self.gamma, joined)
+        return joined
 
     def bfloat16(self) -> Found:
         """Compute blocks of classes, whose cosines become slopes before they are written."""
@@ -382,10 +415,15 @@ class Work:
         column = (self.ints[low : low + self.batch].long() - self.shard.first).clamp_(
             0, self.num_here - 1
         )
-        fields = self.fields.index_select(0, column)
-        inverse = self._empty(self.batch)
-        self.lengths(fields, inverse, None, self.batch, 0)
-        self._couple(self.unit.float() @ fields.T, inverse, values, by_slot=True)
+        fields = rows_of(self.fields.index_select(0, column))
+        inverse = self._empty(len(fields))
+        self.lengths(fields, inverse, None, len(fields), 0)
+        cosines = self.unit.float() @ fields.T
+        if self.gamma is not None:
+            joined = self._empty(self.batch, self.batch)
+            sublattices.join(cosines, inverse, self.gamma, joined)
+            cosines, inverse = joined, inverse.new_ones(self.batch)
+        self._couple(cosines, inverse, values, by_slot=True)
 
     def _couple(self, cosines: Tensor, inverse: Tensor, values: Tensor, *, by_slot: bool) -> None:
         """Couple present classes where links are logarithmic: a table of averages, and slopes."""
@@ -418,14 +456,14 @@ class Work:
         first, (pull_at, pull_rate, push_at, push_rate) = self.shard.first, self.numbers
         if self.kind != "exp":
             programs.interact_linear[grid](
-                cosines, cosines, self.labels, self.ints, self.inverse, along, values,
+                cosines, cosines, self.labels, self.ints, self.scales, along, values,
                 self.batch, first, here, self.num_here, low, place, pull_at, pull_rate, push_at,
                 push_rate, SOFT=self.kind == "softplus", BY_SAMPLES=self.by_samples,
                 ALONG=along is not None, **tile,
             )  # fmt: skip
             return
         programs.interact_log[grid](
-            cosines, cosines, self.ints, self.inverse, along, values, self.batch, here,
+            cosines, cosines, self.ints, self.scales, along, values, self.batch, here,
             self.num_here, low, place, push_at, push_rate, BY_SAMPLES=self.by_samples,
             ALONG=along is not None, **tile,
         )  # fmt: skip
@@ -435,7 +473,7 @@ class Work:
         self, low: int, here: int, slopes: Tensor, along: Tensor | None = None
     ) -> None:
         programs.put_coupled[(self.batch,)](
-            self.inverse, self.ints, self.coupled, self.coupled_parts, slopes, along, self.batch,
+            self.scales, self.ints, self.coupled, self.coupled_parts, slopes, along, self.batch,
             self.shard.first, here, slopes.shape[1], len(self.coupled_parts), low, ROWS=CHUNK,
             ALONG=along is not None,
         )  # fmt: skip

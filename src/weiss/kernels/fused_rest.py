@@ -23,7 +23,7 @@ class Rest:
         shard: which classes the fields belong to.
         labels: of the batch.
         ints: the batch by class, see `weiss.kernels.fused_programs`.
-        inverse: one over the length of each field here.
+        inverse: one over the length of each field here; 1 for a class with several.
         wants: whether any gradient is wanted.
     """
 

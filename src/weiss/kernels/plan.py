@@ -46,8 +46,8 @@ class Plan(NamedTuple):
 
     Attributes:
         kernel: ``"reference"``, ``"streaming"``, or of the fused kernels ``"small"`` (all in
-            Triton), ``"large"`` (matrix products of the library) or ``"bfloat16"`` (large, with
-            the factors of matrix products rounded).
+            Triton), ``"large"`` (matrix products of the library; several fields a class of any
+            number) or ``"bfloat16"`` (large, with the factors of matrix products rounded).
         skips: compute near pairs only; if too many are near, `kernel` computes all of them.
         captured: the launches of the kernel are captured as a CUDA graph and replayed.
     """
@@ -98,7 +98,7 @@ def make_plan(
     if matmul_dtype == "bfloat16":
         return Plan("bfloat16", skips)
     distances = task.embeddings_BD.shape[0] * fields_CD.shape[0]
-    if distances > SMALL_DISTANCES:
+    if distances > SMALL_DISTANCES or problem.gamma is not None:
         return Plan("large", skips)
     captured = (
         not skips
@@ -183,8 +183,6 @@ def _why_not_triton(task: Task, matmul_dtype: str) -> str | None:
     if problem.distance != "cosine":
         return f"its kernels know the cosine distance, not {problem.distance!r}"
     form = problem.form
-    if problem.gamma is not None:
-        return "its kernels know one field a class (fields_per_class=1)"
     if form is None:
         return "its kernels do not know these interactions, which have no closed form"
     shares = problem.interactions.sharing is not None
@@ -192,6 +190,8 @@ def _why_not_triton(task: Task, matmul_dtype: str) -> str | None:
         return "of one class against the rest its kernels know exponentials alone"
     if shares and matmul_dtype == "bfloat16":
         return "with these products its kernels give every pair of classes a link of its own"
+    if problem.gamma is not None and matmul_dtype == "bfloat16":
+        return "with these products its kernels know one field a class (fields_per_class=1)"
     if not shares and problem.average == "none":
         return "its kernels average over classes or samples, and average='none' sums"
     if task.labels.ndim > 1:
