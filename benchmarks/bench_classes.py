@@ -17,6 +17,7 @@ CUB-200-2011 (`lifelike`; the shares of pairs near each other are printed beside
     python benchmarks/bench_classes.py --device cuda            # all rows; an H200 has the memory
     python benchmarks/bench_classes.py --device cuda --near     # near pairs alone
     python benchmarks/bench_classes.py --device cuda --rest     # one against the rest, some 40 s
+    python benchmarks/bench_classes.py --device cuda --fields   # four fields a class, and streaming
     python benchmarks/bench_classes.py                          # on the CPU
     python benchmarks/bench_classes.py --smoke                  # a few seconds, keeps nothing
 """
@@ -55,11 +56,12 @@ Contenders = dict[str, Callable[[], Step]]
 
 
 class Case:
-    """One size: a batch, its labels, and whoever competes on it."""
+    """One size: a batch, its labels, and whoever competes on it; `each` fields a class."""
 
-    def __init__(self, batch: int, num_classes: int, size: int, device: str) -> None:
+    def __init__(self, batch: int, num_classes: int, size: int, device: str, each: int = 1) -> None:
         torch.manual_seed(0)
         self.batch, self.num_classes, self.size, self.device = batch, num_classes, size, device
+        self.each, self.num_fields = each, num_classes * each
         self.embeddings = torch.randn(batch, size, device=device).requires_grad_()
         self.labels = torch.randint(num_classes, (batch,), device=device)
         self.parameters: list[Tensor] = []
@@ -67,6 +69,7 @@ class Case:
     def ours(self, name: str = "mf_cwms", **options: Any) -> Step:
         """A loss of this package, on random vectors."""
         with torch.device(self.device):
+            options = {"fields_per_class": self.each, **options}
             loss = weiss.make_loss(name, self.num_classes, self.size, **options)
         return self.step(lambda: loss(self.embeddings, self.labels), loss.fields)
 
@@ -99,8 +102,8 @@ class Case:
     def products(self, dtype: torch.dtype = torch.float32) -> Step:
         """Three matrix products, and nothing else."""
         x = torch.randn(self.batch, self.size, device=self.device).to(dtype)
-        fields = torch.randn(self.num_classes, self.size, device=self.device).to(dtype)
-        cosines = torch.empty(self.batch, self.num_classes, dtype=dtype, device=self.device)
+        fields = torch.randn(self.num_fields, self.size, device=self.device).to(dtype)
+        cosines = torch.empty(self.batch, self.num_fields, dtype=dtype, device=self.device)
         back, gradient = torch.empty_like(x), torch.empty_like(fields)
 
         def step() -> None:
@@ -239,7 +242,7 @@ class Table:
             step = make()
             if self.device == "cuda" and not graph:
                 row["extra_mib"] = round(extra_of_some(step, case), 1)
-                field = case.num_classes * case.size * 4 / MIB
+                field = case.num_fields * case.size * 4 / MIB
                 row["extra_over_field"] = round(row["extra_mib"] / field, 3)
             return row, recorded(step) if graph else step
         except torch.OutOfMemoryError:
@@ -406,6 +409,31 @@ def against_the_rest(table: Table, smoke: bool) -> None:
                     print(f"  {name}: {seconds[name] / seconds[beside]:.2f} x mf_cwms")
 
 
+def several_fields(table: Table, smoke: bool) -> None:
+    """Four fields a class, beside streaming; the products are with all fields."""
+    each = 4
+    sizes = [(16, 300, 32)] if smoke else [(180, 11_318, 512)]
+    if table.device == "cuda" and not smoke:
+        sizes.append((1024, 250_000, 512))  # a million fields
+    for batch, num_classes, size in sizes:
+        case = Case(batch, num_classes, size, table.device, each)
+        is_large = batch * case.num_fields > 2**24
+        table.repeats, rounds = (6, 1) if is_large else (60, 6)
+        for precision in ("tf32", "float32") if table.device == "cuda" else ("float32",):
+            contenders: Contenders = {"products": case.products}
+            for name in ("mf_cwms", "mf_contrastive", "mf_rest_ms"):
+                make = partial(case.ours, name)
+                contenders[f"{name}, {each} fields"] = make
+                contenders[f"{name}, {each} fields, streaming"] = partial(make, impl="streaming")
+            first = len(table.rows)
+            table.compare(case, precision, contenders, rounds)
+            seconds = {row["contender"]: row["seconds"] for row in table.rows[first:]}
+            for name in contenders:
+                rival = seconds.get(f"{name}, streaming")
+                if rival and seconds.get(name):
+                    print(f"  {name}: {rival / seconds[name]:.2f} times faster than streaming")
+
+
 def on_cpu(table: Table, smoke: bool) -> None:
     """The size of SOP; ratios only."""
     sizes = (16, 300, 32) if smoke else (180, 11_318, 512)
@@ -436,6 +464,9 @@ def main() -> None:
     parser = options_of(__doc__)
     parser.add_argument("--near", action="store_true", help="rows of near pairs alone, on a GPU")
     parser.add_argument("--rest", action="store_true", help="rows of one against the rest alone")
+    parser.add_argument(
+        "--fields", action="store_true", help="rows of several fields a class alone"
+    )
     parser.add_argument("--largest", type=int, default=10_000_000, help="classes of the last row")
     parser.add_argument("--repeats", type=int, default=120, help="steps of small problems")
     arguments = parser.parse_args()
@@ -446,13 +477,15 @@ def main() -> None:
         near_on_cuda(table)
     elif arguments.rest:
         against_the_rest(table, arguments.smoke)
+    elif arguments.fields:
+        several_fields(table, arguments.smoke)
     elif arguments.device == "cuda":
         check_spread()
         on_cuda(table, arguments.largest)
     else:
         on_cpu(table, arguments.smoke)
-    name = "classes-near" if arguments.near else "classes-rest" if arguments.rest else "classes"
-    keep(arguments, name, table.rows, arguments.device)
+    alone = [name for name in ("near", "rest", "fields") if getattr(arguments, name)]
+    keep(arguments, "-".join(["classes", *alone[:1]]), table.rows, arguments.device)
 
 
 if __name__ == "__main__":
