@@ -78,8 +78,8 @@ class MeanFieldOptions(PairOptions):
             autocast.
         fluctuations: ``"second"`` adds what spread costs, see `weiss.theory.fluctuations`.
         fields_per_class: S, how many fields a class has. The distance to a class is the soft
-            minimum of those to its fields, see `weiss.theory.sublattices`; in plain PyTorch on
-            every device.
+            minimum of those to its fields, see `weiss.theory.sublattices`. Several are refused
+            with ``skip="on"``, ``matmul_dtype="bfloat16"`` or ``fluctuations="second"``.
         fields_gamma: inverse temperature of that soft minimum, greater than 0; 80 by default. Must
             be left out for one field a class.
     """
