@@ -138,7 +138,7 @@ NARROW += [
 ]
 FAR = [("mf_cwms", "threes"), ("mf_cwms", "one class in two tiles")]
 """Where the largest exponent is 120."""
-MANY_FIELDS = (8, 64, 3)
+MANY_FIELDS = (8, 32, 3)
 STRIDES = {
     "a slice of columns": lambda x: torch.cat([x, x, x], dim=1)[:, x.shape[1] : 2 * x.shape[1]],
     "a transposed matrix": lambda x: x.T.contiguous().T,
@@ -281,7 +281,7 @@ def _interpret(path):
     for name, way, wanted in WANTED:
         choose(way, "a few" if way in PATHS else way)
         results[name, way, wanted] = one_wanted("triton", name, way, wanted)
-    fused.MOST_BLOCK_DISTANCES = MANY_FIELDS[0] * MANY_FIELDS[1] - 1
+    fused.LEAST_BLOCK_DISTANCES = fused.MOST_BLOCK_DISTANCES = MANY_FIELDS[0] * MANY_FIELDS[1] - 1
     results["largest"] = largest("triton", "mf_rest_ms")
     choose("small")
     for how in STRIDES:
