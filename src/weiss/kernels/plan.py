@@ -46,8 +46,8 @@ class Plan(NamedTuple):
 
     Attributes:
         kernel: ``"reference"``, ``"streaming"``, or of the fused kernels ``"small"`` (all in
-            Triton), ``"large"`` (matrix products of the library; several fields a class of any
-            number) or ``"bfloat16"`` (large, with the factors of matrix products rounded).
+            Triton), ``"large"`` (matrix products of the library; with several fields a class
+            always) or ``"bfloat16"`` (large, with the factors of matrix products rounded).
         skips: compute near pairs only; if too many are near, `kernel` computes all of them.
         captured: the launches of the kernel are captured as a CUDA graph and replayed.
     """
