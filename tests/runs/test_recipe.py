@@ -636,6 +636,13 @@ def test_a_new_backbone_drops_the_pooling_and_arguments_of_the_old_one(tmp_path)
     assert recipe_from(path, ["backbone.name=small"]).backbone.arguments == {"widths": [8]}
 
 
+def test_the_pooling_of_a_protocol_stays_with_another_network_for_photographs():
+    weights = ["backbone.weights=scratch", "data.root=."]
+    for name, pooling in [("resnet50_v1", "avg"), ("timm:resnet50", None), ("small", None)]:
+        recipe = recipe_from("cub_mlrc", [f"backbone.name={name}", *weights[name == "small" :]])
+        assert recipe.backbone.pooling == pooling, name
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [

@@ -162,9 +162,10 @@ def _change_fields(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
 
 
 def _change_backbone(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
-    """Drop the pooling and the arguments of a network that is replaced by another.
+    """Drop the arguments of a network that is replaced by another.
 
-    The embedding size too, if it loses its head or gets one.
+    The pooling too, but for two networks for photographs, whose usual one is the same: there it is
+    part of the experiment. The embedding size too, if the network loses its head or gets one.
     """
     section, head = values.get("backbone"), changes.get(".".join(HEAD))
     before = section.get("head") if isinstance(section, dict) else head
@@ -173,12 +174,18 @@ def _change_backbone(values: dict[str, Any], changes: Mapping[str, Any]) -> None
     old, new = _old_and_new("backbone", values, changes)
     if old == new:
         return
-    dropped = {"pooling"}
+    dropped = set()
+    if not (_is_for_photographs(old) and _is_for_photographs(new)):
+        dropped.add("pooling")
     if isinstance(new, str) and new in BACKBONES and not BACKBONES[new].needs_weights:
         # It starts from random weights, and has nothing yet that could be frozen.
         dropped |= {"weights", "freeze_bn", "train", "lora_rank", "lora_alpha"}
     kept = set(Backbone.model_fields) - dropped
     values["backbone"] = {k: v for k, v in values.get("backbone", {}).items() if k in kept}
+
+
+def _is_for_photographs(name: Any) -> bool:
+    return isinstance(name, str) and name in BACKBONES and BACKBONES[name].needs_weights
 
 
 def _old_and_new(name: str, values: dict[str, Any], changes: Mapping[str, Any]) -> tuple[Any, Any]:

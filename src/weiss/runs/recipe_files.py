@@ -44,8 +44,8 @@ def recipe_from(
         overrides: values by dotted key, None for the default; or texts ``"section.key=value"``,
             the value as in TOML, or a word without quotes, ``none`` for the default. They win
             over everything, in any order; of two for one key the last. A new ``loss.name`` drops
-            the settings of the old loss, a new ``backbone.name`` the pooling and the arguments
-            of the old network.
+            the settings of the old loss, a new ``backbone.name`` the arguments of the old network
+            and its pooling, which stays between our networks for photographs.
         root: the folder of a named data set; short for an override of ``data.root``.
 
     Returns:
