@@ -117,17 +117,6 @@ class ClassFields:
         rows = np.flatnonzero(self.confused)
         return rows[np.argsort(self.own[rows] - self.other[rows], kind="stable")]
 
-    def accuracy(self) -> float:
-        """Return the share of measured items whose own class is the nearest; NaN without any."""
-        measured = int(self.measured.sum())
-        return float("nan") if not measured else 1 - int(self.confused.sum()) / measured
-
-    def impostor_rate(self) -> float:
-        """Return the share of measured items that would fit another class if theirs were absent."""
-        if self.level is None:
-            return float("nan")
-        return float((self.other[self.measured] >= self.level).mean())
-
     def accuracy_interval(self, classes: Array | None = None) -> Interval | None:
         """Return the share of measured items whose own class is the nearest, with its interval.
 
@@ -139,7 +128,10 @@ class ClassFields:
         return _share(~self.confused[among], self.labels[among])
 
     def impostor_interval(self) -> Interval | None:
-        """Return `impostor_rate` with its interval; None without a level."""
+        """Return the share of measured items that would fit another class if theirs were absent.
+
+        With its interval; None without a level.
+        """
         if self.level is None:
             return None
         return _share(self.other[self.measured] >= self.level, self.labels[self.measured])
