@@ -124,7 +124,9 @@ class ClassFields:
             classes: ``(C,)`` bool, which count; all by default. None is returned if none of their
                 items is measured.
         """
-        among = self.measured if classes is None else self.measured & _of_classes(self, classes)
+        among = self.measured
+        if classes is not None:
+            among &= np.isin(self.labels, np.flatnonzero(classes))
         return _share(~self.confused[among], self.labels[among])
 
     def impostor_interval(self) -> Interval | None:
@@ -142,11 +144,6 @@ class ClassFields:
         pairs = zip(self.labels[rows].tolist(), self.nearest_other[rows].tolist(), strict=True)
         counted = sorted(Counter(pairs).items(), key=lambda each: (-each[1], each[0]))
         return [(self.names[a], self.names[b], count) for (a, b), count in counted]
-
-
-def _of_classes(fields: ClassFields, classes: Array) -> Array:
-    """Return whether each item ``(n,)`` is of one of these classes, bool ``(C,)``."""
-    return np.isin(fields.labels, np.flatnonzero(classes))
 
 
 def _share(hits: Array, labels: Array) -> Interval | None:
