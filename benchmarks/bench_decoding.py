@@ -215,8 +215,9 @@ def run(root: Path, names: list[str], arguments: argparse.Namespace) -> None:
         if not name.startswith("weiss"):
             print(f"Weiss runs at {usual:.2f} times the speed of {name}, scaled at {scaled:.2f}")
     print(f"Scaled decoding runs at {rows[0]['time_over_scaled']:.2f} times the usual speed")
-    is_usual = (arguments.width, side) == (USUAL_WIDTH, USUAL_SIDE)
-    size = "" if is_usual else f"-{arguments.width}-to-{side}"
+    width = "" if arguments.root else f"-{arguments.width}"  # photos of a folder have many
+    is_usual = width in ("", f"-{USUAL_WIDTH}") and side == USUAL_SIDE
+    size = "" if is_usual else f"{width}-to-{side}"
     keep(arguments, f"decoding-{len(names)}{size}", rows)
 
 

@@ -12,6 +12,7 @@ from budgets import LargestTensor
 from weiss.comparing.breakdown import draw_classes, gap_at, gap_of, pair_value, spread_of
 from weiss.losses import make_loss
 from weiss.losses.by_name import FAMILIES
+from weiss.theory.random_directions import random_directions
 
 SMALL = {"num_classes": 6, "per_class": 5, "embedding_size": 12}
 # All pairs on the smooth side of both hinges: the loss of the magnet.
@@ -109,6 +110,15 @@ def test_classes_are_orthogonal_where_dimensions_suffice_and_apart_where_not():
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randn(60, 6, generator=generator, dtype=torch.float64)
     assert closest(many) < closest(drawn / drawn.norm(dim=1, keepdim=True)) - 0.1
+
+
+@pytest.mark.parametrize("settings", [{}, {"beta": "auto"}])
+def test_both_losses_have_what_the_child_finds_by_classes_and_dimensions(settings):
+    embeddings, labels = cloud((3,) * 10, 8)
+    rule = random_directions(10, 8)._asdict()
+    for most in (30, 9):  # the rule is that of all classes, as in a training
+        found = gap_of(embeddings, labels, "rest_ms", settings, most=most)
+        assert found == gap_of(embeddings, labels, "rest_ms", settings | rule, most=most)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

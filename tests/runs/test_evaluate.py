@@ -66,11 +66,12 @@ def test_all_images_of_another_folder_are_measured(finished, evaluate, tmp_path)
 def test_other_images_are_decoded_as_those_of_the_run(finished, tmp_path):
     copied = Run(shutil.copytree(finished, tmp_path / "run"))
     nested = copied.recipe()
-    nested["data"]["scaled_decoding"] = True
+    nested["data"] |= {"side": 40, "scaled_decoding": True}
     copied.write_recipe(to_toml(nested))
     other = write_stripes(tmp_path / "other", num_classes=4, per_class=3)
-    for run, scaled in ((Run(finished), False), (copied, True)):
-        assert _recipe(run, str(other), None, ()).data.scaled_decoding is scaled
+    for run, how in ((Run(finished), ("auto", False)), (copied, (40, True))):
+        data = _recipe(run, str(other), None, ()).data
+        assert (data.side, data.scaled_decoding) == how
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_epoch_0_is_the_averaged_features_before_training_without_a_head(both, s
     shown = made.experiment.evaluator
     with torch.no_grad():
         model = made.model.eval()
-        images = [b.images for b in shown.pipeline.evaluation(shown._crop, rows=rows, batch_size=9)]
+        images = [b.images for b in shown.pipeline.evaluation(shown.crop, rows=rows, batch_size=9)]
         maps = [model.trunk(model.conversion(each)) for each in images]
         raw = torch.cat([each.flatten(2).mean(2) for each in maps])
     labels = torch.from_numpy(made.experiment.table.labels[rows])

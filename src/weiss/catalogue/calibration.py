@@ -156,23 +156,20 @@ def calibrate(
     }
 
 
-def threshold_interval(
-    impostors: Array, wanted: float, count: float, confidence: float = CONFIDENCE
-) -> tuple[float, float]:
+def threshold_interval(impostors: Array, wanted: float, count: float) -> tuple[float, float]:
     """Return the thresholds between which one that exactly this share of impostors reach may lie.
 
     Args:
         impostors: ``(q,)`` similarities.
         wanted: the share.
         count: how many independent impostors tell as much.
-        confidence: between 0 and 1.
     """
-    shares = share_interval(wanted, count, confidence=confidence)
+    shares = share_interval(wanted, count, confidence=CONFIDENCE)
     nearest_first = np.sort(impostors)[::-1]
     last = len(impostors) - 1
     low = nearest_first[min(int(np.ceil(shares.high * len(impostors))), last)]
     # Unless some of so many impostors are surely above the threshold, none may have been seen.
-    if (1 - wanted) ** count > (1 - confidence) / 2:
+    if (1 - wanted) ** count > (1 - CONFIDENCE) / 2:
         return float(low), MOST_SIMILAR
     high = nearest_first[int(np.floor(shares.low * len(impostors)))]
     return float(low), float(np.nextafter(high, np.float32(np.inf)))

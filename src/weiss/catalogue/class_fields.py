@@ -117,17 +117,6 @@ class ClassFields:
         rows = np.flatnonzero(self.confused)
         return rows[np.argsort(self.own[rows] - self.other[rows], kind="stable")]
 
-    def accuracy(self) -> float:
-        """Return the share of measured items whose own class is the nearest; NaN without any."""
-        measured = int(self.measured.sum())
-        return float("nan") if not measured else 1 - int(self.confused.sum()) / measured
-
-    def impostor_rate(self) -> float:
-        """Return the share of measured items that would fit another class if theirs were absent."""
-        if self.level is None:
-            return float("nan")
-        return float((self.other[self.measured] >= self.level).mean())
-
     def accuracy_interval(self, classes: Array | None = None) -> Interval | None:
         """Return the share of measured items whose own class is the nearest, with its interval.
 
@@ -135,11 +124,16 @@ class ClassFields:
             classes: ``(C,)`` bool, which count; all by default. None is returned if none of their
                 items is measured.
         """
-        among = self.measured if classes is None else self.measured & _of_classes(self, classes)
+        among = self.measured
+        if classes is not None:
+            among &= np.isin(self.labels, np.flatnonzero(classes))
         return _share(~self.confused[among], self.labels[among])
 
     def impostor_interval(self) -> Interval | None:
-        """Return `impostor_rate` with its interval; None without a level."""
+        """Return the share of measured items that would fit another class if theirs were absent.
+
+        With its interval; None without a level.
+        """
         if self.level is None:
             return None
         return _share(self.other[self.measured] >= self.level, self.labels[self.measured])
@@ -150,11 +144,6 @@ class ClassFields:
         pairs = zip(self.labels[rows].tolist(), self.nearest_other[rows].tolist(), strict=True)
         counted = sorted(Counter(pairs).items(), key=lambda each: (-each[1], each[0]))
         return [(self.names[a], self.names[b], count) for (a, b), count in counted]
-
-
-def _of_classes(fields: ClassFields, classes: Array) -> Array:
-    """Return whether each item ``(n,)`` is of one of these classes, bool ``(C,)``."""
-    return np.isin(fields.labels, np.flatnonzero(classes))
 
 
 def _share(hits: Array, labels: Array) -> Interval | None:

@@ -80,18 +80,17 @@ class Rows:
         ]
         return np.concatenate([np.empty((0, self._dimension), np.float32), *found])
 
-    def blocks(self) -> Iterator[Array]:
-        """Iterate over all rows, some at a time."""
+    def blocks(self) -> Iterator[tuple[Array, Array]]:
+        """Iterate over the places of all rows and the rows, some at a time."""
         for start in range(0, len(self), ROWS_AT_ONCE):
-            yield self.take(np.arange(start, min(start + ROWS_AT_ONCE, len(self))))
+            places = np.arange(start, min(start + ROWS_AT_ONCE, len(self)))
+            yield places, self.take(places)
 
     def all(self) -> Array:
         """Return a copy of all rows."""
         found = np.empty((len(self), self._dimension), np.float32)
-        first = 0
-        for block in self.blocks():
-            found[first : first + len(block)] = block
-            first += len(block)
+        for places, block in self.blocks():
+            found[places] = block
         return found
 
 
@@ -145,7 +144,7 @@ class CodedVectors:
 
     def write(self, file: BinaryIO) -> None:
         """Write the vectors to a file."""
-        for block in self._rows.blocks():
+        for _, block in self._rows.blocks():
             file.write(np.ascontiguousarray(block, dtype="<f4").data)
 
     def vectors(self) -> Array:
@@ -203,7 +202,7 @@ class CodedVectors:
                 at_once = int((~is_open).sum())
             left, count = left[is_open], 4 * count
         if len(left):
-            places_qk[left], similarities_qk[left] = nearest(self._blocks(), queries[left], k)
+            places_qk[left], similarities_qk[left] = nearest(self._rows.blocks(), queries[left], k)
         return places_qk, similarities_qk, at_once / len(queries)
 
     def _near(self, queries: Array, k: int, lists: int, count: int) -> tuple[Array, Array]:
@@ -236,13 +235,6 @@ class CodedVectors:
             np.pad(places[best], (0, room), constant_values=-1),
             np.pad(similarities[best], (0, room), constant_values=-np.inf),
         )
-
-    def _blocks(self) -> Iterator[tuple[Array, Array]]:
-        """Iterate over the places of all vectors and the vectors, some at a time."""
-        first = 0
-        for block in self._rows.blocks():
-            yield np.arange(first, first + len(block)), block
-            first += len(block)
 
     def set_candidates(self, queries: Array, depths: Sequence[int], aim: float) -> None:
         """Raise the candidates of an exact search until they settle the share ``aim`` at once."""

@@ -76,7 +76,8 @@ def open_collection(
         return open_items(data, root=root, **options)
     with local_list(data, root) as (local, root):
         found = open_items(local, root=root, **options)
-        return with_columns(found, *list_columns(local, found.table))
+        kept, remarks = kept_columns(*list_columns(local, found.table), found.name)
+    return replace(found, columns=kept, remarks=(*found.remarks, *remarks))
 
 
 def open_items(
@@ -131,12 +132,6 @@ def is_list(data: str | Path) -> bool:
     if named in DATASETS or not named.lower().endswith(LISTS):
         return False
     return is_address(data) or Path(data).is_file()
-
-
-def with_columns(found: Collection, columns: Columns, left_out: Sequence[str]) -> Collection:
-    """Return a collection with the columns of its list; a remark names those that are left out."""
-    kept, remarks = kept_columns(columns, left_out, found.name)
-    return replace(found, columns=kept, remarks=(*found.remarks, *remarks))
 
 
 def kept_columns(

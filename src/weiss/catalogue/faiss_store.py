@@ -197,7 +197,7 @@ class FaissStore(VectorStore):
             candidates = min(self._effort(10), count)
             read = f"{LINKS} links an item, {candidates:,} candidates for 10 neighbours"
         else:
-            lists = self._num_lists()
+            lists = self._index.nlist if self._coded is None else self._coded.codes.num_lists
             read = f"{min(self._effort(10), lists):,} of {lists:,} lists read"
             if self.kind == "binary":
                 read = f"codes of a bit a component, {read}, vectors of {compared:,} candidates"
@@ -414,9 +414,6 @@ class FaissStore(VectorStore):
                 if share >= AIM or effort >= limit:
                     break
                 effort = min(limit, max(effort + 1, effort * 3 // 2))
-
-    def _num_lists(self) -> int:
-        return int(self._index.nlist) if self._coded is None else self._coded.codes.num_lists
 
 
 class _Facts(BaseModel):

@@ -1,6 +1,5 @@
 """The results of searches as one HTML file, in the style of a report, without scripts."""
 
-import base64
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -11,10 +10,9 @@ from weiss._base.images import decode
 from weiss.catalogue.records import Hit, in_short, printable, verdict
 from weiss.catalogue.search import Catalogue
 from weiss.catalogue.segments import make_thumbnail, media_type, thumbnail_file
+from weiss.reporting.page import inline, whole_page
 from weiss.reporting.style import CSS
 
-# The browser loads nothing, whatever the page contains.
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 MORE_CSS = """
 .hits { display: grid; grid-template-columns: repeat(auto-fill, minmax(8.5rem, 1fr)); gap: .8rem;
         margin: 0; padding: 0; list-style: none; }
@@ -79,11 +77,8 @@ def write_gallery(
     ``says`` has a sentence for each search, without its full stop; by default whether it found a
     match. Then matches are marked.
     """
-    if says is None:
-        words = [verdict(hits, catalogue.threshold, where) for *_, hits in searches]
-    else:
-        words = list(says)
     is_marked = says is None
+    words = says or [verdict(hits, catalogue.threshold, where) for *_, hits in searches]
     parts = zip(searches, words, strict=True)
     sections = "".join(_section(catalogue, *search, word, is_marked) for search, word in parts)
     title = _text(title or f"Search in {catalogue.name}")
@@ -95,23 +90,16 @@ def write_gallery(
     if threshold is not None and is_marked:
         told = f"✓ marks a match. The threshold was measured on {threshold.basis}."
         basis = f'<p class="basis">{_text(told)}</p>'
-    page = (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>{CSS}{MORE_CSS}</style>\n</head>\n<body>\n<main>\n"
-        f'<h1>{title}</h1>\n<p class="lead">{lead}</p>\n{sections}{basis}'
-        "</main>\n</body>\n</html>\n"
-    )
+    body = f'<p class="lead">{lead}</p>\n{sections}{basis}'
     with replacing(path) as temporary:
-        temporary.write_text(page, encoding="utf-8")
+        temporary.write_text(whole_page(title, CSS + MORE_CSS, body), encoding="utf-8")
 
 
 def _section(
     catalogue: Catalogue, name: str, pixels: Array, hits: Sequence[Hit], says: str, is_marked: bool
 ) -> str:
     kept, height, width = make_thumbnail(pixels)
-    picture = _data(media_type(height), thumbnail_file(kept, height, width))
+    picture = inline(media_type(height), thumbnail_file(kept, height, width))
     name = _text(name)
     shown = "".join(_hit(catalogue, hit, rank, is_marked) for rank, hit in enumerate(hits, 1))
     return (
@@ -130,7 +118,7 @@ def _hit(catalogue: Catalogue, hit: Hit, rank: int, is_marked: bool) -> str:
     look = ' class="small"' if kind == "image/png" else ""
     match, sign = (" match", "✓ ") if hit.is_match and is_marked else ("", "")
     return (
-        f'<li class="hit{match}"><img{look} src="{_data(kind, content)}" '
+        f'<li class="hit{match}"><img{look} src="{inline(kind, content)}" '
         f'alt="number {rank}: {classes or name}">{sign}<b>{classes}</b> {hit.similarity:.3f}'
         f"<br>{name}{columns}</li>\n"
     )
@@ -138,7 +126,3 @@ def _hit(catalogue: Catalogue, hit: Hit, rank: int, is_marked: bool) -> str:
 
 def _text(given: str) -> str:
     return escape(printable(given))
-
-
-def _data(kind: str, content: bytes) -> str:
-    return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"

@@ -14,10 +14,10 @@ used.
 Dimensions: n items, D embedding size, m fields.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import nn
@@ -43,6 +43,8 @@ LEAST_CLASSES = 3
 PROJECTED_AT_ONCE = 65_536
 SIMILARITIES_AT_ONCE = 8_000_000
 SEED = 0
+Projection = Callable[[Array], Array]
+"""From vectors ``(n, D)`` to places ``(n, 2)``."""
 
 
 @dataclass(frozen=True)
@@ -82,21 +84,17 @@ def make_map(
     chosen = draws.permutation(len(vectors), SEED, draws.QUERIES)[:SAMPLE]
     rows = np.sort(chosen)
     sample = np.asarray(vectors[rows], dtype=np.float32)
+    explained: float | None = None
     if UMAP_ABOVE < len(vectors) <= UMAP_UP_TO and find_spec("umap") is not None:
-        return _umap(sample, vectors, ids, fields, field_names)
-    if TSNE_ABOVE < len(vectors) <= TSNE_UP_TO and find_spec("sklearn") is not None:
+        method, project = "UMAP", _umap(sample)
+    elif TSNE_ABOVE < len(vectors) <= TSNE_UP_TO and find_spec("sklearn") is not None:
         first = np.asarray(vectors[np.sort(chosen[:TSNE_SAMPLE])], dtype=np.float32)
-        return _tsne(first, vectors, ids, fields, field_names)
-    method, means_CD = "PCA", _class_means(sample, None if labels is None else labels[rows])
-    if len(means_CD) >= LEAST_CLASSES:
-        method = "PCA of class means"
-        mean_D, axes_2D, _ = principal_axes(means_CD)
-        explained = _share(sample, axes_2D)
+        method, project = "t-SNE", _tsne(first)
     else:
-        mean_D, axes_2D, explained = principal_axes(sample)
-    points = _in_blocks(lambda part: (part - mean_D) @ axes_2D.T, vectors)
-    field_points = _in_blocks(lambda part: (part - mean_D) @ axes_2D.T, fields)
-    return Map(method, explained, ids, points, field_names, field_points)
+        of_sample = None if labels is None else labels[rows]
+        method, project, explained = _straight_axes(sample, of_sample)
+    points = _in_blocks(project, vectors)
+    return Map(method, explained, ids, points, field_names, _in_blocks(project, fields))
 
 
 def mean_fields(run: Run) -> tuple[Array, tuple[str, ...]]:
@@ -151,21 +149,29 @@ def _share(sample: Array, axes_2D: Array) -> float:
     return min(kept / total, 1.0) if total > 0 else 1.0
 
 
-def _umap(
-    sample: Array, vectors: Array, ids: Array, fields: Array, field_names: tuple[str, ...]
-) -> Map:
+def _straight_axes(sample: Array, labels: Array | None) -> tuple[str, Projection, float]:
+    """Return which axes were chosen, the projection on them, and their share of the variance."""
+    method, means_CD = "PCA", _class_means(sample, labels)
+    if len(means_CD) >= LEAST_CLASSES:
+        method = "PCA of class means"
+        mean_D, axes_2D, _ = principal_axes(means_CD)
+        explained = _share(sample, axes_2D)
+    else:
+        mean_D, axes_2D, explained = principal_axes(sample)
+    return method, lambda part: (part - mean_D) @ axes_2D.T, explained
+
+
+def _umap(sample: Array) -> Projection:
     import umap
 
     # The seed makes it deterministic, and restricts it to one thread.
     reducer = umap.UMAP(n_components=2, metric="cosine", random_state=SEED, n_jobs=1)
     reducer.fit(sample)
-    points = _in_blocks(reducer.transform, vectors)
-    return Map("UMAP", None, ids, points, field_names, _in_blocks(reducer.transform, fields))
+    project: Projection = reducer.transform
+    return project
 
 
-def _tsne(
-    sample: Array, vectors: Array, ids: Array, fields: Array, field_names: tuple[str, ...]
-) -> Map:
+def _tsne(sample: Array) -> Projection:
     from sklearn.manifold import TSNE
 
     # It starts from the principal components, so that the same items have the same map. They are
@@ -175,12 +181,7 @@ def _tsne(
     start *= 1e-4 / max(float(start[:, 0].std()), 1e-12)
     places = TSNE(metric="cosine", init=start, random_state=SEED).fit_transform(sample)
     places = (places / max(float(np.abs(places).max()), 1e-12)).astype(np.float32)
-
-    def project(part: Array) -> Array:
-        return place_between(np.asarray(part, dtype=np.float32), sample, places)
-
-    points = _in_blocks(project, vectors)
-    return Map("t-SNE", None, ids, points, field_names, _in_blocks(project, fields))
+    return lambda part: place_between(np.asarray(part, dtype=np.float32), sample, places)
 
 
 def place_between(vectors: Array, sample: Array, places: Array) -> Array:
@@ -200,7 +201,7 @@ def place_between(vectors: Array, sample: Array, places: Array) -> Array:
     return points
 
 
-def _in_blocks(project: Any, vectors: Array) -> Array:
+def _in_blocks(project: Projection, vectors: Array) -> Array:
     """Project in blocks: the vectors may be a memory map."""
     points = np.zeros((len(vectors), 2), dtype=np.float32)
     for start in range(0, len(vectors), PROJECTED_AT_ONCE):

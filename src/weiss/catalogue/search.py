@@ -177,8 +177,6 @@ class Catalogue:
 
     def embed(self, pixels: Sequence[Array]) -> Array:
         """Return the embeddings ``(n, D)`` of pictures, uint8 ``(height, width, 1 or 3)`` each."""
-        if not len(pixels):
-            return np.zeros((0, self.embedding_size), dtype=np.float32)
         with self._embedding:
             return self._network.embed_pixels(pixels)
 

@@ -210,11 +210,6 @@ class OpenSegment:
         """Raise DamagedIndexError if the file of vectors has become shorter."""
         self._vectors_file.refuse_cut_off()
 
-    def vectors_at(self, rows: Array) -> Array:
-        """Return the vectors ``(m, D)`` of some rows; refuse a file that was cut off."""
-        self.refuse_cut_off()
-        return np.asarray(self.vectors[rows], dtype=np.float32)
-
     def item(self, row: int) -> Item:
         """Return the item of a row."""
         classes = tuple(self.class_names[label] for label in self.labels[row])
@@ -364,7 +359,8 @@ class Items:
             rows = np.flatnonzero(np.isin(segment.ids, ids))
             for start in range(0, len(rows), at_once):
                 some = rows[start : start + at_once]
-                yield segment.ids[some], segment.vectors_at(some)
+                segment.refuse_cut_off()
+                yield segment.ids[some], np.asarray(segment.vectors[some], dtype=np.float32)
 
     def without(self, ids: Array) -> list[tuple[OpenSegment, Array]]:
         """Return each segment with its rows, except those of some ids."""

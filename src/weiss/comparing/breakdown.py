@@ -41,7 +41,7 @@ import torch
 from torch import Tensor
 
 from weiss._base import checks
-from weiss.losses import MeanFieldLoss, PairLoss, make_loss
+from weiss.losses import MeanFieldLoss, PairLoss, loss_settings, make_loss
 from weiss.losses.by_name import FAMILIES
 from weiss.theory.distances import DISTANCES, unit
 from weiss.theory.interactions import Interactions
@@ -166,7 +166,8 @@ def gap_of(
         labels: ``(N,)`` whole numbers, one class a sample; they need not be consecutive.
         family: one of `FAMILIES`.
         settings: arguments that the pair loss and its child share; those of the child alone
-            (``reg_weight``) are ignored.
+            (``reg_weight``) are ignored. Where the child finds a default by the numbers of classes
+            and dimensions, both have it.
         most: if there are more samples, whole classes are drawn until the next does not fit.
         seed: of that draw.
 
@@ -177,8 +178,12 @@ def gap_of(
     owner = "gap_of"
     checks.one_of("family", family, FAMILIES, owner)
     samples_ND, labels_N = _checked(embeddings, labels, owner)
-    samples_ND, labels_N = _at_most(samples_ND, labels_N, checks.count("most", most, owner), seed)
     shared = {k: v for k, v in (settings or {}).items() if k not in NOT_SHARED}
+    # Of all classes, as in a training; fewer may be compared.
+    sizes = int(labels_N.max()) + 1, samples_ND.shape[1]
+    of_child = loss_settings(f"mf_{family}", shared, sizes)
+    shared = {key: of_child[key] for key in loss_settings(family, shared)}
+    samples_ND, labels_N = _at_most(samples_ND, labels_N, checks.count("most", most, owner), seed)
     num_classes, size = int(labels_N.max()) + 1, samples_ND.shape[1]
     with torch.random.fork_rng(devices=[]):  # the child draws fields; they are replaced
         pair = make_loss(family, num_classes, size, **shared)

@@ -156,7 +156,7 @@ class Page:
                 "Write a sentence for screen readers."
             )
         # An SVG as an image, not inline: ids of two inline SVGs would collide.
-        source = _data(KINDS[path.suffix.lower()], path.read_bytes())
+        source = inline(KINDS[path.suffix.lower()], path.read_bytes())
         shown = _text(alt or caption)
         self._figure(
             f'{_scroll("figure", alt or caption)}<img src="{source}" alt="{shown}"></div>',
@@ -194,19 +194,24 @@ class Page:
         """Return the whole page."""
         lead = f'<p class="lead">{_text(self.lead)}</p>\n' if self.lead else ""
         body = "\n".join(self._parts)
-        return (
-            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f"<title>{_text(self.title)}</title>\n<style>{CSS}</style>\n</head>\n<body>\n<main>\n"
-            f"<h1>{_text(self.title)}</h1>\n{lead}{body}\n</main>\n</body>\n</html>\n"
-        )
+        return whole_page(_text(self.title), CSS, f"{lead}{body}\n")
 
     def write(self, path: str | Path) -> None:
         """Write the page under a temporary name and rename it; its folder is created."""
         with replacing(path) as temporary:
             # File names may contain bytes that are not text; they become question marks.
             temporary.write_bytes(self.html().encode("utf-8", "replace"))
+
+
+def whole_page(title: str, css: str, body: str) -> str:
+    """Return a page that loads nothing, with its title above the body; both are markup."""
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{title}</title>\n<style>{css}</style>\n</head>\n<body>\n<main>\n"
+        f"<h1>{title}</h1>\n{body}</main>\n</body>\n</html>\n"
+    )
 
 
 def _text(given: object) -> str:
@@ -252,7 +257,7 @@ def _tile(tile: Tile, place: int) -> str:
     pixels = images.reduced(tile.pixels, SHARP)
     # Small images are enlarged without blur.
     look = ' class="small"' if max(pixels.shape[:2]) < TILE else ""
-    name, source = _text(tile.name), _data("image/png", images.encode_png(pixels))
+    name, source = _text(tile.name), inline("image/png", images.encode_png(pixels))
     return (
         f'<li class="tile {kind}"><img{look} src="{source}" alt="{role}: {name}" '
         f'width="{pixels.shape[1]}" height="{pixels.shape[0]}">'
@@ -260,5 +265,6 @@ def _tile(tile: Tile, place: int) -> str:
     )
 
 
-def _data(kind: str, content: bytes) -> str:
+def inline(kind: str, content: bytes) -> str:
+    """Return the address of a file that is inside the page."""
     return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"

@@ -123,7 +123,7 @@ def _recipe(run: Run, data: str | None, root: str | None, overrides: Overrides) 
     nested = run.recipe()
     if data is not None:
         own = nested["data"]
-        keys = ("keep", "num_workers", "cache", "scaled_decoding")
+        keys = ("side", "scaled_decoding", "keep", "num_workers", "cache")
         kept = {key: own[key] for key in keys if key in own}
         # Other data are not trained on: everything that can be measured is.
         nested["data"] = {**kept, "name": data, "min_images": 1, "shared_classes": True}

@@ -93,11 +93,11 @@ class Evaluator:
         self, pipeline: Pipeline, crop: CentreCrop, settings: Evaluate, processes: Processes
     ) -> None:
         self.pipeline, self.settings, self.processes = pipeline, settings, processes
-        self.table, self._crop = pipeline.table, crop
+        self.table, self.crop = pipeline.table, crop
 
     def on(self, pipeline: Pipeline) -> "Evaluator":
         """Return the evaluator of another pipeline."""
-        return Evaluator(pipeline, self._crop, self.settings, self.processes)
+        return Evaluator(pipeline, self.crop, self.settings, self.processes)
 
     @torch.no_grad()
     def embed(
@@ -129,7 +129,7 @@ class Evaluator:
         size = self.settings.batch_size
         parts = []
         try:
-            for batch in self.pipeline.evaluation(self._crop, rows=mine, batch_size=size):
+            for batch in self.pipeline.evaluation(self.crop, rows=mine, batch_size=size):
                 watch()
                 with precision():
                     parts.append(model(batch.images))
@@ -152,17 +152,14 @@ class Evaluator:
             queries, gallery = part.rows("query"), part.rows("gallery")
         return Embedded(part, vectors, queries, gallery, self.settings.recall_at)
 
-    def evaluate(self, model: nn.Module, split: str, **options: Any) -> Retrieval:
-        """Evaluate retrieval on a split, query by query; ``options`` are those of `embed`."""
-        return self.evaluate_prefixes(model, split, (), **options)[0]
-
     def evaluate_prefixes(
         self, model: nn.Module, split: str, dimensions: Sequence[int], **options: Any
     ) -> tuple[Retrieval, dict[str, dict[str, float | int]], Embedded]:
-        """Evaluate the whole embedding as `evaluate` does, and the metrics of its prefixes.
+        """Evaluate retrieval on a split, query by query, and the metrics of prefixes.
 
         ``dimensions`` are the sizes of prefixes, the whole among them; empty for none. The metrics
-        are by size, as text: they are written to JSON. The embeddings come with them.
+        are by size, as text: they are written to JSON. The embeddings come with them. ``options``
+        are those of `embed`.
         """
         embedded = self.embed_part(model, split, **options)
         how = {"clustering": self.settings.clustering, "group": self.processes.group}

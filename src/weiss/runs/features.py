@@ -72,12 +72,6 @@ class View:
         return (batch.images for batch in shown)
 
 
-def centre_view(recipe: Recipe, model: Embedder) -> View:
-    """Return how an evaluation shows images to a network."""
-    sizes = image_sizes(recipe, model.input)
-    return View(CentreCrop(sizes.evaluate, sizes.resize))
-
-
 def random_views(recipe: Recipe, model: Embedder) -> list[View]:
     """Return the random views that a recipe asks for; they do not depend on its seed."""
     augment, size = recipe.augment, image_sizes(recipe, model.input).train
@@ -171,7 +165,7 @@ def experiment_on_features(
         with Bar(len(every) + len(views) * len(train), "features", unit="images") as bar:
             advance = (lambda worth: None) if quiet else bar.advance
             work = _Work(experiment, model, watch, advance)
-            vectors, count = work.features(centre_view(recipe, model), every)
+            vectors, count = work.features(View(experiment.evaluator.crop), every)
             shown = []
             for view in views:
                 found, more = work.features(view, train)

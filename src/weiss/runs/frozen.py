@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from weiss._base.devices import is_cpu
-from weiss.backbones.by_name import SCRATCH
 from weiss.backbones.embedder import NO_HEAD
 from weiss.backbones.trained_part import FROZEN
 from weiss.runs.recipe import Recipe
@@ -45,7 +44,7 @@ def frozen_settings(
         ValueError: the network starts from random weights, whose features say little.
     """
     recipe = _described(source, given)
-    if not _is_pretrained(recipe):
+    if not recipe.backbone.is_pretrained:
         raise ValueError(
             "--frozen and --unfreeze must have pretrained weights to start from; the network "
             f"{recipe.backbone.name!r} starts from random ones. Set backbone.weights, or leave the "
@@ -77,7 +76,7 @@ def is_frozen_by_default(source: str | None, given: Mapping[str, Any]) -> bool:
     if source is None or not is_own_images(source):
         return False
     recipe = _described(source, given)
-    return _is_pretrained(recipe) and is_cpu(recipe.train.device)
+    return recipe.backbone.is_pretrained and is_cpu(recipe.train.device)
 
 
 def _described(source: str | None, given: Mapping[str, Any]) -> Recipe:
@@ -89,7 +88,3 @@ def _described(source: str | None, given: Mapping[str, Any]) -> Recipe:
     described = {key: value for key, value in given.items() if key.startswith(sections)}
     described.pop("backbone.head", None)
     return recipe_from(source, described)
-
-
-def _is_pretrained(recipe: Recipe) -> bool:
-    return recipe.backbone.weights not in (None, SCRATCH)

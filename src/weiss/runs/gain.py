@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from weiss._base.arrays import Array
-from weiss.backbones.by_name import SCRATCH
 from weiss.evaluation.metrics import TITLES
 from weiss.evaluation.retrieval import Retrieval
 from weiss.evaluation.statistics import group_interval
@@ -24,7 +23,7 @@ FEW_CLASSES = 5
 
 def start_word(recipe: Recipe) -> str:
     """Return what a network is before training: ``"pretrained"``, or ``"untrained"`` if random."""
-    return "untrained" if recipe.backbone.weights in (None, SCRATCH) else "pretrained"
+    return "pretrained" if recipe.backbone.is_pretrained else "untrained"
 
 
 def by_class(found: Retrieval) -> dict[str, list[Any]]:
@@ -106,7 +105,7 @@ def what_to_try(result: Mapping[str, Any], recipe: Recipe) -> str:
     if (result.get("gain") or {}).get("mean", 0.0) >= 0:
         return ""
     backbone, lr = recipe.backbone, recipe.optim.lr
-    if start_word(recipe) == "untrained":
+    if not backbone.is_pretrained:
         return (
             f"Try another learning rate (--set optim.lr={lr / 10:g} or {lr * 10:g}), more epochs, "
             "another loss, or a pretrained network."

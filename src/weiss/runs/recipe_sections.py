@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from weiss._base import checks
-from weiss.backbones.by_name import BACKBONES, TIMM
+from weiss.backbones.by_name import BACKBONES, SCRATCH, TIMM
 from weiss.backbones.embedder import EMBEDDING_SIZE, FREEZING, HEADS, LINEAR, NO_HEAD
 from weiss.backbones.pooling import POOLINGS
 from weiss.backbones.trained_part import ALL, NAMED, PARTS
@@ -195,6 +195,11 @@ class Backbone(_WithArguments):
     )
     lora_rank: Count = entry(8, "lora: rank of the adapters")
     lora_alpha: Positive = entry(16.0, "lora: adapters are multiplied by alpha / rank")
+
+    @property
+    def is_pretrained(self) -> bool:
+        """Whether the network starts from weights, and not from random numbers."""
+        return self.weights not in (None, SCRATCH)
 
     @model_validator(mode="before")
     @classmethod

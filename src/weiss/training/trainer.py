@@ -219,7 +219,9 @@ class Training:
         self._add_time()
         seconds = self.at.epoch_seconds
         try:
-            found = experiment.evaluator.evaluate(network, split, watch=self._watch, **options)
+            found, _, _ = experiment.evaluator.evaluate_prefixes(
+                network, split, (), watch=self._watch, **options
+            )
         except (NotFiniteError, ValueError) as error:
             # It may train all the same: a head can give a direction to features of length 0.
             warnings.warn(f"the network before training has no score: {error}", stacklevel=2)
