@@ -161,6 +161,8 @@ def _more(folder):
         (["index", "pictures", "--out", "index"], "must not hold an index yet; it does"),
         (["index", "pictures", "--out", "pictures/new"], "new would lie in IMAGES, pictures"),
         (["index", "run", "pictures", "--out", "new", *PRETRAINED], "--backbone must be left out"),
+        (["index", "pictures", "--out", "new", "--pooling", "mean"], "--pooling must be one of"),
+        (["index", "pictures", "--out", "new", "--split", "x", *PRETRAINED], "be all for pictures"),
     ],
 )
 def test_a_pretrained_network_without_data_or_beside_a_run_is_refused(
@@ -169,6 +171,27 @@ def test_a_pretrained_network_without_data_or_beside_a_run_is_refused(
     monkeypatch.chdir(made)
     assert message in refused(*words)
     assert not (made / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["index", "empty", "--out", "new"], "empty must hold images (.jpg"),
+        (["embed", "empty", "--out", "new"], "empty must hold images (.jpg"),
+        (["evaluate", "empty"], "empty must hold images (.jpg"),
+        (["index", "pictures", "--out", "new", "--batch-size", "0"], "--batch-size must be at"),
+        (["index", "pictures", "--out", "new", "--kind", "tree"], "--kind must be one of"),
+        (["index", "pictures", "--out", "new", "--store", "redis"], "--store must be faiss or"),
+        (["index", "pictures", "--out", "new", "--threshold", "4"], "--threshold must be a cosine"),
+        (["index", "pictures", "--out", "new", "--device", "tpu"], "device must be one of"),
+        (["index", "pictures", "--out", "new", "--false-match-rate", "2"], "--false-match-rate"),
+    ],
+)
+def test_what_is_wrong_is_said_before_weights_are_downloaded(made, tmp_path, words, message):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "pictures").symlink_to(made / "pictures")
+    # No backbone is named: its weights would be fetched.
+    assert message in refused(*words, cwd=tmp_path)
 
 
 @pytest.mark.parametrize(

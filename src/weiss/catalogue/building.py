@@ -23,6 +23,7 @@ import numpy as np
 from weiss._base.arrays import Array
 from weiss._base.checks import count as a_count
 from weiss._base.checks import some, suggestion
+from weiss._base.devices import refuse_absent_device
 from weiss._base.files import replacing
 from weiss._base.progress import Bar
 from weiss.catalogue.calibration import index_threshold
@@ -131,15 +132,7 @@ def build_index(
     """
     index = IndexFolder(folder)
     _refuse_folder(index, run, data, replace_old)
-    address = store_at(store).checked_address(store, index.folder, kind)
-    check_batch_size(batch_size)
-    if not 0 < false_match_rate < 1:
-        raise ValueError(f"--false-match-rate must lie between 0 and 1; got {false_match_rate}.")
-    if threshold is not None and not -1 <= threshold <= 1:
-        raise ValueError(
-            f"--threshold must be a cosine, between -1 and 1; got {threshold}. Leave it out to "
-            "measure one."
-        )
+    address = checked_options(index, store, kind, batch_size, false_match_rate, threshold, device)
     source = Run(run, trust=trust)
     network = network_of_run(source, device)
     refuse_facts(network.manifest_facts("model-00000000"), dict(network.facts["scores"]))
@@ -486,6 +479,29 @@ def _refuse_folder(
     if not isinstance(data, Table) and str(data) not in DATASETS and not is_address(data):
         named["IMAGES"] = Path(data)
     refuse_folder(index, named, replace_old)
+
+
+def checked_options(
+    index: IndexFolder,
+    store: str,
+    kind: str,
+    batch_size: int | None,
+    false_match_rate: float,
+    threshold: float | None,
+    device: str,
+) -> str:
+    """Return the address of the store; refuse what `build_index` cannot use, before a network."""
+    address = store_at(store).checked_address(store, index.folder, kind)
+    check_batch_size(batch_size)
+    if not 0 < false_match_rate < 1:
+        raise ValueError(f"--false-match-rate must lie between 0 and 1; got {false_match_rate}.")
+    if threshold is not None and not -1 <= threshold <= 1:
+        raise ValueError(
+            f"--threshold must be a cosine, between -1 and 1; got {threshold}. Leave it out to "
+            "measure one."
+        )
+    refuse_absent_device(device, "device")
+    return address
 
 
 def refuse_folder(index: IndexFolder, named: Mapping[str, Path], replace_old: bool) -> None:

@@ -238,26 +238,34 @@ def _index_alone(
     import tempfile
 
     from weiss.catalogue import build_index
-    from weiss.catalogue.building import refuse_folder
+    from weiss.catalogue.building import checked_options, refuse_folder
     from weiss.catalogue.index_folder import IndexFolder
     from weiss.data.object_storage import is_address
     from weiss.runs import pretrained_run
 
+    # Weights may have to be downloaded: whatever is wrong is said before.
     refuse_absent_data("IMAGES", images)
     named = {} if is_address(images) else {"IMAGES": Path(images)}
     refuse_folder(IndexFolder(out), named, making["replace_old"])
+    options = ("store", "kind", "batch_size", "false_match_rate", "threshold", "device")
+    checked_options(IndexFolder(out), *(making[name] for name in options))
     with tempfile.TemporaryDirectory(prefix="weiss-") as folder:
         run = pretrained_run(Path(folder) / "run", *network)
         build_index(run.folder, images, out, **making)
 
 
 def refuse_absent_data(name: str, given: str) -> None:
-    """Refuse data that are neither there nor a data set, before weights are downloaded for them."""
+    """Refuse data that are not there or hold no image, before weights are downloaded for them."""
     from weiss._base.checks import suggestion
+    from weiss.catalogue.collection import refuse_no_images
     from weiss.data import DATASETS
     from weiss.data.object_storage import is_address
 
-    if given in DATASETS or is_address(given) or Path(given).exists():
+    if given in DATASETS or is_address(given):
+        return
+    if Path(given).is_dir():
+        refuse_no_images(Path(given))
+    if Path(given).exists():
         return
     beside = sorted(str(path) for path in Path(given).parent.glob("*"))
     raise ValueError(
