@@ -179,6 +179,8 @@ def test_a_pretrained_network_without_data_or_beside_a_run_is_refused(
         (["index", "empty", "--out", "new"], "empty must hold images (.jpg"),
         (["embed", "empty", "--out", "new"], "empty must hold images (.jpg"),
         (["evaluate", "empty"], "empty must hold images (.jpg"),
+        (["evaluate", "cars"], "To read your own folder of this name: cars/"),
+        (["index", "cub", "--out", "new"], "root must be the folder of cub; it was not given"),
         (["index", "pictures", "--out", "new", "--batch-size", "0"], "--batch-size must be at"),
         (["index", "pictures", "--out", "new", "--kind", "tree"], "--kind must be one of"),
         (["index", "pictures", "--out", "new", "--store", "redis"], "--store must be faiss or"),
@@ -189,6 +191,7 @@ def test_a_pretrained_network_without_data_or_beside_a_run_is_refused(
 )
 def test_what_is_wrong_is_said_before_weights_are_downloaded(made, tmp_path, words, message):
     (tmp_path / "empty").mkdir()
+    (tmp_path / "cars").mkdir()
     (tmp_path / "pictures").symlink_to(made / "pictures")
     # No backbone is named: its weights would be fetched.
     assert message in refused(*words, cwd=tmp_path)

@@ -244,7 +244,7 @@ def _index_alone(
     from weiss.runs import pretrained_run
 
     # Weights may have to be downloaded: whatever is wrong is said before.
-    refuse_absent_data("IMAGES", images)
+    refuse_absent_data("IMAGES", images, making["root"])
     named = {} if is_address(images) else {"IMAGES": Path(images)}
     refuse_folder(IndexFolder(out), named, making["replace_old"])
     options = ("store", "kind", "batch_size", "false_match_rate", "threshold", "device")
@@ -254,13 +254,15 @@ def _index_alone(
         build_index(run.folder, images, out, **making)
 
 
-def refuse_absent_data(name: str, given: str) -> None:
+def refuse_absent_data(name: str, given: str, root: str | Path | None) -> None:
     """Refuse data that are not there or hold no image, before weights are downloaded for them."""
     from weiss._base.checks import suggestion
     from weiss.catalogue.collection import refuse_no_images
-    from weiss.data import DATASETS
+    from weiss.data import DATASETS, OFFICIAL, open_table
     from weiss.data.object_storage import is_address
 
+    if given in OFFICIAL and root is None:
+        open_table(given)  # which says what is missing
     if given in DATASETS or is_address(given):
         return
     if Path(given).is_dir():
