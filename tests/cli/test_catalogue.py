@@ -11,6 +11,8 @@ from glyph_catalogue import glyph_catalogue, with_other_weights, write_glyphs
 from tiny import begin
 from typed import refused, said
 
+from weiss.cli.classify import print_class_report
+
 
 @pytest.fixture(autouse=True, scope="module")
 def always_one_thread(one_thread):
@@ -119,6 +121,25 @@ def test_an_index_is_made_added_to_and_removed_from(made, tmp_path):
     out = said("index", "--remove", f"class:{name}", "--remove", "0", "--out", index)
     assert "5 images removed; now 13" in out
     assert "files are as they were written" in said("index", "--check", "--out", index)
+
+
+def test_one_class_is_said_not_to_be_measured(made, tmp_path):
+    one = write_glyphs(tmp_path / "one", num_classes=1, per_class=4)
+    assert "one: 4 images of 1 class, " in said("index", made / "run", one, "--out", tmp_path / "i")
+    said_of_it = said("classify", tmp_path / "i")
+    assert "Nothing can be measured: there is no other class" in said_of_it
+    assert "100 %" not in said_of_it
+
+
+def test_confusions_that_are_not_printed_are_counted(capsys):
+    pairs = [{"class": f"c{n}", "taken_for": "d", "count": 2} for n in range(12)]
+    found = {"doubtful": [], "measured": 99, "accuracy": 1.0, "accuracy_interval": None}
+    more = {"classes": 13, "trained_on": [], "level": None, "confusions": pairs}
+    print_class_report({**found, **more})
+    printed = capsys.readouterr().out
+    assert "2 of c9 are nearer to d" in printed
+    assert "c10" not in printed
+    assert "and 4 more items: --json lists the classes" in printed
 
 
 PRETRAINED = ("--backbone", "small", "--weights", "scratch")

@@ -198,7 +198,7 @@ def build_index(
         )
         clear_workspace(index.building)
         sweep(index, *([] if old is None else [old.store["address"]]))
-    classes = f" of {num_classes:,} classes" if num_classes else ", without classes"
+    classes = f" of {_of_classes(num_classes)}" if num_classes else ", without classes"
     made = (
         f"{name}: {segment.count:,} images{classes}, {network.embedding_size} dimensions, {speed}"
     )
@@ -276,7 +276,7 @@ def add_items(
         clear_workspace(index.building)
     lines = [
         f"{manifest.name}: {segment.count:,} images added, {speed}; now "
-        f"{changed.num_items:,} of {num_classes:,} classes",
+        f"{changed.num_items:,} of {_of_classes(num_classes)}",
         *collection.remarks,
         *filter(None, [other_kinds]),
         *details,
@@ -767,10 +767,14 @@ def _report(change: Change, index: IndexFolder, quiet: bool) -> Change:
     return change
 
 
+def _of_classes(number: int) -> str:
+    return "1 class" if number == 1 else f"{number:,} classes"
+
+
 def _index_card(manifest: Manifest, num_classes: int, num_skipped: int) -> str:
     """Return the card of an index, in Markdown."""
     model, shape = manifest.model, manifest.model["preprocessing"]
-    classes = f" of {num_classes:,} classes" if num_classes else ", without classes"
+    classes = f" of {_of_classes(num_classes)}" if num_classes else ", without classes"
     files = "file" if num_skipped == 1 else "files"
     skipped = f"- {num_skipped:,} {files} could not be read: `{SKIPPED}`.\n" if num_skipped else ""
     threshold = f"There is no threshold: {manifest.threshold_why}."
