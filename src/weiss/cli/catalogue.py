@@ -78,10 +78,10 @@ IndexFolderArgument = Annotated[Path, typer.Argument(metavar="INDEX", help="An i
 def index(
     context: typer.Context,
     run: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="A run folder, whose network embeds.")
+        str | None, typer.Argument(metavar="RUN", help="A run folder, whose network embeds.")
     ] = None,
     images: Annotated[
-        str | None, typer.Argument(metavar="[IMAGES]", help="What to index; see above.")
+        str | None, typer.Argument(metavar="IMAGES", help="What to index; see above.")
     ] = None,
     backbone: NetworkName = None,
     weights: NetworkWeights = None,
@@ -290,7 +290,7 @@ def _refuse_unused(context: typer.Context, action: str) -> None:
 def search(
     index: IndexFolderArgument,
     images: Annotated[
-        list[Path], typer.Argument(metavar="IMAGE...", help="Pictures to look for, one or more.")
+        list[Path], typer.Argument(metavar="IMAGE", help="Pictures to look for, one or more.")
     ],
     k: Annotated[int, typer.Option("-k", help="How many items to find.")] = 10,
     where: Annotated[

@@ -22,7 +22,7 @@ def classify(
     index: IndexFolderArgument,
     images: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[IMAGE...]", help="Pictures whose class is wanted."),
+        typer.Argument(metavar="IMAGE", help="Pictures whose class is wanted."),
     ] = None,
     k: Annotated[int, typer.Option("-k", help="How many classes to name.")] = 3,
     as_json: Json = False,

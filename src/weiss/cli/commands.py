@@ -59,6 +59,14 @@ class Grouped(TyperGroup):
         shown = [name for names in PANELS.values() for name in names]
         return [*shown, *(name for name in self.commands if name not in shown)]
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; of a value of the wrong type say what it was."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            printing.say_what_was_given(error)
+            raise
+
 
 app = typer.Typer(
     name="weiss",
@@ -123,7 +131,7 @@ def train(
     recipe: Annotated[
         str | None,
         typer.Argument(
-            metavar="[RECIPE]",
+            metavar="RECIPE",
             autocompletion=completion.recipes,
             help="A recipe, a data set, or a folder; see above.",
         ),
