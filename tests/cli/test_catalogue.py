@@ -9,7 +9,7 @@ import urllib.request
 import pytest
 from glyph_catalogue import glyph_catalogue, with_other_weights, write_glyphs
 from tiny import begin
-from typed import refused, said
+from typed import refused, said, weiss
 
 from weiss.cli.classify import print_class_report
 
@@ -128,6 +128,9 @@ def test_one_class_is_said_not_to_be_measured(made, tmp_path):
     assert "one: 4 images of 1 class, " in said("index", made / "run", one, "--out", tmp_path / "i")
     said_of_it = said("classify", tmp_path / "i")
     assert "Nothing can be measured: there is no other class" in said_of_it
+    done = weiss("evaluate", one, *PRETRAINED)
+    assert "Note: the queries are of one class" in done.stderr
+    assert "Note: the queries" not in weiss("evaluate", made / "pictures", *PRETRAINED).stderr
     assert "100 %" not in said_of_it
 
 
@@ -254,7 +257,8 @@ def test_an_index_that_cannot_be_is_refused_in_words(made, monkeypatch, words, m
         (["index", "nowhere.png"], "nowhere.png: cannot be opened (No such file or directory)"),
         (["index", "run/recipe.toml"], "recipe.toml: is no image that Pillow can read"),
         (["indx", "pictures/U+0041/0.png"], "Did you mean 'index'?"),
-        (["run", "pictures/U+0041/0.png"], "INDEX must be the folder of an index"),
+        (["run", "pictures/U+0041/0.png"], "weiss index [RUN] IMAGES --out run.index"),
+        (["none", "pictures/U+0041/0.png"], "weiss index [RUN] IMAGES --out none"),
         (["index", "pictures/U+0041/0.png", "-k", "0"], "-k must be at least 1; got 0"),
         (["index", "pictures/U+0041/0.png", "--html", "run"], "--html must name a file"),
         (["index", "pictures/U+0041/0.png", "--onnx", "x.onnx"], "there is no x.onnx"),

@@ -412,6 +412,11 @@ def evaluate(
         return
     print(f"{found.summary()['queries']:,} queries of {data or 'the data of the run'}{by}")
     printing.print_metrics(found)
+    if len(found.per_class()) == 1:
+        printing.print_note(
+            "the queries are of one class. Where the items searched are too, every network scores "
+            "100 %: add classes to measure this one."
+        )
 
 
 def main() -> None:
