@@ -155,6 +155,7 @@ def test_a_gallery_page_needs_nothing_else(catalogue, glyph_folder, tmp_path):
     assert page.count("data:image/png;base64,") == 5
     assert "&lt;b&gt;0.png" in page
     assert "<b>0.png" not in page
+    assert "U+0041/<wbr>0.<wbr>png" in page  # a long name breaks there, not within a word
     assert "http://" not in page
     assert "<script" not in page
     assert "prefers-color-scheme: dark" in page

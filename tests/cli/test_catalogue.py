@@ -9,7 +9,9 @@ import urllib.request
 import pytest
 from glyph_catalogue import glyph_catalogue, with_other_weights, write_glyphs
 from tiny import begin
-from typed import refused, said
+from typed import refused, said, weiss
+
+from weiss.cli.classify import print_class_report
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -121,6 +123,28 @@ def test_an_index_is_made_added_to_and_removed_from(made, tmp_path):
     assert "files are as they were written" in said("index", "--check", "--out", index)
 
 
+def test_one_class_is_said_not_to_be_measured(made, tmp_path):
+    one = write_glyphs(tmp_path / "one", num_classes=1, per_class=4)
+    assert "one: 4 images of 1 class, " in said("index", made / "run", one, "--out", tmp_path / "i")
+    said_of_it = said("classify", tmp_path / "i")
+    assert "Nothing can be measured: there is no other class" in said_of_it
+    done = weiss("evaluate", one, *PRETRAINED)
+    assert "Note: the queries are of one class" in done.stderr
+    assert "Note: the queries" not in weiss("evaluate", made / "pictures", *PRETRAINED).stderr
+    assert "100 %" not in said_of_it
+
+
+def test_confusions_that_are_not_printed_are_counted(capsys):
+    pairs = [{"class": f"c{n}", "taken_for": "d", "count": 2} for n in range(12)]
+    found = {"doubtful": [], "measured": 99, "accuracy": 1.0, "accuracy_interval": None}
+    more = {"classes": 13, "trained_on": [], "level": None, "confusions": pairs}
+    print_class_report({**found, **more})
+    printed = capsys.readouterr().out
+    assert "2 of c9 are nearer to d" in printed
+    assert "c10" not in printed
+    assert "and 4 more items: --json lists the classes" in printed
+
+
 PRETRAINED = ("--backbone", "small", "--weights", "scratch")
 
 
@@ -161,6 +185,8 @@ def _more(folder):
         (["index", "pictures", "--out", "index"], "must not hold an index yet; it does"),
         (["index", "pictures", "--out", "pictures/new"], "new would lie in IMAGES, pictures"),
         (["index", "run", "pictures", "--out", "new", *PRETRAINED], "--backbone must be left out"),
+        (["index", "pictures", "--out", "new", "--pooling", "mean"], "--pooling must be one of"),
+        (["index", "pictures", "--out", "new", "--split", "x", *PRETRAINED], "be all for pictures"),
     ],
 )
 def test_a_pretrained_network_without_data_or_beside_a_run_is_refused(
@@ -169,6 +195,30 @@ def test_a_pretrained_network_without_data_or_beside_a_run_is_refused(
     monkeypatch.chdir(made)
     assert message in refused(*words)
     assert not (made / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["index", "empty", "--out", "new"], "empty must hold images (.jpg"),
+        (["embed", "empty", "--out", "new"], "empty must hold images (.jpg"),
+        (["evaluate", "empty"], "empty must hold images (.jpg"),
+        (["evaluate", "cars"], "To read your own folder of this name: cars/"),
+        (["index", "cub", "--out", "new"], "root must be the folder of cub; it was not given"),
+        (["index", "pictures", "--out", "new", "--batch-size", "0"], "--batch-size must be at"),
+        (["index", "pictures", "--out", "new", "--kind", "tree"], "--kind must be one of"),
+        (["index", "pictures", "--out", "new", "--store", "redis"], "--store must be faiss or"),
+        (["index", "pictures", "--out", "new", "--threshold", "4"], "--threshold must be a cosine"),
+        (["index", "pictures", "--out", "new", "--device", "tpu"], "device must be one of"),
+        (["index", "pictures", "--out", "new", "--false-match-rate", "2"], "--false-match-rate"),
+    ],
+)
+def test_what_is_wrong_is_said_before_weights_are_downloaded(made, tmp_path, words, message):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "cars").mkdir()
+    (tmp_path / "pictures").symlink_to(made / "pictures")
+    # No backbone is named: its weights would be fetched.
+    assert message in refused(*words, cwd=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +257,8 @@ def test_an_index_that_cannot_be_is_refused_in_words(made, monkeypatch, words, m
         (["index", "nowhere.png"], "nowhere.png: cannot be opened (No such file or directory)"),
         (["index", "run/recipe.toml"], "recipe.toml: is no image that Pillow can read"),
         (["indx", "pictures/U+0041/0.png"], "Did you mean 'index'?"),
-        (["run", "pictures/U+0041/0.png"], "INDEX must be the folder of an index"),
+        (["run", "pictures/U+0041/0.png"], "weiss index [RUN] IMAGES --out run.index"),
+        (["none", "pictures/U+0041/0.png"], "weiss index [RUN] IMAGES --out none"),
         (["index", "pictures/U+0041/0.png", "-k", "0"], "-k must be at least 1; got 0"),
         (["index", "pictures/U+0041/0.png", "--html", "run"], "--html must name a file"),
         (["index", "pictures/U+0041/0.png", "--onnx", "x.onnx"], "there is no x.onnx"),

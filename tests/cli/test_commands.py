@@ -188,6 +188,8 @@ WRONG = {
     "part": (("data", "show", "glyphs", "--out", "x.png", "--part", "tets"), "Did you mean 'test'"),
     "suffix": (("data", "show", "glyphs", "--out", "x.txt"), "--out must name a .png file"),
     "folder root": (("data", "check", ".", "--root", "x"), "root must be left out for a folder"),
+    "number": (("train", "--epochs", "many"), "'many'"),
+    "fraction": (("train", "--lr", "small"), "'small'"),
     "zero": (("data", "show", "glyphs", "--out", "x.png", "--each", "0"), "each must be at least"),
 }
 
@@ -200,3 +202,10 @@ def test_a_mistyped_folder_is_suggested(photos):
 def test_a_wrong_command_gets_one_message_and_no_traceback(kind, tmp_path):
     arguments, message = WRONG[kind]
     assert message in refused(*arguments, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("command", ["train", "index", "search", "classify", "report", "study"])
+def test_the_usage_of_a_command_brackets_an_argument_once(command):
+    usage = said(command, "--help").partition("[OPTIONS]")[2].splitlines()[0]
+    assert "[[" not in usage
+    assert usage.count("...") <= 1

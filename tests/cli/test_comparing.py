@@ -56,7 +56,7 @@ def test_a_dry_run_says_how_much_is_left_and_does_nothing(bench, stripes, tmp_pa
     words = ("bench", "traditional", stripes, "--losses", "mf_cwms,proxy_anchor", "--dry-run")
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
     told = said(*tiny(*words, "--seeds", 3, "--out", out))
-    assert "6 trainings and 3 other units. 4 trainings are finished." in told
+    assert "6 trainings and 3 units without training. 4 trainings are finished." in told
     assert "The others take about" in told
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
     told = said(*tiny(*words, "--out", tmp_path / "new"))

@@ -97,6 +97,13 @@ def test_a_run_among_the_photos_is_refused(photos):
     assert not (photos / "run").exists()
 
 
+def test_a_recipe_with_the_name_of_a_folder_is_told_apart_from_it(photos):
+    note = "photos is read as the recipe of this name, and trains what that says"
+    options = ("--out", "photos/run")  # which is refused, so that nothing trains
+    assert note in refused("train", "photos", *options, cwd=photos.parent)
+    assert note not in refused("train", "photos/", *options, cwd=photos.parent)
+
+
 def test_warm_up_in_all_epochs_is_noted(trained):
     text, _ = trained("--full", "--set", "train.epochs=1", "--set", "train.warmup_epochs=1")
     assert "only the head and the class vectors train" in text

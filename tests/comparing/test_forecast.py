@@ -3,6 +3,7 @@
 import pytest
 
 from weiss.comparing import STUDIES, carry_out, forecast, make_study, reality_check, traditional
+from weiss.comparing.forecast import Forecast
 from weiss.runs import Run
 
 
@@ -54,9 +55,15 @@ def test_the_time_left_is_that_of_the_finished_trainings_shared_by_the_workers(r
 def test_before_the_first_training_no_time_is_told_and_nothing_is_written(recipe, tmp_path):
     found = forecast(traditional(recipe, ["mf_cwms"], seeds=3), tmp_path / "new")
     assert found.seconds_left is None
-    assert "3 trainings and 3 other units. 0 trainings are finished." in found.in_words()
+    assert "3 trainings and 3 units without training. 0 trainings are finished." in found.in_words()
     assert "after the first" in found.in_words()
     assert not (tmp_path / "new").exists()
+
+
+def test_one_is_not_many():
+    one = Forecast(num_trainings=3, num_others=1, num_finished=1, seconds=(), workers=1)
+    told = "3 trainings and 1 unit without training. 1 training is finished."
+    assert one.in_words().startswith(told)
 
 
 def test_another_comparison_in_the_folder_is_refused(recipe, begun):

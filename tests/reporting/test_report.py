@@ -127,6 +127,20 @@ def test_the_lead_says_who_is_best_by_how_much_and_whether_that_is_chance(made):
     assert "some tests have 3 pairs" in found.page
 
 
+def test_curves_of_a_run_show_what_it_began_with(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figures, "averaged_curves", lambda *_, levels: drawn.append(levels))
+    for number, before in enumerate((0.3, 0.4)):
+        run = write_run(tmp_path / f"run{number}")
+        began = {"start": "pretrained", "before": {"map_at_r": before}}
+        run.write_result({**run.result(), **began})
+    runs = [tmp_path / "run0", tmp_path / "run1"]
+    for folders, expected in ((runs[:1], {"pretrained": 30}), (runs, {"pretrained, highest": 40})):
+        caption = caption_of(report(folders, tmp_path), "curves", tmp_path)
+        assert caption.endswith("Dashed: before training.")
+        assert drawn.pop() == pytest.approx(expected)
+
+
 def test_what_chance_may_explain_is_not_called_significant(tmp_path):
     found = told(tmp_path, seeds=5)
     assert "is significant after Holm's correction (p = 0.031, 5 pairs)" in found.page

@@ -120,7 +120,7 @@ def test_the_model_the_limits_and_good_health_are_told(site, catalogue):
 @pytest.mark.parametrize(
     ("path", "status", "detail"),
     [
-        ("/items/999999", 404, "id must be that of an item"),
+        ("/items/999999", 404, "this item was removed, or never there. Choose another one"),
         ("/items/999999/thumbnail", 404, "id must be that of an item"),
         ("/items/999999/neighbours", 404, "id must be that of an item"),
         ("/items/+1", 422, "id must be an integer from 0; got '+1'"),

@@ -163,6 +163,8 @@ def test_what_cannot_be_embedded_is_refused_with_a_remedy(stripes, fitted, blobs
         ValueError, match="train.epochs must have one value; got 2 .* 3 by settings"
     ):
         EmbeddingEstimator(epochs=2, settings={"train.epochs": 3}).fit(*blobs)
+    with pytest.raises(TypeError, match="settings must be a dictionary .* got .'loss.delta=1'."):
+        EmbeddingEstimator(settings=["loss.delta=1"]).fit(*blobs)
     features = EmbeddingEstimator(**QUICK).fit(*blobs)
     with pytest.raises(ValueError, match="must be a matrix of features"):
         features.transform(paths)

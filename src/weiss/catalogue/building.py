@@ -23,6 +23,7 @@ import numpy as np
 from weiss._base.arrays import Array
 from weiss._base.checks import count as a_count
 from weiss._base.checks import some, suggestion
+from weiss._base.devices import refuse_absent_device
 from weiss._base.files import replacing
 from weiss._base.progress import Bar
 from weiss.catalogue.calibration import index_threshold
@@ -131,15 +132,7 @@ def build_index(
     """
     index = IndexFolder(folder)
     _refuse_folder(index, run, data, replace_old)
-    address = store_at(store).checked_address(store, index.folder, kind)
-    check_batch_size(batch_size)
-    if not 0 < false_match_rate < 1:
-        raise ValueError(f"--false-match-rate must lie between 0 and 1; got {false_match_rate}.")
-    if threshold is not None and not -1 <= threshold <= 1:
-        raise ValueError(
-            f"--threshold must be a cosine, between -1 and 1; got {threshold}. Leave it out to "
-            "measure one."
-        )
+    address = checked_options(index, store, kind, batch_size, false_match_rate, threshold, device)
     source = Run(run, trust=trust)
     network = network_of_run(source, device)
     refuse_facts(network.manifest_facts("model-00000000"), dict(network.facts["scores"]))
@@ -205,7 +198,7 @@ def build_index(
         )
         clear_workspace(index.building)
         sweep(index, *([] if old is None else [old.store["address"]]))
-    classes = f" of {num_classes:,} classes" if num_classes else ", without classes"
+    classes = f" of {_of_classes(num_classes)}" if num_classes else ", without classes"
     made = (
         f"{name}: {segment.count:,} images{classes}, {network.embedding_size} dimensions, {speed}"
     )
@@ -283,7 +276,7 @@ def add_items(
         clear_workspace(index.building)
     lines = [
         f"{manifest.name}: {segment.count:,} images added, {speed}; now "
-        f"{changed.num_items:,} of {num_classes:,} classes",
+        f"{changed.num_items:,} of {_of_classes(num_classes)}",
         *collection.remarks,
         *filter(None, [other_kinds]),
         *details,
@@ -486,6 +479,29 @@ def _refuse_folder(
     if not isinstance(data, Table) and str(data) not in DATASETS and not is_address(data):
         named["IMAGES"] = Path(data)
     refuse_folder(index, named, replace_old)
+
+
+def checked_options(
+    index: IndexFolder,
+    store: str,
+    kind: str,
+    batch_size: int | None,
+    false_match_rate: float,
+    threshold: float | None,
+    device: str,
+) -> str:
+    """Return the address of the store; refuse what `build_index` cannot use, before a network."""
+    address = store_at(store).checked_address(store, index.folder, kind)
+    check_batch_size(batch_size)
+    if not 0 < false_match_rate < 1:
+        raise ValueError(f"--false-match-rate must lie between 0 and 1; got {false_match_rate}.")
+    if threshold is not None and not -1 <= threshold <= 1:
+        raise ValueError(
+            f"--threshold must be a cosine, between -1 and 1; got {threshold}. Leave it out to "
+            "measure one."
+        )
+    refuse_absent_device(device, "device")
+    return address
 
 
 def refuse_folder(index: IndexFolder, named: Mapping[str, Path], replace_old: bool) -> None:
@@ -751,10 +767,14 @@ def _report(change: Change, index: IndexFolder, quiet: bool) -> Change:
     return change
 
 
+def _of_classes(number: int) -> str:
+    return "1 class" if number == 1 else f"{number:,} classes"
+
+
 def _index_card(manifest: Manifest, num_classes: int, num_skipped: int) -> str:
     """Return the card of an index, in Markdown."""
     model, shape = manifest.model, manifest.model["preprocessing"]
-    classes = f" of {num_classes:,} classes" if num_classes else ", without classes"
+    classes = f" of {_of_classes(num_classes)}" if num_classes else ", without classes"
     files = "file" if num_skipped == 1 else "files"
     skipped = f"- {num_skipped:,} {files} could not be read: `{SKIPPED}`.\n" if num_skipped else ""
     threshold = f"There is no threshold: {manifest.threshold_why}."

@@ -126,7 +126,7 @@ class ClassFields:
         """
         among = self.measured
         if classes is not None:
-            among &= np.isin(self.labels, np.flatnonzero(classes))
+            among = among & np.isin(self.labels, np.flatnonzero(classes))
         return _share(~self.confused[among], self.labels[among])
 
     def impostor_interval(self) -> Interval | None:

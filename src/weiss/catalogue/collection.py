@@ -19,7 +19,7 @@ from weiss.data import DATASETS, Assembly, Table, open_table
 from weiss.data.datasets import LISTS
 from weiss.data.list_columns import Columns, Value, list_columns
 from weiss.data.object_storage import Objects, is_address, local_list, names_below
-from weiss.data.own_data import EMPTY, folder_remarks, images_below, is_image
+from weiss.data.own_data import EMPTY, NoSplitError, folder_remarks, images_below, is_image
 from weiss.data.sources import Files, Vectors
 
 NO_CLASS = ""
@@ -101,11 +101,8 @@ def open_items(
             return found if class_name is None else _of_class(found, class_name)
     path = Path(data)
     is_folder = str(data) not in DATASETS and path.is_dir()
-    if is_folder and next(images_below(path), None) is None:
-        raise ValueError(
-            f"{path} must hold images ({', '.join(images.SUFFIXES)}), there or in subfolders; it "
-            "holds none. Check the path."
-        )
+    if is_folder:
+        refuse_no_images(path)
     if is_folder and any(map(is_image, path.iterdir())):
         if split != "all":
             raise ValueError(
@@ -124,6 +121,15 @@ def open_items(
     remarks += folder_remarks(data, nested=nested) if is_folder else []
     rows = tuple((name, why) for name, why in left_out if why != EMPTY)
     return _named(table.name or path.resolve().name, table, rows, tuple(remarks))
+
+
+def refuse_no_images(folder: Path) -> None:
+    """Refuse a folder without images, there or below."""
+    if next(images_below(folder), None) is None:
+        raise ValueError(
+            f"{folder} must hold images ({', '.join(images.SUFFIXES)}), there or in subfolders; it "
+            "holds none. Check the path."
+        )
 
 
 def is_list(data: str | Path) -> bool:
@@ -293,7 +299,13 @@ def _with_classes(
             nested=nested,
             on_left_out=lambda names, why: left_out.extend((name, why) for name in names),
         )
-    table = open_table(data, root=root, how=how, copy=False)
+    try:
+        table = open_table(data, root=root, how=how, copy=False)
+    except NoSplitError:
+        raise ValueError(
+            f"--split must be all for {printable(Path(data).name)}, which names no parts; got "
+            f"{split!r}. Leave it out. A list names parts in a column 'split'."
+        ) from None
     if split != "all":
         rows = table.rows(split)
         if not len(rows):

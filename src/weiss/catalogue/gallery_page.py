@@ -1,5 +1,6 @@
 """The results of searches as one HTML file, in the style of a report, without scripts."""
 
+import re
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -100,10 +101,10 @@ def _section(
 ) -> str:
     kept, height, width = make_thumbnail(pixels)
     picture = inline(media_type(height), thumbnail_file(kept, height, width))
-    name = _text(name)
     shown = "".join(_hit(catalogue, hit, rank, is_marked) for rank, hit in enumerate(hits, 1))
     return (
-        f'<h2>{name}</h2>\n<div class="asked"><img src="{picture}" alt="the query: {name}">'
+        f'<h2>{_name(name)}</h2>\n<div class="asked"><img src="{picture}" '
+        f'alt="the query: {_text(name)}">'
         f"<p>{_text(says)}.</p></div>\n"
         f'<ol class="hits">\n{shown}</ol>\n'
     )
@@ -111,17 +112,21 @@ def _section(
 
 def _hit(catalogue: Catalogue, hit: Hit, rank: int, is_marked: bool) -> str:
     kind, content = catalogue.thumbnail_type(hit.item.id), catalogue.thumbnail(hit.item.id)
-    classes = _text(", ".join(hit.item.class_names))
-    name = _text(hit.item.name)
+    classes = ", ".join(hit.item.class_names)
     known = (f"{each}: {in_short(value)}" for each, value in hit.item.columns.items())
     columns = "".join(f"<br>{_text(each)}" for each in known)
     look = ' class="small"' if kind == "image/png" else ""
     match, sign = (" match", "✓ ") if hit.is_match and is_marked else ("", "")
     return (
         f'<li class="hit{match}"><img{look} src="{inline(kind, content)}" '
-        f'alt="number {rank}: {classes or name}">{sign}<b>{classes}</b> {hit.similarity:.3f}'
-        f"<br>{name}{columns}</li>\n"
+        f'alt="number {rank}: {_text(classes or hit.item.name)}">{sign}<b>{_name(classes)}</b> '
+        f"{hit.similarity:.3f}<br>{_name(hit.item.name)}{columns}</li>\n"
     )
+
+
+def _name(given: str) -> str:
+    """Return a name that a narrow column breaks behind its signs, not within a word."""
+    return "<wbr>".join(map(_text, re.split(r"(?<=[_/.\-])", given)))
 
 
 def _text(given: str) -> str:

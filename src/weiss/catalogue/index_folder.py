@@ -297,9 +297,12 @@ class IndexFolder:
         hint = suggestion(self.folder.name, beside)
         if not hint and (self.folder / BUILDING).is_dir():
             hint = " One was started there: run the same `weiss index` again."
+        # A folder of photos or a run cannot become one.
+        is_taken = self.folder.is_dir() and any(self.folder.iterdir())
+        out = f"{self.folder}.index" if is_taken else self.folder
         return (
             f"INDEX must be the folder of an index, with {MANIFEST} in it; {self.folder} is "
-            f"not.{hint} Make one: weiss index [RUN] IMAGES --out {self.folder}"
+            f"not.{hint} Make one: weiss index [RUN] IMAGES --out {out}"
         )
 
 

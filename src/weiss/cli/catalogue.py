@@ -78,10 +78,10 @@ IndexFolderArgument = Annotated[Path, typer.Argument(metavar="INDEX", help="An i
 def index(
     context: typer.Context,
     run: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="A run folder, whose network embeds.")
+        str | None, typer.Argument(metavar="RUN", help="A run folder, whose network embeds.")
     ] = None,
     images: Annotated[
-        str | None, typer.Argument(metavar="[IMAGES]", help="What to index; see above.")
+        str | None, typer.Argument(metavar="IMAGES", help="What to index; see above.")
     ] = None,
     backbone: NetworkName = None,
     weights: NetworkWeights = None,
@@ -238,26 +238,36 @@ def _index_alone(
     import tempfile
 
     from weiss.catalogue import build_index
-    from weiss.catalogue.building import refuse_folder
+    from weiss.catalogue.building import checked_options, refuse_folder
     from weiss.catalogue.index_folder import IndexFolder
     from weiss.data.object_storage import is_address
     from weiss.runs import pretrained_run
 
-    refuse_absent_data("IMAGES", images)
+    # Weights may have to be downloaded: whatever is wrong is said before.
+    refuse_absent_data("IMAGES", images, making["root"])
     named = {} if is_address(images) else {"IMAGES": Path(images)}
     refuse_folder(IndexFolder(out), named, making["replace_old"])
+    options = ("store", "kind", "batch_size", "false_match_rate", "threshold", "device")
+    checked_options(IndexFolder(out), *(making[name] for name in options))
     with tempfile.TemporaryDirectory(prefix="weiss-") as folder:
         run = pretrained_run(Path(folder) / "run", *network)
         build_index(run.folder, images, out, **making)
 
 
-def refuse_absent_data(name: str, given: str) -> None:
-    """Refuse data that are neither there nor a data set, before weights are downloaded for them."""
+def refuse_absent_data(name: str, given: str, root: str | Path | None) -> None:
+    """Refuse data that are not there or hold no image, before weights are downloaded for them."""
     from weiss._base.checks import suggestion
-    from weiss.data import DATASETS
+    from weiss.catalogue.collection import refuse_no_images
+    from weiss.data import DATASETS, OFFICIAL, open_table
     from weiss.data.object_storage import is_address
 
-    if given in DATASETS or is_address(given) or Path(given).exists():
+    if given in OFFICIAL and root is None:
+        open_table(given)  # which says what is missing
+    if given in DATASETS or is_address(given):
+        return
+    if Path(given).is_dir():
+        refuse_no_images(Path(given))
+    if Path(given).exists():
         return
     beside = sorted(str(path) for path in Path(given).parent.glob("*"))
     raise ValueError(
@@ -280,7 +290,7 @@ def _refuse_unused(context: typer.Context, action: str) -> None:
 def search(
     index: IndexFolderArgument,
     images: Annotated[
-        list[Path], typer.Argument(metavar="IMAGE...", help="Pictures to look for, one or more.")
+        list[Path], typer.Argument(metavar="IMAGE", help="Pictures to look for, one or more.")
     ],
     k: Annotated[int, typer.Option("-k", help="How many items to find.")] = 10,
     where: Annotated[

@@ -22,7 +22,7 @@ def classify(
     index: IndexFolderArgument,
     images: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[IMAGE...]", help="Pictures whose class is wanted."),
+        typer.Argument(metavar="IMAGE", help="Pictures whose class is wanted."),
     ] = None,
     k: Annotated[int, typer.Option("-k", help="How many classes to name.")] = 3,
     as_json: Json = False,
@@ -156,6 +156,9 @@ def print_class_report(found: dict[str, Any]) -> None:
     if not measured:
         print("Nothing can be measured: no class has a second item.")
         return
+    if found["classes"] < 2:
+        print("Nothing can be measured: there is no other class to be confused with.")
+        return
     print(
         f"{measured - len(doubtful):,} of {measured:,} items lie nearest to their own class, each "
         f"without its own part in it: {_rate(found, 'accuracy')}"
@@ -173,6 +176,8 @@ def print_class_report(found: dict[str, Any]) -> None:
     for each in found["confusions"][:MOST_LINES]:
         lie = "is" if each["count"] == 1 else "are"
         print(f"  {each['count']:,} of {each['class']} {lie} nearer to {each['taken_for']}")
+    if rest := found["confusions"][MOST_LINES:]:
+        print(f"  and {sum(each['count'] for each in rest):,} more items: --json lists the classes")
     if doubtful:
         print("Doubtful labels, the clearest first:")
     for each in doubtful[:MOST_LINES]:

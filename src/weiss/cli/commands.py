@@ -59,6 +59,14 @@ class Grouped(TyperGroup):
         shown = [name for names in PANELS.values() for name in names]
         return [*shown, *(name for name in self.commands if name not in shown)]
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; of a value of the wrong type say what it was."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            printing.say_what_was_given(error)
+            raise
+
 
 app = typer.Typer(
     name="weiss",
@@ -123,7 +131,7 @@ def train(
     recipe: Annotated[
         str | None,
         typer.Argument(
-            metavar="[RECIPE]",
+            metavar="RECIPE",
             autocompletion=completion.recipes,
             help="A recipe, a data set, or a folder; see above.",
         ),
@@ -204,7 +212,7 @@ def train(
     """Train; the text is `RECIPE_HELP`."""
     from weiss._base.memory import keep_freed_memory
     from weiss._base.processes import is_main_process, leave_process_group
-    from weiss.runs import overrides_from, recipe_from
+    from weiss.runs import overrides_from, recipe_from, shipped_recipes
     from weiss.runs.frozen import frozen_settings, is_frozen_by_default
     from weiss.runs.overrides import SHORT, with_options
     from weiss.training import train as train_one
@@ -265,6 +273,11 @@ def train(
         printing.print_note(
             "without a GPU only head and fields train, on features of the frozen network. To train "
             "all of it: --full. Its last stage, too: --unfreeze 1."
+        )
+    if is_told and not resume and recipe in shipped_recipes() and Path(recipe).is_dir():
+        printing.print_note(
+            f"{recipe} is read as the recipe of this name, and trains what that says. To read it "
+            f"as a folder of your own photos: weiss train {recipe}/"
         )
     if out is None:
         name = Path(asked.data.name).stem or "photos"
@@ -378,7 +391,7 @@ def evaluate(
                     f"{data}. Leave --data out; or {run} should be a run, and it holds none."
                 )
             data = run
-            catalogue.refuse_absent_data("DATA", data)
+            catalogue.refuse_absent_data("DATA", data, root)
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="weiss-"))
             opened = pretrained_run(Path(folder) / "run", backbone, weights, pooling)
             by = f" by {not_trained(recipe_from_dict(opened.recipe()))}"
@@ -399,6 +412,11 @@ def evaluate(
         return
     print(f"{found.summary()['queries']:,} queries of {data or 'the data of the run'}{by}")
     printing.print_metrics(found)
+    if len(found.per_class()) == 1:
+        printing.print_note(
+            "the queries are of one class. Where the items searched are too, every network scores "
+            "100 %: add classes to measure this one."
+        )
 
 
 def main() -> None:

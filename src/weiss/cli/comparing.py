@@ -28,7 +28,7 @@ bench_app = typer.Typer(
 RecipeName = Annotated[
     str | None,
     typer.Argument(
-        metavar="[RECIPE]",
+        metavar="RECIPE",
         autocompletion=completion.recipes,
         help="A recipe, a data set, a folder; as for `weiss train`, but the whole network trains "
         "on a CPU, too, unless backbone.train is set.",
@@ -157,7 +157,7 @@ def reality_check(
 
 
 def study(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Which study.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Which study.")] = None,
     recipe: RecipeName = None,
     losses: Losses = None,
     seeds: Annotated[int, typer.Option(help="Runs of each row, where the study trains.")] = 1,
@@ -196,7 +196,7 @@ def study(
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUNS...", help="Folders of runs, seeds, benches, studies."),
+        typer.Argument(metavar="RUNS", help="Folders of runs, seeds, benches, studies."),
     ],
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
     images: Annotated[

@@ -93,7 +93,7 @@ def embed(
 
         from weiss.runs import pretrained_run
 
-        refuse_absent_data("IMAGES", run)
+        refuse_absent_data("IMAGES", run, root)
         with tempfile.TemporaryDirectory(prefix="weiss-") as folder:
             made = pretrained_run(Path(folder) / "run", *network)
             embed_images(made.folder, run, out, **{**options, "trust": True})

@@ -32,6 +32,8 @@ SHOWN = {
     "excess": "excess",
 }
 """The scores of a comparison that a terminal has room for."""
+NUMBERS = {"int_parsing": "it must be a whole number", "float_parsing": "it must be a number"}
+"""What a value of the wrong type must be, by pydantic's name of the mistake."""
 
 
 def print_json(found: Mapping[str, Any]) -> None:
@@ -170,6 +172,15 @@ def plain(text: str) -> str:
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     """Print a warning as one message."""
     err().print(f"[yellow]Warning:[/] {plain(str(message))}", soft_wrap=True)
+
+
+def say_what_was_given(error: Any) -> None:
+    """Add the value to an error of typer about its type; newer versions leave it out."""
+    found = getattr(error.__cause__, "errors", None)  # of pydantic's ValidationError
+    if hasattr(error, "message") and callable(found):
+        wrong = found()[0]
+        law = NUMBERS.get(wrong["type"], error.message)
+        error.message = f"{law}; got {wrong['input']!r}."
 
 
 def out() -> Console:

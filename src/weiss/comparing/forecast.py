@@ -39,10 +39,12 @@ class Forecast:
 
     def in_words(self) -> str:
         """Return all of it in a few sentences."""
-        words = f"{self.num_trainings:,} trainings and {self.num_others:,} other units."
+        words = f"{_several(self.num_trainings, 'training')} and "
+        words += f"{_several(self.num_others, 'unit')} without training."
         if not self.num_trainings:
             return words
-        words += f" {self.num_finished:,} trainings are finished."
+        are = "is" if self.num_finished == 1 else "are"
+        words += f" {_several(self.num_finished, 'training')} {are} finished."
         if self.seconds_left is None:
             return f"{words} How long it takes can be told after the first."
         if self.num_finished >= self.num_trainings:
@@ -53,6 +55,10 @@ class Forecast:
             f"{words} The others take about {duration(self.seconds_left)} with {sharing}, if each "
             f"takes {duration(mean)}, the mean of those that are finished."
         )
+
+
+def _several(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def forecast(

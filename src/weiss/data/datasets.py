@@ -122,5 +122,6 @@ def _named(name: str, root: str | Path | None, how: Assembly | None, allow_missi
         raise ValueError(
             f"root must be the folder of {name}; it was not given. Pass root=DIR (on the command "
             f"line: --root DIR), or get the data first: weiss data prepare {name} --root DIR"
+            + (f". To read your own folder of this name: {name}/" if Path(name).is_dir() else "")
         )
     return OFFICIAL[name].read(root, allow_missing)

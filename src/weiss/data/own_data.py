@@ -42,6 +42,10 @@ SEVERAL = (list, tuple, set, np.ndarray)
 """Types of a label that is several labels."""
 
 
+class NoSplitError(ValueError):
+    """The splits of data are asked for that name none."""
+
+
 @dataclass(frozen=True)
 class Assembly:
     """How a table is made of raw items.
@@ -127,7 +131,7 @@ class Assembly:
         if how == "all":
             return train_on_all(table)
         if not has_splits:
-            raise ValueError(
+            raise NoSplitError(
                 f"split must not be 'given' for {table.name}, which names none. Add a column "
                 "'split', or choose 'classes', 'stratified' or 'all'."
             )

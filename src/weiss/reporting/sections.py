@@ -24,7 +24,7 @@ from weiss.reporting.tables import (
     significant,
 )
 from weiss.runs.folder import MODEL, RECIPE, RESULT, Run
-from weiss.runs.summaries import EPOCH, FEW_PAIRS
+from weiss.runs.summaries import EPOCH, FEW_PAIRS, UNTRAINED
 
 Look = Callable[[Path], Looked]
 MOST_CURVES = 8
@@ -110,7 +110,8 @@ def _add_curves(document: Document, comparison: Comparison, name: str) -> None:
     # The untrained network was measured on the test set; the curves may be on held-out classes.
     chosen = comparison.summary.get("selected_on", comparison.summary.get("measured_on"))
     is_test = comparison.kind == "traditional" and chosen == "test"
-    levels = levels_of(comparison.rows, "map_at_r") if is_test else {}
+    levels = levels_of(comparison.rows, "map_at_r") or _levels_before(comparison)
+    levels = levels if is_test else {}
     what = "the test set" if chosen == "test" else "held-out classes"
 
     def draw(path: Path) -> str:
@@ -121,6 +122,20 @@ def _add_curves(document: Document, comparison: Comparison, name: str) -> None:
         return words + (" Dashed: before training." if levels else "")
 
     document.figure(f"{name}-curves", draw)
+
+
+def _levels_before(comparison: Comparison) -> dict[str, float]:
+    """Return MAP@R of the networks that runs began with, in per cent; of several the highest."""
+    found: dict[str, set[float]] = {}
+    for row in comparison.trained:
+        for _, result in comparison.results(row):
+            before = number((result.get("before") or {}).get("map_at_r"))
+            if before is not None:
+                found.setdefault(result.get("start", UNTRAINED), set()).add(100 * before)
+    return {
+        start if len(values) == 1 else f"{start}, highest": max(values)
+        for start, values in found.items()
+    }
 
 
 def add_order(document: Document, comparison: Comparison, name: str) -> None:

@@ -10,6 +10,7 @@ from weiss._base.devices import autocast, refuse_absent_device
 from weiss._base.processes import Processes
 from weiss.backbones import InputSpec
 from weiss.data import DATASETS, Assembly, CentreCrop, Table, open_table
+from weiss.data.own_data import NoSplitError
 from weiss.evaluation.retrieval import Retrieval
 from weiss.runs.completion import image_sizes
 from weiss.runs.evaluator import Embedded, Evaluator, Precision, searched_part
@@ -144,9 +145,7 @@ def _given_or_all(data: str, root: str | None) -> str:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             open_table(data, root=root, how=how)
-    except ValueError as error:
-        if "split must not be 'given'" not in str(error):
-            raise
+    except NoSplitError:
         return "all"
     return "given"
 

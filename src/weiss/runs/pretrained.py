@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from weiss._base import checks
-from weiss.backbones import BACKBONES, Embedder
+from weiss.backbones import BACKBONES, POOLINGS, Embedder
 from weiss.backbones.by_name import IMAGENET, TIMM
 from weiss.backbones.embedder import NO_HEAD
 from weiss.runs.card import card
@@ -91,6 +91,8 @@ def pretrained_run(
     name = USUAL if backbone is None else backbone
     start = _start(name, weights)
     changes = {"backbone.name": name, "backbone.weights": start}
+    if pooling is not None:
+        checks.one_of("--pooling", pooling, [*POOLINGS, "own"], "a pretrained network")
     if pooling is not None or name in BACKBONES:
         changes["backbone.pooling"] = pooling or "avg"
     recipe = without_head(recipe_from("photos", changes))

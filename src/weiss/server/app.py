@@ -372,8 +372,9 @@ def _handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(UnknownItemError)
     async def no_item(request: Request, error: UnknownItemError) -> JSONResponse:
-        detail = "id must be that of an item of this catalogue; it is not. "
-        detail += "See the ids in the answers of /search and /classes/items."
+        # People read it too, who have followed a link to an item that is gone.
+        detail = "id must be that of an item of this catalogue; this item was removed, or never "
+        detail += "there. Choose another one; /search and /classes/items answer with ids."
         return JSONResponse({"detail": detail}, 404)
 
     @app.exception_handler(ConditionError)

@@ -231,7 +231,13 @@ class EmbeddingEstimator(
         given["backbone.weights"] = None if self.weights is None else str(self.weights)
         given["train.device"] = None if self.device == "auto" else self.device
         given["seed"] = None if self.random_state is None else _seed(self.random_state)
-        given = with_options(given, self.settings or {}, "settings")
+        settings = {} if self.settings is None else self.settings
+        if not isinstance(settings, Mapping):
+            raise TypeError(
+                f"settings must be a dictionary of keys of a recipe; got {settings!r}. For example "
+                '{"loss.neg_margin": 0.5}.'
+            )
+        given = with_options(given, settings, "settings")
         changes = {**EVERYTHING_TRAINS, **defaults, **given}
         return recipe_from(
             IMAGES if self.recipe is None else self.recipe,
