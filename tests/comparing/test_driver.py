@@ -220,6 +220,20 @@ def test_a_comparison_may_grow_but_not_change(recipe, tmp_path):
     assert carry_out(traditional(elsewhere, ["mf_cwms"], seeds=2), out, quiet=True)["is_complete"]
 
 
+def test_a_command_does_also_what_another_one_adds_while_it_works(recipe, tmp_path, monkeypatch):
+    out, real = tmp_path / "bench", units.train
+    larger = traditional(recipe, ["mf_cwms"], seeds=2)
+
+    def train(*given, **options):
+        join(larger, out, "second")
+        return real(*given, **options)
+
+    monkeypatch.setattr(units, "train", train)
+    found = carry_out(traditional(recipe, ["mf_cwms"], seeds=1), out, quiet=True, command="first")
+    assert found["is_complete"]
+    assert found["rows"][1]["repetitions"] == [0, 1]
+
+
 def test_another_number_of_trials_or_another_space_is_another_comparison(copy, recipe, tmp_path):
     with pytest.raises(ValueError, match="trials: 2 -> 3"):
         carry_out(small_check(recipe, trials=3), copy, quiet=True)

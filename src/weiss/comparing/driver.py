@@ -77,8 +77,13 @@ def carry_out(
         executor = WorkerProcesses(workers, out, device=plan.recipe.train.device, say=say)
     try:
         with StopRequest() as stop, reuse_decoded_images(), executor:
-            plan = join(plan, out, command)
-            drive(plan, out, executor, say=say, stop=stop)
+            wanted: Plan | None = join(plan, out, command)
+            while wanted is not None:
+                plan = wanted
+                drive(plan, out, executor, say=say, stop=stop)
+                # Meanwhile another command may have added losses, seeds or repeats.
+                grown = grown_plan(plan, out)
+                wanted = grown if grown.num_units > plan.num_units else None
     except StoppedError as stopped:
         write_summary(grown_plan(plan, out), out)
         raise StoppedError(
