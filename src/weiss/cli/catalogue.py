@@ -4,7 +4,7 @@ As in `cli`, everything heavy is imported inside.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +25,7 @@ from weiss.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from weiss._base.arrays import Array
     from weiss.catalogue import Catalogue, Hit
 
 RECIPE = "recipe.toml"
@@ -309,10 +310,11 @@ def search(
     device: Device = "auto",
     trust: Trust = False,
 ) -> None:
-    """Find the items of an index that are nearest to a picture."""
-    from weiss._base.images import decode
+    """Find the items of an index that are nearest to a picture.
+
+    A picture that cannot be read is named on standard error; the others are answered.
+    """
     from weiss.catalogue import Catalogue, search_answer
-    from weiss.catalogue.networks import AT_ONCE
     from weiss.catalogue.records import printable
 
     refuse_arguments(images, k, html)
@@ -320,32 +322,80 @@ def search(
     refuse_conditions(where)
     catalogue = Catalogue.open(index, device=device, onnx=onnx, trust=trust)
     catalogue.matching(where)  # refuses what does not fit the index before anything is embedded
+    paths: list[Path] = []
     found: list[list[Hit]] = []
-    pixels = []
-    for start in range(0, len(images), AT_ONCE):
-        # As small as the network looks at: photos of a whole folder are gigabytes.
-        some = [
-            decode(path, short_side=catalogue.short_side, scaled=catalogue.scaled_decoding)
-            for path in images[start:][:AT_ONCE]
-        ]
+    pixels, unreadable = [], Unreadable()
+    for readable, some in decoded(images, catalogue, unreadable):
+        paths += readable
         found += catalogue.search(catalogue.embed(some), k, where=where)
         pixels += some if html is not None else []
     if html is not None:
         from weiss.catalogue.gallery_page import write_gallery
 
-        names = [printable(path.name) for path in images]
+        names = [printable(path.name) for path in paths]
         write_gallery(html, catalogue, list(zip(names, pixels, found, strict=True)), where=where)
     if as_json:
         answers = [
             {"query": {"image": str(path)}, **search_answer(hits, catalogue.threshold)}
-            for path, hits in zip(images, found, strict=True)
+            for path, hits in zip(paths, found, strict=True)
         ]
-        printing.print_json({"answers": answers})
+        printing.print_json({"answers": answers, "unreadable": unreadable.as_dicts()})
     else:
-        for path, hits in zip(images, found, strict=True):
+        for path, hits in zip(paths, found, strict=True):
             _print_hits(printable(str(path)), hits, catalogue, where)
     if html is not None:
         print(f"Wrote {html}", file=sys.stderr if as_json else sys.stdout)
+    unreadable.end()
+
+
+class Unreadable:
+    """The pictures of a command that cannot be read, and why."""
+
+    def __init__(self) -> None:
+        self.errors: dict[Path, ValueError] = {}
+
+    def as_dicts(self) -> list[dict[str, str]]:
+        """Return them for JSON."""
+        errors = self.errors.items()
+        return [
+            {"image": str(path), "error": str(error).removeprefix(f"{path}: ")}
+            for path, error in errors
+        ]
+
+    def end(self) -> None:
+        """Name them on standard error and end with 1; do nothing if there are none."""
+        for error in self.errors.values():
+            printing.print_error(str(error))
+        if self.errors:
+            raise typer.Exit(1)
+
+
+def decoded(
+    images: Sequence[Path], catalogue: "Catalogue", unreadable: Unreadable
+) -> "Iterator[tuple[list[Path], list[Array]]]":
+    """Yield the paths and the pixels of pictures, so many at a time as are embedded together.
+
+    Those that cannot be read are added to ``unreadable``. If all of them are, the first error is
+    raised.
+    """
+    from weiss._base.images import BadImageError, decode
+    from weiss.catalogue.networks import AT_ONCE
+
+    for start in range(0, len(images), AT_ONCE):
+        paths, pixels = [], []
+        for path in images[start:][:AT_ONCE]:
+            try:
+                # As small as the network looks at: photos of a whole folder are gigabytes.
+                pixels.append(
+                    decode(path, short_side=catalogue.short_side, scaled=catalogue.scaled_decoding)
+                )
+                paths.append(path)
+            except BadImageError as error:
+                unreadable.errors[path] = error
+        if paths:
+            yield paths, pixels
+    if len(unreadable.errors) == len({*images}):
+        raise next(iter(unreadable.errors.values()))
 
 
 def refuse_conditions(where: Sequence[str]) -> None:
@@ -376,9 +426,8 @@ def refuse_arguments(images: Sequence[Path], k: int, html: Path | None) -> None:
             )
     if html is not None and html.is_dir():
         raise ValueError(f"--html must name a file; {html} is a folder. Add a name: page.html")
-    for path in images:
-        if not path.is_file():
-            decode(path)  # which says why not
+    if images and not any(path.is_file() for path in images):
+        decode(images[0])  # which says why not
 
 
 def serve(

@@ -193,6 +193,11 @@ def err() -> Console:
     return Console(stderr=True, highlight=False)
 
 
+def print_error(text: str) -> None:
+    """Print an error on standard error."""
+    err().print(f"[bold red]Error:[/] {plain(text)}", soft_wrap=True)
+
+
 def print_note(text: str) -> None:
     """Print a note on standard error."""
     err().print(f"[yellow]Note:[/] {plain(text)}", soft_wrap=True)
