@@ -4,7 +4,7 @@ As in `cli`, everything heavy is imported inside.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,9 +23,9 @@ from weiss.cli.options import (
     Root,
     Trust,
 )
+from weiss.cli.pictures import Unreadable, decoded, refuse_arguments
 
 if TYPE_CHECKING:
-    from weiss._base.arrays import Array
     from weiss.catalogue import Catalogue, Hit
 
 RECIPE = "recipe.toml"
@@ -257,7 +257,7 @@ def _index_alone(
 
 def refuse_absent_data(name: str, given: str, root: str | Path | None) -> None:
     """Refuse data that are not there or hold no image, before weights are downloaded for them."""
-    from weiss._base.checks import suggestion
+    from weiss._base.checks import path_suggestion
     from weiss.catalogue.collection import refuse_no_images
     from weiss.data import DATASETS, OFFICIAL, open_table
     from weiss.data.object_storage import is_address
@@ -270,10 +270,10 @@ def refuse_absent_data(name: str, given: str, root: str | Path | None) -> None:
         refuse_no_images(Path(given))
     if Path(given).exists():
         return
-    beside = sorted(str(path) for path in Path(given).parent.glob("*"))
+    beside = sorted(Path(given).parent.glob("*"))
     raise ValueError(
         f"{name} must be a folder, a list of files, or a data set ({', '.join(DATASETS)}); there "
-        f"is no {given}.{suggestion(given, [*beside, *DATASETS])}"
+        f"is no {given}.{path_suggestion(given, beside, DATASETS)}"
     )
 
 
@@ -348,56 +348,6 @@ def search(
     unreadable.end()
 
 
-class Unreadable:
-    """The pictures of a command that cannot be read, and why."""
-
-    def __init__(self) -> None:
-        self.errors: dict[Path, ValueError] = {}
-
-    def as_dicts(self) -> list[dict[str, str]]:
-        """Return them for JSON."""
-        errors = self.errors.items()
-        return [
-            {"image": str(path), "error": str(error).removeprefix(f"{path}: ")}
-            for path, error in errors
-        ]
-
-    def end(self) -> None:
-        """Name them on standard error and end with 1; do nothing if there are none."""
-        for error in self.errors.values():
-            printing.print_error(str(error))
-        if self.errors:
-            raise typer.Exit(1)
-
-
-def decoded(
-    images: Sequence[Path], catalogue: "Catalogue", unreadable: Unreadable
-) -> "Iterator[tuple[list[Path], list[Array]]]":
-    """Yield the paths and the pixels of pictures, so many at a time as are embedded together.
-
-    Those that cannot be read are added to ``unreadable``. If all of them are, the first error is
-    raised.
-    """
-    from weiss._base.images import BadImageError, decode
-    from weiss.catalogue.networks import AT_ONCE
-
-    for start in range(0, len(images), AT_ONCE):
-        paths, pixels = [], []
-        for path in images[start:][:AT_ONCE]:
-            try:
-                # As small as the network looks at: photos of a whole folder are gigabytes.
-                pixels.append(
-                    decode(path, short_side=catalogue.short_side, scaled=catalogue.scaled_decoding)
-                )
-                paths.append(path)
-            except BadImageError as error:
-                unreadable.errors[path] = error
-        if paths:
-            yield paths, pixels
-    if len(unreadable.errors) == len({*images}):
-        raise next(iter(unreadable.errors.values()))
-
-
 def refuse_conditions(where: Sequence[str]) -> None:
     """Refuse what is no condition, before anything large is opened."""
     from weiss.catalogue import ConditionError
@@ -410,24 +360,6 @@ def refuse_conditions(where: Sequence[str]) -> None:
             # A shell takes < and > for itself, and what follows them.
             hint = "" if {*"<>"} & {*each} else " On a command line put it in quotes."
             raise ConditionError(f"{error}{hint}") from None
-
-
-def refuse_arguments(images: Sequence[Path], k: int, html: Path | None) -> None:
-    """Refuse what a search cannot use, before anything large is opened."""
-    from weiss._base.images import decode
-
-    if k < 1:
-        raise ValueError(f"-k must be at least 1; got {k}.")
-    for path in images:
-        if path.is_dir():
-            raise ValueError(
-                f"IMAGE must be a picture; {path} is a folder. Name the pictures in it, for "
-                f"example {path}/*.jpg"
-            )
-    if html is not None and html.is_dir():
-        raise ValueError(f"--html must name a file; {html} is a folder. Add a name: page.html")
-    if images and not any(path.is_file() for path in images):
-        decode(images[0])  # which says why not
 
 
 def serve(

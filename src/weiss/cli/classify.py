@@ -7,14 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weiss.cli import printing
-from weiss.cli.catalogue import (
-    IndexFolderArgument,
-    Onnx,
-    Unreadable,
-    decoded,
-    refuse_arguments,
-)
+from weiss.cli.catalogue import IndexFolderArgument, Onnx
 from weiss.cli.options import Device, Json, Trust
+from weiss.cli.pictures import Unreadable, decoded, refuse_arguments
 
 if TYPE_CHECKING:
     from weiss.catalogue import Catalogue, Guess, Item
