@@ -48,8 +48,9 @@ def path_suggestion(
     text = str(given)
     slash = "/" if text.endswith("/") else ""
     options = (f"{path}{slash}" if slash and Path(path).is_dir() else str(path) for path in paths)
-    path, name = _nearest(text, options, _apart), _nearest(text, names)
-    return _in_words((path if path[1] and "/" in text else max(path, name))[1])
+    (path_nearness, path), (nearness, name) = _nearest(text, options, _apart), _nearest(text, names)
+    is_path = bool(path) and ("/" in text or path_nearness >= nearness)
+    return _in_words(path if is_path else name)
 
 
 def _in_words(meant: str) -> str:
