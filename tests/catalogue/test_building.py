@@ -19,6 +19,7 @@ from glyph_catalogue import (
     photos,
     remove,
     with_other_weights,
+    without_data,
     write_glyphs,
     write_photo,
 )
@@ -256,6 +257,39 @@ def test_a_threshold_needs_classes_that_never_trained(glyph_run, tmp_path):
     remove(tmp_path / "index", 0)
     assert opened(tmp_path / "index").threshold == found.threshold
     assert any("a match from similarity" in line for line in done.lines)
+
+
+def test_a_photo_in_two_classes_does_not_set_the_threshold(lost_run, tmp_path):
+    folder, index = photos(tmp_path / "photos", count=18), tmp_path / "index"
+    before = built(lost_run, folder, index).threshold
+    for number in (3, 6):  # of class0
+        shutil.copy(folder / f"class0/{number}.jpg", folder / f"class1/again{number}.jpg")
+    shutil.copy(folder / "class2/2.jpg", folder / "class2/again.jpg")  # of one class: no matter
+    done = build(lost_run, folder, index, replace_old=True)
+    after = opened(index).threshold
+    assert after.similarity == pytest.approx(before.similarity, abs=0.05)
+    assert after.true_match_rate > 0
+    assert "against 17 items" in after.basis  # 18 and three copies, less two and two
+    (line,) = [line for line in done.lines if "more than one class" in line]
+    assert line == (
+        "2 photos are in more than one class; the threshold ignores them: class0/3.jpg = "
+        "class1/again3.jpg, class0/6.jpg = class1/again6.jpg"
+    )
+    # Removing one of the copies settles it.
+    done = remove(index, "class1/again3.jpg")
+    assert any(line.startswith("1 photo is in more than one class") for line in done.lines)
+    done = remove(index, "class1/again6.jpg")
+    assert not any("more than one class" in line for line in done.lines)
+
+
+def test_photos_in_two_classes_of_the_test_data_do_not_set_it_either(glyph_run, tmp_path):
+    run = without_data(glyph_run, tmp_path / "run")
+    recipe = (run / "recipe.toml").read_text()
+    # Characters of some scripts look the same in some fonts.
+    (run / "recipe.toml").write_text(recipe.replace("/gone/glyphs", "glyphs_still"))
+    build(run, photos(tmp_path / "photos", count=3), tmp_path / "index")
+    basis = opened(tmp_path / "index").threshold.basis
+    assert "classes of the run's own test data, without 5 photos in more than one class" in basis
 
 
 def test_without_anything_held_out_there_is_no_threshold(lost_run, tmp_path):

@@ -10,6 +10,7 @@ from weiss.catalogue.calibration import (
     least_threshold,
     nearest_of_both,
     shortage,
+    without,
 )
 
 
@@ -162,6 +163,24 @@ def test_small_classes_are_asked_before_large_ones_a_second_time():
     counts = np.bincount(labels[queries])
     assert counts.min() >= 19
     assert counts.max() <= 20
+
+
+def test_a_photo_in_several_classes_is_no_evidence():
+    vectors, labels = clouds(num_classes=5, per_class=4)
+    copies = [(3, 8), (5, 13, 17)]
+    for first, *others in copies:
+        vectors[others] = vectors[first]
+    shared = [np.array(rows) for rows in copies]
+    counted = without(labels, shared)
+    assert np.flatnonzero(counted != labels).tolist() == [3, 5, 8, 13, 17]
+    found = calibrate(vectors, counted, np.ones(5, dtype=bool), 0.05)
+    _, impostor = by_hand(vectors, counted, np.flatnonzero(counted >= 0))
+    assert found["similarity"] == pytest.approx(impostor.max(), abs=1e-6)
+    assert (
+        found["similarity"]
+        < 0.999
+        < calibrate(vectors, labels, np.ones(5, dtype=bool), 0.05)["similarity"]
+    )
 
 
 def test_classes_that_trained_ask_nothing_but_may_be_found():

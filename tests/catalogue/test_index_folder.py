@@ -25,6 +25,15 @@ def test_every_file_is_named_with_its_size_and_checksum_and_others_are_deleted(i
         remove(index, gone)
 
 
+@pytest.mark.parametrize(("given", "hint"), [("nowhere", ""), ("on", " Did you mean 'one.index'?")])
+def test_an_index_that_is_not_there_suggests_a_near_one(tmp_path, given, hint):
+    (tmp_path / "one.index").mkdir()
+    (tmp_path / "one.index" / MANIFEST).touch()
+    with pytest.raises(FileNotFoundError) as caught:
+        IndexFolder(tmp_path / f"{given}.index").manifest()
+    assert f"{given}.index is not.{hint} Make one: " in str(caught.value)
+
+
 def test_an_index_that_changes_all_the_time_is_no_endless_wait(index):
     read = []
 

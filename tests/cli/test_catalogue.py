@@ -43,6 +43,49 @@ def test_a_search_prints_ranks_similarities_classes_and_a_verdict(made):
     assert sum(line.split()[-1].endswith(".png") for line in lines[2:]) == 3
 
 
+@pytest.mark.parametrize("command", ["search", "classify"])
+def test_pictures_that_cannot_be_read_are_named_and_the_others_answered(
+    made, tmp_path, monkeypatch, command
+):
+    from weiss.catalogue import networks
+
+    monkeypatch.setattr(networks, "AT_ONCE", 2)  # the first two of them are both unreadable
+    good = [made / "pictures" / "U+0041" / f"{number}.png" for number in (1, 2, 1)]
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    bad = [tmp_path / "broken.png", tmp_path / "gone.png"]
+    words = (command, made / "index", *bad, *good, "-k", 1)
+    done = weiss(*words)
+    assert done.returncode == 1
+    assert [line.split(": ")[0] for line in done.stdout.splitlines() if ".png: " in line] == [
+        str(path) for path in good
+    ]
+    assert done.stderr.splitlines() == [
+        f"Error: {bad[0]}: is no image that Pillow can read",
+        f"Error: {bad[1]}: cannot be opened (No such file or directory)",
+    ]
+    done = weiss(*words, "--json")
+    assert done.returncode == 1
+    found = json.loads(done.stdout)
+    assert [answer["query"]["image"] for answer in found["answers"]] == [*map(str, good)]
+    assert found["unreadable"] == [
+        {"image": str(bad[0]), "error": "is no image that Pillow can read"},
+        {"image": str(bad[1]), "error": "cannot be opened (No such file or directory)"},
+    ]
+    assert f"{bad[0]}: is no image" in refused(command, made / "index", *bad)
+    assert json.loads(said(command, made / "index", *good, "--json"))["unreadable"] == []
+
+
+def test_a_page_has_the_pictures_that_can_be_read(made, tmp_path):
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    pictures = (tmp_path / "broken.png", made / "pictures" / "U+0041" / "2.png")
+    done = weiss("search", made / "index", *pictures, "--html", tmp_path / "page.html")
+    assert done.returncode == 1
+    assert "Wrote " in done.stdout
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("<li class=") == 10
+    assert "broken" not in page
+
+
 def test_what_is_far_from_everything_is_no_match(made, tmp_path):
     import numpy as np
 

@@ -190,6 +190,7 @@ WRONG = {
     "folder root": (("data", "check", ".", "--root", "x"), "root must be left out for a folder"),
     "number": (("train", "--epochs", "many"), "'many'"),
     "fraction": (("train", "--lr", "small"), "'small'"),
+    "nothing": (("embed", "--out", "x"), "IMAGES must be given. For example: weiss embed photos/"),
     "zero": (("data", "show", "glyphs", "--out", "x.png", "--each", "0"), "each must be at least"),
 }
 
@@ -204,8 +205,11 @@ def test_a_wrong_command_gets_one_message_and_no_traceback(kind, tmp_path):
     assert message in refused(*arguments, cwd=tmp_path)
 
 
-@pytest.mark.parametrize("command", ["train", "index", "search", "classify", "report", "study"])
+@pytest.mark.parametrize(
+    "command", ["train", "index", "embed", "search", "classify", "report", "study"]
+)
 def test_the_usage_of_a_command_brackets_an_argument_once(command):
     usage = said(command, "--help").partition("[OPTIONS]")[2].splitlines()[0]
     assert "[[" not in usage
+    assert "{[" not in usage
     assert usage.count("...") <= 1

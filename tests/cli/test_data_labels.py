@@ -45,6 +45,9 @@ def test_planted_wrong_labels_are_listed_and_shown(mislabelled, tmp_path):
     lines = said(*check)
     assert "Doubtful labels, the clearest first:" in lines
     assert named[0] in lines
+    assert "All right" not in lines
+    end = "labels are doubtful, see above; no problem in lists, counts and every image."
+    assert lines.splitlines()[-1] == f"{len(named)} {end}"
     assert list(tmp_path.iterdir()) == [page]
 
 

@@ -1,6 +1,7 @@
 """Checking: what is wrong is found, counted and named; what is right is not."""
 
 import dataclasses
+import shutil
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from miniature import write_cub
 from PIL import Image
 
 from weiss.data import OFFICIAL, Assembly, check_table, from_arrays, open_table
+from weiss.data.content import in_several_classes
 
 RNG = np.random.default_rng(0)
 
@@ -53,6 +55,35 @@ def test_a_copy_on_the_other_side_of_the_split_is_found(folder, kind):
     assert found.pairs == [("train/c1/2.png", f"test/c4/copy.{suffix}")]
     assert "test images that look nearly the same as a training image: 1 (" in found.remarks[0]
     assert found.problems == []
+
+
+def test_the_same_file_in_several_classes_is_found(folder):
+    for copy in ("train/c2/again.png", "test/c5/again.png"):
+        shutil.copy(folder / "train" / "c0" / "1.png", folder / copy)
+    shutil.copy(folder / "train" / "c1" / "3.png", folder / "train" / "c1" / "again.png")
+    (folder / "train" / "c1" / "0.png").write_bytes(b"broken")
+    found = check_table(open_table(folder))
+    assert (
+        "images that are in more than one class: 1 (test/c5/again.png = train/c0/1.png = "
+        "train/c2/again.png); keep each in one, or give it several labels in a list"
+    ) in found.remarks
+    assert check_table(open_table(folder), images=False).remarks == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_contents_in_several_classes_are_those_of_nested_loops(seed):
+    random = np.random.default_rng(seed)
+    contents, labels = random.integers(0, 8, 20), random.integers(-1, 3, 20)
+    digests = random.integers(0, 256, (8, 16), dtype=np.uint8)[contents]
+    digests[:, 3:] = 0  # which differ in few bytes
+    expected = []
+    for content in dict.fromkeys(contents[labels >= 0].tolist()):
+        rows = [i for i in range(20) if contents[i] == content and labels[i] >= 0]
+        if any(labels[i] != labels[j] for i in rows for j in rows):
+            expected.append(rows)
+    assert [rows.tolist() for rows in in_several_classes(digests, labels)] == expected
+    assert expected
+    assert in_several_classes(digests[:0], labels[:0]) == []
 
 
 def test_copies_on_one_side_and_plain_images_are_not_reported(folder):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import tomllib
 from collections import namedtuple
 from functools import cache
 from html import unescape
@@ -18,6 +19,7 @@ from weiss.evaluation import evaluate_retrieval
 from weiss.reporting import Looked, write_report
 from weiss.reporting.document import Document
 from weiss.reporting.tables import MINUS
+from weiss.runs import to_toml
 
 Report = namedtuple("Report", ["page", "markdown", "latex", "html", "figures"])
 """The visible text of a page, the texts of its files, and what draws each figure, by its name."""
@@ -450,11 +452,56 @@ def test_order_stands_after_the_learning_curves_with_what_it_means(made):
     part = found.markdown.split(f"### {heading}")[1].split("### ")[0]
     assert f"](page-figures/{stem}-order.svg)" in part
     for words in (
-        *("1 for a class in one point", "0 is self-consistent", "augmented training batches"),
+        *(
+            "1 for a class in one point",
+            "0 is self-consistent",
+            "batches of the epoch (augmented images)",
+        ),
         *("median over classes", "mean over those of 3 seeds that reached the epoch"),
     ):
         assert words in page
         assert words in part
+
+
+@pytest.mark.usefixtures("unrendered")
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"backbone": {"train": "frozen"}}, "(features)"),
+        ({"backbone": {"train": "frozen"}, "augment": {"views": 4}}, "(features of random crops)"),
+        (
+            {"train": {"warmup_on": "features", "warmup_epochs": 2}},
+            "(augmented images or features)",
+        ),
+    ],
+)
+def test_a_caption_of_order_says_what_it_was_measured_on(tmp_path, settings, said):
+    write_comparison(tmp_path / "a", "traditional")
+    for path in (tmp_path / "a").rglob("recipe.toml"):
+        values = tomllib.loads(path.read_text())
+        for section, given in settings.items():
+            values[section] = {**values.get(section, {}), **given}
+        path.write_text(to_toml(values))
+    caption = caption_of(report(tmp_path / "a", tmp_path), "order", tmp_path)
+    assert f"the training batches of the epoch {said} as" in caption
+
+
+@pytest.mark.parametrize(
+    ("out", "words"),
+    [
+        ("file/page.html", "page.html cannot (File exists). Pass another path."),
+        ("/proc/weiss/page.html", "page.html cannot (No such file or directory)."),
+        ("folder.html", "folder.html is a folder. Pass "),
+        (f"{250 * 'a'}.html", "html cannot (File name too long)."),
+    ],
+)
+def test_a_page_that_cannot_be_written_is_refused_before_anything_is_embedded(tmp_path, out, words):
+    run = write_run(tmp_path / "run").folder
+    (tmp_path / "file").touch()
+    (tmp_path / "folder.html").mkdir()
+    with pytest.raises(ValueError, match="--out must be a file that can be written") as caught:
+        write_report([run], tmp_path / out, look=lambda _: pytest.fail("it was looked at"))
+    assert words in str(caught.value)
 
 
 @pytest.mark.usefixtures("unrendered")

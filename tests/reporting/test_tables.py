@@ -81,6 +81,15 @@ def test_the_traditional_table_has_the_papers_numbers_beside_ours(tmp_path):
     assert table.rows[3][5] is None
 
 
+def test_the_epoch_of_a_single_run_is_a_whole_number(tmp_path):
+    def change(summary):
+        summary["rows"][0]["scores"]["epoch"] = {"values": [28], "mean": 28.0}
+        summary["rows"][1]["scores"]["epoch"] = {"values": [9, 9], "mean": 9.0}
+
+    (table,) = tables_of(tmp_path, change=change, data="glyphs")
+    assert column(table, "best epoch")[:2] == ["28", "9.0"]
+
+
 def test_our_numbers_are_those_of_the_summary(tmp_path):
     (table,) = tables_of(tmp_path)
     summary = json.loads((tmp_path / "summary.json").read_text())

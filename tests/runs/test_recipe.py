@@ -10,7 +10,7 @@ import pytest
 import torch
 from pydantic import BaseModel, ValidationError
 
-from weiss.data import DATASETS, Assembly, RandomCrop
+from weiss.data import DATASETS, Assembly, RandomCrop, open_table
 from weiss.losses import LOSSES, MeanFieldLoss, PairLoss, make_loss
 from weiss.losses.by_name import BASELINES, DERIVED
 from weiss.runs import (
@@ -31,6 +31,14 @@ from weiss.runs.recipe import RENAMED, with_new_keys
 SHIPPED = list(shipped_recipes())
 CHECKED = list(REALITY_CHECK_RECIPES.values())
 SETS = ("cub", "cars", "sop", "inshop")
+
+
+def test_a_folder_is_suggested_where_a_path_was_meant(tmp_path, monkeypatch):
+    (tmp_path / "photos").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for open_it in (recipe_from, open_table):
+        with pytest.raises(ValueError, match="Did you mean 'photos/'"):
+            open_it("phots/")
 
 
 def written(folder, text, name="mine.toml"):

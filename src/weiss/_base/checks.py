@@ -7,11 +7,15 @@ typed (``MeanFieldContrastiveLoss``), so that the message names it; it may be em
 import difflib
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral, Real
+from pathlib import Path
 
 import torch
 from torch import Tensor
+
+NEAR = 0.6
+"""How near a word must be to be suggested: the share of letters that it has in common."""
 
 
 class UntrustedError(ValueError):
@@ -29,10 +33,66 @@ def suggestion(given: str, options: Iterable[str]) -> str:
 
     Never the same word, or another way to write the same path; upper and lower case do not matter.
     """
+    return _in_words(_nearest(given, options)[1])
+
+
+def path_suggestion(
+    given: str | Path, paths: Iterable[str | Path], names: Iterable[str] = ()
+) -> str:
+    """Return `suggestion` for the closest path, or the closest of some names that may be meant.
+
+    A folder and a suffix that both paths have do not count: they say nothing about which is meant.
+    What is written with a slash is a path: a near path comes before any name, and a folder has a
+    slash where the given one has.
+    """
+    text = str(given)
+    slash = "/" if text.endswith("/") else ""
+    options = (f"{path}{slash}" if slash and Path(path).is_dir() else str(path) for path in paths)
+    (path_nearness, path), (nearness, name) = _nearest(text, options, _apart), _nearest(text, names)
+    is_path = bool(path) and ("/" in text or path_nearness >= nearness)
+    return _in_words(path if is_path else name)
+
+
+def _in_words(meant: str) -> str:
+    return f" Did you mean {meant!r}?" if meant else ""
+
+
+def _nearest(
+    given: str,
+    options: Iterable[str],
+    compared: Callable[[str, str], tuple[str, str]] = lambda one, other: (one, other),
+) -> tuple[float, str]:
+    """Return how near the nearest option is, and the option; 0 and "" if none is near enough.
+
+    ``compared`` returns the parts of an option and of ``given`` that count.
+    """
     same = os.path.normpath(given)
-    others = {each.lower(): each for each in options if os.path.normpath(each) != same}
-    close = difflib.get_close_matches(str(given).lower(), others, n=1, cutoff=0.6)
-    return f" Did you mean {others[close[0]]!r}?" if close else ""
+    best, meant = NEAR, ""
+    for each in options:
+        if os.path.normpath(each) == same:
+            continue
+        match = difflib.SequenceMatcher(None, *compared(each.lower(), given.lower()))
+        # Upper bounds, which are quick.
+        if match.real_quick_ratio() < best or match.quick_ratio() < best:
+            continue
+        nearness = match.ratio()
+        if nearness > best or (nearness == best and not meant):
+            best, meant = nearness, each
+    return (best, meant) if meant else (0.0, "")
+
+
+def _apart(one: str, other: str) -> tuple[str, str]:
+    """Return two paths without the folder and the suffix that both have.
+
+    Example:
+        >>> _apart("runs/one.index", "runs/nowhere.index"), _apart("a/x.csv", "b/x.tsv")
+        (('one', 'nowhere'), ('a/x.csv', 'b/x.tsv'))
+    """
+    one, other = one.rstrip("/"), other.rstrip("/")
+    if os.path.dirname(one) == os.path.dirname(other):
+        one, other = os.path.basename(one), os.path.basename(other)
+    (stem, suffix), (other_stem, other_suffix) = os.path.splitext(one), os.path.splitext(other)
+    return (stem, other_stem) if suffix == other_suffix else (one, other)
 
 
 def some(names: Sequence[str], shown: int = 5) -> str:

@@ -26,7 +26,7 @@ from weiss._base.checks import some, suggestion
 from weiss._base.devices import refuse_absent_device
 from weiss._base.files import replacing
 from weiss._base.progress import Bar
-from weiss.catalogue.calibration import index_threshold
+from weiss.catalogue.calibration import index_threshold, without
 from weiss.catalogue.collection import (
     Collection,
     kept_columns,
@@ -44,6 +44,7 @@ from weiss.catalogue.records import OtherModelError, UnknownItemError, in_short,
 from weiss.catalogue.segments import Block, Items, compacted, write_segment
 from weiss.catalogue.store_table import store_at
 from weiss.data import DATASETS, Table
+from weiss.data.content import in_several_classes
 from weiss.data.list_columns import kinds
 from weiss.data.object_storage import is_address
 from weiss.runs import recipe_from_dict, to_toml
@@ -395,7 +396,9 @@ def complete(
     map_name = index.new_name("map")
     with replacing(index.path(map_name)) as path:
         write_map(path, make_map(vectors, ids, *mean_fields(model), labels=labels))
-    threshold, why = index_threshold(manifest, vectors, names, labels, model, run, device)
+    shared = in_several_classes(items.digests(), labels)
+    counted = without(labels, shared)
+    threshold, why = index_threshold(manifest, vectors, names, counted, model, run, device)
     facts, store = update_store(index, manifest, ids, vectors, ids_before)
     with closing(store):
         whole = replace(
@@ -423,7 +426,19 @@ def complete(
             f"{found.rate('true_match_rate')} of queries whose class is in the index\n"
             f"  measured on {why}{'; in brackets 95 % intervals' if found.intervals else ''}"
         )
-    return whole, len(names), (facts["says"], line)
+    lines = [line, *([_in_several(items, shared)] if shared else [])]
+    return whole, len(names), (facts["says"], *lines)
+
+
+def _in_several(items: Items, shared: Sequence[Array]) -> str:
+    """Return how many photos are in more than one class, and the names of the first."""
+    found = [[items.find(id) for id in items.ids[rows].tolist()] for rows in shared]
+    names = [" = ".join(segment.names[row] for segment, row in group) for group in found]
+    are, them = ("photo is", "it") if len(shared) == 1 else ("photos are", "them")
+    return (
+        f"{len(shared):,} {are} in more than one class; the threshold ignores {them}: "
+        f"{some(names, 3)}"
+    )
 
 
 def copy_model(run: Run, folder: Path) -> list[str]:

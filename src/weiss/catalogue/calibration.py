@@ -17,6 +17,9 @@ Queries of a class are alike. All of them tell as much as n independent ones (`i
 The interval of t has the thresholds at which n impostors could have the wanted share.
 With few classes its upper end is 1: nobody has seen the most similar impostors.
 
+A photo that is filed under several classes has a copy in another class, which is no evidence about
+impostors: its items count as items without a class (`without`).
+
 In a larger gallery the nearest item of another class is nearer: a threshold holds for galleries of
 about the size it was measured with, so that this size is reported with it.
 
@@ -33,6 +36,7 @@ from weiss._base.arrays import Array
 from weiss._base.checks import UntrustedError
 from weiss.catalogue.manifest import Manifest
 from weiss.catalogue.records import printable
+from weiss.data.content import digests_of_items, in_several_classes
 from weiss.evaluation.statistics import independent_count, share_interval
 from weiss.runs import embed_runs
 from weiss.runs.experiment import refuse_addresses
@@ -76,6 +80,14 @@ def shortage(labels: Array, held_out: Array, *, many: bool = False) -> str:
         f"{MIN_CLASSES} classes of {MIN_OF_A_CLASS} items that the network never trained on are "
         f"needed to measure one; there {'is' if classes == 1 else 'are'} {classes}"
     )
+
+
+def without(labels: Array, shared: Sequence[Array]) -> Array:
+    """Return labels ``(n,)`` with -1 for the rows of photos that are in several classes."""
+    counted = labels.copy()
+    for rows in shared:
+        counted[rows] = -1
+    return counted
 
 
 def choose_queries(labels: Array, held_out: Array) -> Array:
@@ -287,6 +299,7 @@ def _of_test_data(
     try:
         data = {f"data.{key}": value for key, value in run.recipe()["data"].items()}
         tested = embed_runs([model], device=device, overrides=data)[0]
+        digests = digests_of_items(tested.table.source)
     # For whatever reason the data cannot be opened: an index can be made without a threshold.
     except (ValueError, OSError, RuntimeError):
         return None, "and the run's own test data could not be opened"
@@ -294,11 +307,16 @@ def _of_test_data(
     if table.is_multi_label:
         return None, "and the run's test items have several classes each"
     held_out = np.array([printable(name) not in trained for name in table.class_names], dtype=bool)
-    if shortage(table.labels, held_out, many=many):
+    shared = in_several_classes(digests, table.labels)
+    labels = without(table.labels, shared)
+    if shortage(labels, held_out, many=many):
         return None, "nor are there so many among the run's own test data"
     embeddings = tested.embeddings.float().cpu().numpy()
     source = "the run's own test data"
-    return calibrate(embeddings, table.labels, held_out, wanted, source, given), ""
+    if shared:
+        photos = "1 photo" if len(shared) == 1 else f"{len(shared):,} photos"
+        source = f"{source}, without {photos} in more than one class,"
+    return calibrate(embeddings, labels, held_out, wanted, source, given), ""
 
 
 def _held_out_rows(labels: Array, held_out: Array) -> Array:

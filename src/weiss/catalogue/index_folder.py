@@ -34,7 +34,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from weiss._base.checks import some, suggestion
+from weiss._base.checks import path_suggestion, some
 from weiss._base.decoding import usable_cores
 from weiss._base.files import alone, read_json, refuse_special_file, remove_leftovers, replacing
 from weiss.catalogue.manifest import (
@@ -294,7 +294,7 @@ class IndexFolder:
 
     def _absent(self) -> str:
         beside = [path.parent.name for path in self.folder.parent.glob(f"*/{MANIFEST}")]
-        hint = suggestion(self.folder.name, beside)
+        hint = path_suggestion(self.folder.name, beside)
         if not hint and (self.folder / BUILDING).is_dir():
             hint = " One was started there: run the same `weiss index` again."
         # A folder of photos or a run cannot become one.

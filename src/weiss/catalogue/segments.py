@@ -331,6 +331,11 @@ class Items:
             found.append(number[segment.class_names[labels[0]]] if len(labels) == 1 else -1)
         return np.array(found, dtype=np.int64)
 
+    def digests(self) -> Array:
+        """Return the checksums of the items' content, uint8 ``(n, 16)``."""
+        parts = zip(self._segments, self._rows, strict=True)
+        return np.concatenate([segment.digests[rows] for segment, rows in parts])
+
     def column_names(self) -> tuple[str, ...]:
         """Return the names of all columns, in the order in which they came."""
         return tuple(dict.fromkeys(name for each in self._segments for name in each.columns))

@@ -23,6 +23,7 @@ from weiss.cli.options import (
     Root,
     Trust,
 )
+from weiss.cli.pictures import Unreadable, decoded, refuse_arguments
 
 if TYPE_CHECKING:
     from weiss.catalogue import Catalogue, Hit
@@ -256,7 +257,7 @@ def _index_alone(
 
 def refuse_absent_data(name: str, given: str, root: str | Path | None) -> None:
     """Refuse data that are not there or hold no image, before weights are downloaded for them."""
-    from weiss._base.checks import suggestion
+    from weiss._base.checks import path_suggestion
     from weiss.catalogue.collection import refuse_no_images
     from weiss.data import DATASETS, OFFICIAL, open_table
     from weiss.data.object_storage import is_address
@@ -269,10 +270,10 @@ def refuse_absent_data(name: str, given: str, root: str | Path | None) -> None:
         refuse_no_images(Path(given))
     if Path(given).exists():
         return
-    beside = sorted(str(path) for path in Path(given).parent.glob("*"))
+    beside = sorted(Path(given).parent.glob("*"))
     raise ValueError(
         f"{name} must be a folder, a list of files, or a data set ({', '.join(DATASETS)}); there "
-        f"is no {given}.{suggestion(given, [*beside, *DATASETS])}"
+        f"is no {given}.{path_suggestion(given, beside, DATASETS)}"
     )
 
 
@@ -309,10 +310,11 @@ def search(
     device: Device = "auto",
     trust: Trust = False,
 ) -> None:
-    """Find the items of an index that are nearest to a picture."""
-    from weiss._base.images import decode
+    """Find the items of an index that are nearest to a picture.
+
+    A picture that cannot be read is named on standard error; the others are answered.
+    """
     from weiss.catalogue import Catalogue, search_answer
-    from weiss.catalogue.networks import AT_ONCE
     from weiss.catalogue.records import printable
 
     refuse_arguments(images, k, html)
@@ -320,32 +322,30 @@ def search(
     refuse_conditions(where)
     catalogue = Catalogue.open(index, device=device, onnx=onnx, trust=trust)
     catalogue.matching(where)  # refuses what does not fit the index before anything is embedded
+    paths: list[Path] = []
     found: list[list[Hit]] = []
-    pixels = []
-    for start in range(0, len(images), AT_ONCE):
-        # As small as the network looks at: photos of a whole folder are gigabytes.
-        some = [
-            decode(path, short_side=catalogue.short_side, scaled=catalogue.scaled_decoding)
-            for path in images[start:][:AT_ONCE]
-        ]
+    pixels, unreadable = [], Unreadable()
+    for readable, some in decoded(images, catalogue, unreadable):
+        paths += readable
         found += catalogue.search(catalogue.embed(some), k, where=where)
         pixels += some if html is not None else []
     if html is not None:
         from weiss.catalogue.gallery_page import write_gallery
 
-        names = [printable(path.name) for path in images]
+        names = [printable(path.name) for path in paths]
         write_gallery(html, catalogue, list(zip(names, pixels, found, strict=True)), where=where)
     if as_json:
         answers = [
             {"query": {"image": str(path)}, **search_answer(hits, catalogue.threshold)}
-            for path, hits in zip(images, found, strict=True)
+            for path, hits in zip(paths, found, strict=True)
         ]
-        printing.print_json({"answers": answers})
+        printing.print_json({"answers": answers, "unreadable": unreadable.as_dicts()})
     else:
-        for path, hits in zip(images, found, strict=True):
+        for path, hits in zip(paths, found, strict=True):
             _print_hits(printable(str(path)), hits, catalogue, where)
     if html is not None:
         print(f"Wrote {html}", file=sys.stderr if as_json else sys.stdout)
+    unreadable.end()
 
 
 def refuse_conditions(where: Sequence[str]) -> None:
@@ -360,25 +360,6 @@ def refuse_conditions(where: Sequence[str]) -> None:
             # A shell takes < and > for itself, and what follows them.
             hint = "" if {*"<>"} & {*each} else " On a command line put it in quotes."
             raise ConditionError(f"{error}{hint}") from None
-
-
-def refuse_arguments(images: Sequence[Path], k: int, html: Path | None) -> None:
-    """Refuse what a search cannot use, before anything large is opened."""
-    from weiss._base.images import decode
-
-    if k < 1:
-        raise ValueError(f"-k must be at least 1; got {k}.")
-    for path in images:
-        if path.is_dir():
-            raise ValueError(
-                f"IMAGE must be a picture; {path} is a folder. Name the pictures in it, for "
-                f"example {path}/*.jpg"
-            )
-    if html is not None and html.is_dir():
-        raise ValueError(f"--html must name a file; {html} is a folder. Add a name: page.html")
-    for path in images:
-        if not path.is_file():
-            decode(path)  # which says why not
 
 
 def serve(

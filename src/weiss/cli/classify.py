@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weiss.cli import printing
-from weiss.cli.catalogue import IndexFolderArgument, Onnx, refuse_arguments
+from weiss.cli.catalogue import IndexFolderArgument, Onnx
 from weiss.cli.options import Device, Json, Trust
+from weiss.cli.pictures import Unreadable, decoded, refuse_arguments
 
 if TYPE_CHECKING:
-    from weiss.catalogue import Catalogue
+    from weiss.catalogue import Catalogue, Guess, Item
     from weiss.evaluation.statistics import Interval
 
 MOST_LINES = 10
@@ -39,11 +40,10 @@ def classify(
     A class is recognised by its field, the mean direction of its items: classes that were added
     after training too. Without IMAGE: how many items lie nearest to their own class, which classes
     are confused, whose label is doubtful, and groups of items that fit no class. A picture that is
-    in the index is compared with the others of its class.
+    in the index is compared with the others of its class. One that cannot be read is named on
+    standard error; the others are answered.
     """
-    from weiss._base.images import decode
     from weiss.catalogue import Catalogue
-    from weiss.catalogue.networks import AT_ONCE
     from weiss.catalogue.records import printable
 
     images = images or []
@@ -60,20 +60,20 @@ def classify(
     if not images:
         _measure_classes(catalogue, as_json, html)
         return
-    guesses, items = [], [catalogue.same_file(path) for path in images]
-    ids = [None if item is None else item.id for item in items]
-    for start in range(0, len(images), AT_ONCE):
-        part = slice(start, start + AT_ONCE)
-        some = [
-            decode(path, short_side=catalogue.short_side, scaled=catalogue.scaled_decoding)
-            for path in images[part]
-        ]
-        guesses += catalogue.classify(catalogue.embed(some), k, leave_out=ids[part])
+    paths: list[Path] = []
+    guesses: list[list[Guess]] = []
+    items: list[Item | None] = []
+    unreadable = Unreadable()
+    for readable, some in decoded(images, catalogue, unreadable):
+        known = [catalogue.same_file(path) for path in readable]
+        ids = [None if item is None else item.id for item in known]
+        guesses += catalogue.classify(catalogue.embed(some), k, leave_out=ids)
+        paths, items = [*paths, *readable], [*items, *known]
     seen = {
         name for name, is_seen in zip(classes, catalogue.seen_classes(), strict=True) if is_seen
     }
     trained_on = [item is not None and not seen.isdisjoint(item.class_names) for item in items]
-    found = list(zip(images, guesses, items, trained_on, strict=True))
+    found = list(zip(paths, guesses, items, trained_on, strict=True))
     if as_json:
         answers = [
             {
@@ -83,18 +83,20 @@ def classify(
             }
             for path, named, item, was_seen in found
         ]
-        printing.print_json({"answers": answers})
+        printing.print_json({"answers": answers, "unreadable": unreadable.as_dicts()})
+        unreadable.end()
         return
     for path, named, item, _ in found:
         nearest = ", ".join(f"{each.name} {each.similarity:.3f}" for each in named)
         doubt = "" if named and named[0].fits is not False else "fits no class; nearest: "
-        known = "" if item is None else " (it is in the index, and was compared with the others)"
-        print(f"{printable(str(path))}: {doubt}{nearest}{known}")
+        how = "" if item is None else " (it is in the index, and was compared with the others)"
+        print(f"{printable(str(path))}: {doubt}{nearest}{how}")
     if number := sum(trained_on):
         print(
-            f"Note: the network was trained on the class of {number:,} of these {len(images):,} "
+            f"Note: the network was trained on the class of {number:,} of these {len(paths):,} "
             "pictures, which flatters it; new photos may do worse."
         )
+    unreadable.end()
 
 
 def class_report(catalogue: "Catalogue") -> dict[str, Any]:

@@ -148,7 +148,8 @@ def data_check(
         print_class_report(labels)
     if html is not None:
         print(f"Wrote {html}")
-    printing.print_findings(found, skip_bad=skip_bad, quick=quick)
+    num_doubtful = 0 if labels is None else len(labels["doubtful"])
+    printing.print_findings(found, skip_bad=skip_bad, quick=quick, num_doubtful=num_doubtful)
 
 
 def _check_labels(

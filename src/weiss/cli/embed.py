@@ -39,7 +39,9 @@ EMBED_HELP = "\n\n".join(
 
 
 def embed(
-    run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run folder.")],
+    run: Annotated[
+        str | None, typer.Argument(metavar="RUN", help="A run folder, whose network embeds.")
+    ] = None,
     images: Annotated[
         str | None, typer.Argument(metavar="IMAGES", help="What to embed; see above.")
     ] = None,
@@ -69,6 +71,8 @@ def embed(
     """Embed images; the text is `EMBED_HELP`."""
     if out is None:
         raise ValueError("--out must name the folder to write. Add it: --out photos.vectors")
+    if run is None:
+        raise ValueError(f"IMAGES must be given. For example: weiss embed photos/ --out {out}")
     network = (backbone, weights, pooling)
     if images is None and (Path(run) / RECIPE).is_file():
         raise ValueError(f"IMAGES must be given; {run} is a run. Add the images behind it.")

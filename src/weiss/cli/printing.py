@@ -68,8 +68,13 @@ def print_sizes(table: "Table", official: Any) -> None:
         out().print(plain(text), soft_wrap=True)
 
 
-def print_findings(found: "Findings", *, skip_bad: bool, quick: bool) -> None:
-    """Print what a check found; raise typer.Exit if it is a problem."""
+def print_findings(
+    found: "Findings", *, skip_bad: bool, quick: bool, num_doubtful: int = 0
+) -> None:
+    """Print what a check found; raise typer.Exit if it is a problem.
+
+    ``num_doubtful`` is how many labels are doubtful, which were printed before.
+    """
     for remark in found.remarks:
         out().print(f"[yellow]Note:[/] {plain(remark)}", soft_wrap=True)
     if skip_bad and found.unreadable:
@@ -81,6 +86,10 @@ def print_findings(found: "Findings", *, skip_bad: bool, quick: bool) -> None:
     if found.problems:
         raise typer.Exit(1)
     looked = "lists and counts" if quick else "lists, counts and every image"
+    if num_doubtful:
+        doubt = f"{num_doubtful:,} {'label is' if num_doubtful == 1 else 'labels are'} doubtful"
+        out().print(f"[yellow]{doubt}[/], see above; no problem in {looked}.", soft_wrap=True)
+        return
     out().print(f"[green]All right[/] ({looked}).")
 
 
@@ -191,6 +200,11 @@ def out() -> Console:
 def err() -> Console:
     """Return the console for messages."""
     return Console(stderr=True, highlight=False)
+
+
+def print_error(text: str) -> None:
+    """Print an error on standard error."""
+    err().print(f"[bold red]Error:[/] {plain(text)}", soft_wrap=True)
 
 
 def print_note(text: str) -> None:

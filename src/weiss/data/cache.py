@@ -48,22 +48,26 @@ FORMAT = 1
 def choose_storage(
     table: Table, short_side: int | None, device: torch.device, cache: Path | None = None
 ) -> Storage:
-    """Return the fastest storage that a table's decoded images fit, and the numbers why."""
+    """Return the fastest storage that a table's decoded images fit, and the numbers why.
+
+    What they take is among the numbers only if they are not kept: of kept images it is known.
+    """
     size = estimated_bytes(table, short_side)
     memory = available_memory()
     folder = cache or cache_folder()
-    needs = f"needs about {gigabytes(size)}"
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         # The pixels pass through main memory on their way.
         if size <= GPU_SHARE * free and size <= MEMORY_SHARE * memory:
-            return Storage("gpu", f"{needs}; the GPU has {gigabytes(free)} free")
+            return Storage("gpu", f"it has {gigabytes(free)} free")
     if size <= MEMORY_SHARE * memory:
-        return Storage("memory", f"{needs}; memory has {gigabytes(memory)} free")
+        return Storage("memory", f"it has {gigabytes(memory)} free")
     fits_disk = isinstance(table.source, Files) and _fits_disk(size, folder)
     disk = shutil.disk_usage(_existing(folder)).free
-    why = f"{needs}; memory has {gigabytes(memory)}, disk {gigabytes(disk)} free"
-    return Storage("disk" if fits_disk else "stream", why)
+    rest = f"memory has {gigabytes(memory)}, disk {gigabytes(disk)} free"
+    if fits_disk:
+        return Storage("disk", rest)
+    return Storage("stream", f"needs about {gigabytes(size)}; {rest}")
 
 
 def _fits_disk(size: int, folder: Path) -> bool:

@@ -1,8 +1,9 @@
 """Check a data set before training.
 
 It compares the counts with the official ones and finds files that are missing or cannot be read,
-classes too small to search, classes on both sides of the split, and images on both sides: a
-photograph that appears twice, perhaps reduced or saved again, improves every score wrongly.
+classes too small to search, the same file in several classes, classes on both sides of the split,
+and images on both sides: a photograph that appears twice, perhaps reduced or saved again, improves
+every score wrongly.
 """
 
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from weiss._base.arrays import Array
 from weiss._base.checks import some
 from weiss._base.images import LUMA, Reduction
 from weiss.data.cache import build_store
+from weiss.data.content import digests_of_items, in_several_classes
 from weiss.data.crops import Windows
 from weiss.data.official import OfficialSet
 from weiss.data.resample import resample
@@ -125,14 +127,27 @@ def _check_images(found: Findings, skip_bad: bool) -> None:
         found.problems.append(f"images that cannot be read: {len(errors):,} ({listed})")
     train = np.intersect1d(good, table.rows("train"))
     test = np.intersect1d(good, np.flatnonzero(np.isin(table.splits, TESTING)))
-    if not len(train) or not len(test):
-        return
-    found.pairs = nearly_same(table, thumbnails(store, train), train, thumbnails(store, test), test)
+    if len(train) and len(test):
+        small = [thumbnails(store, part) for part in (train, test)]
+        found.pairs = nearly_same(table, small[0], train, small[1], test)
     if found.pairs:
         shown = [f"{test_name} ~ {train_name}" for train_name, test_name in found.pairs]
         found.remarks.append(
             "test images that look nearly the same as a training image: "
             f"{len(found.pairs):,} ({some(shown, 3)})"
+        )
+    if not table.is_multi_label:
+        _check_copies(found, table.take(good))
+
+
+def _check_copies(found: Findings, table: Table) -> None:
+    """Find images of the same content in different classes."""
+    shared = in_several_classes(digests_of_items(table.source), table.labels)
+    if shared:
+        listed = [" = ".join(table.source.name(int(row)) for row in rows) for rows in shared]
+        found.remarks.append(
+            f"images that are in more than one class: {len(shared):,} ({some(listed, 3)}); keep "
+            "each in one, or give it several labels in a list"
         )
 
 

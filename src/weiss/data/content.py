@@ -1,4 +1,7 @@
-"""A digest of the content of a source, by which a run recognises its data wherever they are."""
+"""Digests of content: a run recognises its data by them, and copies of a photo are found.
+
+Dimensions: N items.
+"""
 
 import hashlib
 import os
@@ -47,6 +50,29 @@ def digests_of_items(source: Source) -> Array:
     else:
         joined = b"".join(_of_array(source.read(item)) for item in range(len(source)))
     return np.frombuffer(joined, dtype=np.uint8).reshape(-1, SIZE)
+
+
+def in_several_classes(digests: Array, labels: Array) -> list[Array]:
+    """Return the rows of each content that items of different classes have.
+
+    Args:
+        digests: ``(N, 16)`` uint8, of the content of the items.
+        labels: ``(N,)`` their classes; items of -1 have none and are ignored.
+
+    Returns:
+        for each such content the ascending rows of all its items, in the order of the first ones.
+    """
+    rows = np.flatnonzero(labels >= 0)
+    words = np.ascontiguousarray(digests[rows]).view(np.uint64)
+    order = np.lexsort((labels[rows], *words.T))
+    rows, words = rows[order], words[order]
+    is_next = (words[1:] != words[:-1]).any(axis=1)
+    content = np.cumsum(np.concatenate([[0], is_next])[: len(rows)])
+    # Items of one content are sorted by class: two neighbours differ if any two do.
+    found = np.unique(content[1:][~is_next & (labels[rows[1:]] != labels[rows[:-1]])])
+    ends = (np.searchsorted(content, found, side) for side in ("left", "right"))
+    groups = [np.sort(rows[first:end]) for first, end in zip(*ends, strict=True)]
+    return sorted(groups, key=lambda group: int(group[0]))
 
 
 def _joined(digests: Callable[[Sequence[int]], bytes], count: int) -> bytes:

@@ -87,8 +87,7 @@ def open_table(
     if path.suffix.lower() in LISTS:
         found = from_list(path, how, root=root)
         return _copied(found, how or Assembly()) if copy else found
-    beside = [str(path.parent / found.name) for found in sorted(path.parent.glob("*"))]
-    hint = checks.suggestion(str(data), [*beside, *DATASETS])
+    hint = checks.path_suggestion(data, sorted(path.parent.glob("*")), DATASETS)
     raise ValueError(
         f"data must be one of {', '.join(DATASETS)}, a folder, or a {', '.join(LISTS)} file; got "
         f"{str(data)!r}, which is none of these.{hint}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from weiss._base.checks import some, suggestion
+from weiss._base.checks import path_suggestion, some
 from weiss._base.files import read_json
 from weiss.losses import LOSSES
 from weiss.runs import recipe_from_dict, records
@@ -306,7 +306,7 @@ def _runs_of(folder: Path) -> list[Run] | None:
         hint = f" It holds {some(inside, 3)}: pass those."
     else:
         beside = [path.name for path in folder.parent.glob("*") if path.is_dir()]
-        hint = suggestion(folder.name, beside) if not folder.is_dir() else ""
+        hint = path_suggestion(folder.name, beside) if not folder.is_dir() else ""
         hint += " Pass the --out folder of weiss train, bench or study."
     raise ValueError(
         f"RUNS must be folders of runs ({RECIPE}), of seeds (seed-N) or of comparisons "

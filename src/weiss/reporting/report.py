@@ -5,6 +5,7 @@ comparison, with the best loss and whether that is significant, is made here.
 """
 
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -73,6 +74,7 @@ def write_report(
         )
     # A score whose epoch the test set chose is too good: the others come first.
     comparisons = sorted(read_folders(folders, summaries), key=_is_chosen_on_test)
+    _refuse_what_cannot_be_written(out)  # before data are embedded, which takes long
     headings = [heading_of(comparison) for comparison in comparisons]
     title = title or (headings[0] if len(headings) == 1 else "Comparisons")
     leads = [lead_of(comparison) for comparison in comparisons]
@@ -94,6 +96,19 @@ def write_report(
             add_worst_classes(document, comparison, look)
         add_settings(document, comparison)
     return document.write()
+
+
+def _refuse_what_cannot_be_written(out: Path) -> None:
+    """Make the folder of a page and write a file there, which is deleted."""
+    law = "--out must be a file that can be written"
+    if out.is_dir():
+        raise ValueError(f"{law}; {out} is a folder. Pass {out / 'report.html'}.")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=out.parent, prefix=f".{out.name}."):
+            pass
+    except OSError as error:
+        raise ValueError(f"{law}; {out} cannot ({error.strerror}). Pass another path.") from error
 
 
 def heading_of(comparison: Comparison) -> str:

@@ -146,7 +146,8 @@ def add_order(document: Document, comparison: Comparison, name: str) -> None:
     if not 0 < len({label for curves in found.values() for label in curves}) <= MOST_CURVES:
         return
     # The runs of a reality check differ in their data too, not in the seed alone.
-    caption = _order_caption(found, "run" if comparison.kind == "reality-check" else "seed")
+    one = "run" if comparison.kind == "reality-check" else "seed"
+    caption = f"{_order_caption(found, one)} {_batches_in_words(comparison)}"
 
     def draw(path: Path) -> str:
         figures.averaged_order(runs, path)
@@ -174,11 +175,26 @@ def _order_caption(found: Mapping[str, Mapping[str, figures.Averaged]], one: str
             f"Each line is the mean over those of {number} {one}s that reached the epoch, shaded "
             "from the lowest to the highest."
         )
-    words.append(
-        "Measured on the augmented training batches of the epoch as they passed, of a network that "
-        "moved meanwhile, against the class vectors at its end."
-    )
     return " ".join(words)
+
+
+def _batches_in_words(comparison: Comparison) -> str:
+    """Return what order parameters were measured on: images, or features of a frozen network."""
+    kinds = set()
+    for run in (run for row in comparison.trained for run in comparison.runs(row)):
+        recipe = run.recipe()
+        crops = (recipe.get("augment") or {}).get("views") or 0
+        train = recipe.get("train") or {}
+        is_frozen = recipe["backbone"].get("train") == "frozen"
+        if is_frozen or (train.get("warmup_on") == "features" and train.get("warmup_epochs")):
+            kinds.add("features" if not crops else "features of random crops")
+        if not is_frozen:
+            kinds.add("augmented images")
+    batches = " or ".join(sorted(kinds)) or "augmented images"
+    return (
+        f"Measured on the training batches of the epoch ({batches}) as they passed, of a network "
+        "that moved meanwhile, against the class vectors at its end."
+    )
 
 
 def add_search(document: Document, comparison: Comparison, name: str) -> None:

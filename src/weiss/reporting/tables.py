@@ -222,7 +222,9 @@ def _score_column(
     for row in rows:
         competes = bool(row) and not is_reference(row)
         score = score_of(row, name, factor) if competes or name != "epoch" else None
-        cells.append(score_cell(score, decimals))
+        # An epoch is a whole number; a mean of several is not.
+        is_epoch = name == "epoch" and score is not None and len(score.values) == 1
+        cells.append(score_cell(score, 0 if is_epoch else decimals))
         values.append(score.mean if score and competes else None)
     return Column(header, cells, "low" if name == "epoch" else "high", values)
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from weiss._base.checks import count, suggestion
+from weiss._base.checks import count, path_suggestion
 from weiss._base.files import (
     alone,
     json_object,
@@ -303,7 +303,7 @@ class Run:
     def _refuse_other_folders(self) -> None:
         if not self.exists():
             beside = [p.name for p in self.folder.parent.glob("*") if (p / RECIPE).is_file()]
-            hint = suggestion(self.folder.name, beside)
+            hint = path_suggestion(self.folder.name, beside)
             raise FileNotFoundError(
                 f"RUN must be the folder of a run, which holds {RECIPE}; {self.folder} is none."
                 f"{hint} Train one: weiss train --out {self.folder}"

@@ -97,8 +97,7 @@ def _found(source: str) -> tuple[Path, str | None]:
     if path.suffix.lower() in LISTS and path.is_file():
         return shipped["photos"], source
     refuse_special_file(path)
-    beside = [str(path.parent / found.name) for found in sorted(path.parent.glob("*"))]
-    hint = checks.suggestion(source, [*shipped, *DATASETS, *beside])
+    hint = checks.path_suggestion(source, sorted(path.parent.glob("*")), [*shipped, *DATASETS])
     raise ValueError(
         f"a recipe must be one of {', '.join(shipped)}; a data set ({', '.join(DATASETS)}); a "
         f".toml file; a run folder; or a folder or a {', '.join(LISTS)} list of images; got "
