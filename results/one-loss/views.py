@@ -7,7 +7,8 @@ species of CUB, their features by ResNet-50 v1 (computed once), and a linear hea
 that is trained on some of the photographs, with 792 batches of 180 views whatever their number.
 Half of the photographs are kept for the search. "species" has the same views with 50 species as
 classes; there one view of each photograph of the others is searched. MAP@R and P@1 in per cent,
-after each quarter of the batches.
+after each quarter of the batches. Settings that a row of mf_rest_ms does not name are those of the
+long reach.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from torch import Tensor, nn
 
 from weiss import make_loss, retrieval_metrics
 from weiss.backbones import make_backbone
+from weiss.losses.rest_multi_similarity import long_reach
 
 VIEWS, SIDE, EMBEDDING_SIZE, BATCH, EVALUATIONS, STEPS = 6, 160, 512, 180, 4, 792
 LR, FIELD_LR, PROXY_LR = 1e-3, 0.2, 1e-2
@@ -130,7 +132,8 @@ def trained(task: Task, features: Tensor, species: Tensor) -> list[dict[str, Any
     (x, y), (searched, labels) = divided(features, species, task)
     torch.manual_seed(task.seed)
     head = nn.Linear(x.shape[1], EMBEDDING_SIZE)
-    arguments = REST[task.settings] if task.loss == "mf_rest_ms" else {}
+    usual = long_reach(task.count, EMBEDDING_SIZE)._asdict()
+    arguments = usual | REST[task.settings] if task.loss == "mf_rest_ms" else {}
     loss = make_loss(task.loss, task.count, EMBEDDING_SIZE, **arguments)
     rates = LR, FIELD_LR if task.loss.startswith("mf_") else PROXY_LR
     groups = [{"params": part.parameters()} for part in (head, loss)]

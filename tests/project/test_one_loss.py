@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from weiss.losses import make_loss
+from weiss.losses.rest_multi_similarity import MANY_CLASSES, SHORT_REACH
 from weiss.theory.interactions import OneAgainstRest
 from weiss.theory.random_directions import random_directions
 
@@ -233,7 +234,8 @@ def test_the_test_on_glyphs_is_that_of_the_kept_comparison(data):
 VIEWS = {
     "MFCWMS": ("mf_cwms", ""),
     "ProxyAnchor": ("proxy_anchor", ""),
-    "MFRestMS, the default": ("mf_rest_ms", ""),
+    "MFRestMS (8, auto, 1, auto), the long reach": ("mf_rest_ms", ""),
+    "MFRestMS (0.01, 80, 0.2, 0), the short reach": ("mf_rest_ms", "(0.01, 80, 0.2, 0)"),
     "MFRestMS (8, 20, 1, 0.24)": ("mf_rest_ms", "beta 20, margin 0.24"),
     "MFRestMS (2, 20, 0.3, 0)": ("mf_rest_ms", "(2, 20, 0.3, 0)"),
     "MFRestMS (0.01, auto, 0.5, 0)": ("mf_rest_ms", "alpha 0.01, delta 0.5, margin 0"),
@@ -268,7 +270,7 @@ def test_differences_of_heads_are_those_of_the_heads():
 
     text = " ".join(PAGE.read_text().split())
     leads = {n: mean(n, "mf_rest_ms") - mean(n, "mf_cwms") for n in ("2000", "500", "100")}
-    assert f"ahead of the default, by {-leads['2000']:.1f} at the end" in text
+    assert f"ahead of the long reach, by {-leads['2000']:.1f} at the end" in text
     told = f"{leads['500']:.1f} ahead with 500 classes, {leads['100']:.1f} with 100"
     assert told in text
     point = mean("2000", "mf_rest_ms", "alpha 0.01, delta 0.5, margin 0")
@@ -286,6 +288,44 @@ def test_differences_of_heads_are_those_of_the_heads():
     assert first[0] == first[1]
     assert f"have {first[0]} on the other species, ProxyAnchor {first[2]}; at the end" in text
     assert f"they have {last[0]}, {last[1]} and {last[2]}." in text
+
+
+COLUMNS = (("well", "1000"), ("well", "100"), ("little", "1000"))
+CHARACTERS = {
+    "MFCWMS": ("mf_cwms", ""),
+    "ProxyAnchor": ("proxy_anchor", ""),
+    "MFRestMS, the long reach": ("mf_rest_ms", "far"),
+    "MFRestMS, the short reach": ("mf_rest_ms", "near"),
+}
+
+
+def test_the_table_of_characters_and_its_leads_are_those_of_the_runs():
+    rows = rows_of("characters.csv")
+    ends = {}
+    for name, *cells in table_after("How far the repulsion reaches"):
+        for column, cell in zip(COLUMNS, cells, strict=True):
+            wanted = (*column, *CHARACTERS[name], "12")
+            keys = ("pretrained", "classes", "loss", "settings", "epoch")
+            found = [row["map_at_r"] for row in rows if tuple(row[key] for key in keys) == wanted]
+            assert ", ".join(found) == cell
+            assert len(found) == 2
+            ends[name, column] = np.mean([float(each) for each in found])
+    assert {name for name, _ in ends} == set(CHARACTERS)
+    paper, anchor, long, short = (
+        np.array([ends[name, column] for column in COLUMNS]) for name in CHARACTERS
+    )
+    assert all(anchor < np.maximum(long, short))
+    assert abs(short[0] - paper[0]) < 0.3
+    many, few, _ = short - long
+    text = " ".join(PAGE.read_text().split())
+    assert f"the short reach**, {many:.1f} ahead of the long one" in text
+    assert f"for the long one**, {-few:.1f} ahead of the short one" in text
+    before = {row["pretrained"]: float(row["map_at_r"]) for row in rows if row["epoch"] == "0"}
+    told = f"it has MAP@R {before['well']:.1f} or {before['little']:.1f} on what is searched"
+    assert told in text
+    tried = {row["tried"]: row["map_at_r"] for row in rows_of("tried.csv")}
+    for words in ("ProxyAnchor has {}", "the long reach {}", "the short reach {}"):
+        assert words.format(tried[words.removesuffix(" {}").removesuffix(" has")]) in text
 
 
 def test_the_table_of_what_was_tried_is_that_of_the_trials():
@@ -320,11 +360,15 @@ def test_the_table_of_what_was_tried_is_that_of_the_trials():
 
 
 def test_the_defaults_are_those_of_the_page():
+    text = " ".join(PAGE.read_text().split())
     own = make_loss("mf_rest_ms", 3, 2).interactions
     assert f"`alpha={own.alpha:g}`, `delta={own.delta}`" in PAGE.read_text()
     for _, classes, size, beta, margin in table_after("A rate and a margin from the theory"):
         rule = random_directions(int(classes.replace(",", "")), int(size))
         assert (beta, margin) == (f"{rule.beta:.1f}", f"{rule.margin:.3f}")
+    settings = [f"{name} {value:g}" for name, value in SHORT_REACH._asdict().items()]
+    assert f"{', '.join(settings[:3])} and no margin, are the short reach" in text
+    assert f"below {MANY_CLASSES:,} classes the long reach" in text
     assert own.sharing == OneAgainstRest("full", "present", "present")
 
 

@@ -551,3 +551,30 @@ def test_gpu_hours_of_the_page_are_those_of_the_clock(page):
     words = f"{' and '.join(map(str, seconds))} s by the clock"
     assert f"took {words}" in prose(page / "README.md")
     assert f"{sum(seconds) / 60:.1f} minutes of one GPU" in prose(page / "README.md")
+
+
+HEADS = ROOT / "results" / "cub-reality-check"
+
+
+def test_the_reality_check_of_heads_has_the_numbers_of_its_summary():
+    found = json.loads((HEADS / "summary.json").read_text())
+    assert found["is_complete"]
+    text, rows = prose(HEADS / "README.md"), tables(HEADS / "README.md")
+    shown = [
+        f"{k}.{m}" for k in ("separated", "concatenated") for m in ("map_at_r", "precision_at_1")
+    ]
+    for row in found["rows"]:
+        name = row["title"]
+        measured, *searches = [cells[1:] for cells in rows if cells[0] == name]
+        if name == "pretrained":
+            assert measured[:4] == [f"{100 * row['scores'][key]['mean']:.2f}" for key in shown]
+            continue
+        assert measured[:4] == [told(row, key) for key in shown]
+        (search,) = searches
+        values = [trial["value"] for trial in row["trials"]]
+        assert search[:2] == [f"{100 * max(values):.1f}", str(int(np.argmax(values)))]
+        assert search[2] == ", ".join(f"{k} {v:.3g}" for k, v in row["best_settings"].items())
+    for test in found["tests"]:
+        if test["second"] == "proxy_anchor" and test["metric"] == "concatenated.map_at_r":
+            numbers = [f"{100 * test[key]:+.2f}" for key in ("difference", "low", "high")]
+            assert "{} ({} to {})".format(*numbers) in text

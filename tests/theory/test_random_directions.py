@@ -7,6 +7,7 @@ import torch
 
 import weiss
 from weiss.losses import loss_settings
+from weiss.losses.rest_multi_similarity import MANY_CLASSES, SHORT_REACH
 from weiss.theory.random_directions import random_directions
 
 
@@ -46,8 +47,25 @@ def test_the_default_takes_its_beta_and_margin_from_the_numbers_of_classes_and_d
     assert weiss.make_loss("mf_rest_ms", 1, 8).interactions.beta > 0  # one class
 
 
+def test_from_many_classes_on_the_repulsion_has_a_short_reach():
+    few, many = (
+        weiss.make_loss("mf_rest_ms", MANY_CLASSES - 1 + n, 8).interactions for n in (0, 1)
+    )
+    assert (few.alpha, few.delta) == (8.0, 1.0)
+    assert (few.beta, few.margin) == random_directions(MANY_CLASSES - 1, 8)
+    assert (many.alpha, many.beta, many.delta, many.margin) == SHORT_REACH
+    own = weiss.make_loss("mf_rest_ms", MANY_CLASSES, 8, alpha=8.0, delta=1.0).interactions
+    assert (own.alpha, own.beta, own.delta, own.margin) == (8.0, 80.0, 1.0, 0.0)
+    # What a field of a random direction feels: much with few classes, nothing with many.
+    apart = torch.tensor([1.0])
+    assert few.repulsion(apart).exp() > 1
+    assert many.repulsion(apart).exp() < 1e-20
+
+
 def test_settings_with_sizes_hold_numbers_and_build_the_same_loss():
-    assert loss_settings("mf_rest_ms", {})["beta"] == "auto"
+    assert set(loss_settings("mf_rest_ms", {}).values()) >= {"auto"}
+    many = loss_settings("mf_rest_ms", {}, (MANY_CLASSES, 64))
+    assert SHORT_REACH._asdict().items() <= many.items()
     settings = loss_settings("mf_rest_ms", {"margin": 0.2}, (300, 64))
     assert settings["margin"] == 0.2
     own = weiss.make_loss("mf_rest_ms", 300, 64, margin=0.2).interactions
@@ -63,7 +81,7 @@ def test_settings_leave_the_word_to_a_loss_that_does_not_know_it():
             weiss.make_loss(name, 300, 64, **settings)
 
 
-@pytest.mark.parametrize("name", ["beta", "margin"])
+@pytest.mark.parametrize("name", ["alpha", "beta", "delta", "margin"])
 def test_a_word_that_is_not_auto_is_refused(name):
     with pytest.raises(TypeError, match=f"{name} must be a number; got 'much'"):
         weiss.make_loss("mf_rest_ms", 300, 64, **{name: "much"})

@@ -22,8 +22,8 @@ from weiss.losses.rest_multi_similarity import (
     AUTO,
     MeanFieldRestMultiSimilarityLoss,
     RestMultiSimilarityLoss,
+    auto_settings,
 )
-from weiss.theory.random_directions import random_directions
 from weiss.theory.sublattices import DEFAULT_GAMMA
 
 
@@ -166,7 +166,7 @@ def loss_settings(
     defaults = entry.settings()
     settings = defaults | given
     if sizes is not None:
-        for key, value in random_directions(*sizes)._asdict().items():
+        for key, value in auto_settings(*sizes)._asdict().items():
             if defaults.get(key) == settings.get(key) == AUTO:  # other losses refuse the word
                 settings[key] = value
     if settings.get("fields_per_class", 1) != 1 and entry.class_lr_scale == FIELD_LR_SCALE:
