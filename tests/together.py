@@ -75,8 +75,8 @@ def steps(data, changes, processes):
     made = prepare(tiny_recipe(data, **changes), CPU, processes)
     made.model.train()
     options = {"precision": made.stepper.precision}
-    evaluate = made.experiment.evaluator.evaluate
-    untrained = evaluate(made.model, "test", **options).summary()
+    evaluate = made.experiment.evaluator.evaluate_prefixes
+    untrained = evaluate(made.model, "test", (), **options)[0].summary()
     values = []
     for step, (images, labels) in enumerate(made.experiment.batches(0)):
         made.stepper.set_phase(warming_up=step == 0)
@@ -88,7 +88,7 @@ def steps(data, changes, processes):
         "model": made.model.state_dict(),
         "loss": whole_state(made.loss),
         "embeddings": made.experiment.embed_training(made.model, **options),
-        "evaluation": evaluate(made.model, "test", **options).summary(),
+        "evaluation": evaluate(made.model, "test", (), **options)[0].summary(),
         "untrained": untrained,
     }
 
