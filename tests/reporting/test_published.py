@@ -115,6 +115,10 @@ def test_another_network_is_said_to_be_another():
     same = {**ours, "backbone": "bn_inception"}
     assert difference_in_words(same) == ""
     assert "512 dimensions, the one here 64" in difference_in_words({**same, "embedding_size": 64})
+    frozen = {**same, "recipe": {"backbone": {"train": "frozen"}}}
+    assert "the whole network trains, here not (backbone.train = 'frozen')" in (
+        difference_in_words(frozen)
+    )
     held_out = {**same, "selected_on": "held-out training classes"}
     assert difference_in_words(held_out) == " In the paper the test set chose the epoch."
     # There held-out classes always choose, in the paper too.

@@ -9,6 +9,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from weiss.backbones.trained_part import ALL
 from weiss.reporting.reading import HELD_OUT, Row, Score, Summary
 
 NETWORK = "bn_inception"
@@ -69,7 +70,7 @@ def published(
 
 
 def difference_in_words(summary: Summary) -> str:
-    """Return how the paper's network, regulariser and choice of the epoch differ from ours."""
+    """Return how the paper's network, what trains of it, regulariser and choice of epoch differ."""
     backbone, size = summary.get("backbone"), summary.get("embedding_size")
     kind = str(summary.get("kind"))
     expected = EMBEDDING_SIZES.get(kind)
@@ -81,6 +82,9 @@ def difference_in_words(summary: Summary) -> str:
             "is the printed one divided by beta squared (--set loss.reg_scale=released); here it "
             "is as printed, so that the same weight is beta squared times stronger."
         )
+    part = (summary.get("recipe") or {}).get("backbone", {}).get("train", ALL)
+    if part != ALL:
+        words += f" In the paper the whole network trains, here not (backbone.train = {part!r})."
     if backbone != NETWORK:
         return (
             f"{words} The paper's network is {NETWORK_TITLE}, the one here is {backbone}: they "
